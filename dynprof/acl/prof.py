@@ -32,6 +32,7 @@ from dynprof.acl.operator_descriptions import (
 from dynprof.acl.session import SESSION
 from dynprof.acl.subscription import Operator, Subscription
 from dynprof.errors import SessionError
+from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     import os
@@ -116,6 +117,8 @@ def destroy_config(config: Config) -> int:  # noqa: ARG001 - there is nothing to
 class session:  # noqa: N801 - used as a function is
     """Do :func:`init` and :func:`finalize`; after an exception, what is started is stopped.
 
+    The script's exception passes then: what fails after it is printed.
+
     Args:
         path: Where the traces go.
     """
@@ -127,19 +130,31 @@ class session:  # noqa: N801 - used as a function is
         init(self._path)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            SESSION.stop_all()
-        finalize()
+        if kind is None:
+            finalize()
+            return
+        wall = Wall(StderrNotes())
+        try:
+            wall.attempt("acl.prof.stop()", SESSION.stop_all)
+        finally:  # Ctrl-C may come again
+            wall.attempt("acl.prof.finalize()", finalize)
 
 
 @contextlib.contextmanager
 def recording(config: Config) -> Iterator[None]:
-    """Do :func:`start` and :func:`stop`."""
+    """Do :func:`start` and :func:`stop`.
+
+    An exception of the script's passes: where :func:`stop` fails after it, that is printed.
+    """
     start(config)
+    done = False
     try:
         yield
+        done = True
     finally:
-        stop(config)
+        if not done:
+            Wall(StderrNotes()).attempt("acl.prof.stop()", lambda: stop(config))
+    stop(config)
 
 
 # stamps

@@ -112,7 +112,7 @@ class Session:
                 window, self._window = self._window, None
                 self._started.clear()
                 window.end()
-            else:
+            else:  # another one records, or the parent of this forked child
                 self._started.remove(config)
 
     def stop_all(self) -> None:
@@ -154,9 +154,13 @@ class Session:
             text = f"{call} must not come between acl.prof.init() and acl.prof.finalize()"
             raise SessionError(text)
 
-    def unlock_in_child(self) -> None:
-        """Have a lock that nobody holds: in a forked child, whoever held it is gone."""
-        self._lock = threading.RLock()
+    def leave_child(self) -> None:
+        """Leave what is recorded to the parent of a child that was just forked.
+
+        The child's calls go on from here: its last stop and its finalize save nothing.
+        """
+        self._lock = threading.RLock()  # the thread that held it is not in the child
+        self._window = self._by_file = None
 
     def _open(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> SessionWindow:
         from dynprof.acl.window import SessionWindow
@@ -186,4 +190,4 @@ def _devices(config: Config) -> str:
 
 SESSION = Session()
 """The process has one."""
-forget_in_child(SESSION.unlock_in_child)
+forget_in_child(SESSION.leave_child)

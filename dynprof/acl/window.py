@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.config import ProfilerConfig
 from dynprof.errors import SessionError
+from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.handlers import save_now, worker_here
-from dynprof.profiler.output_paths import output_path
+from dynprof.profiler.handlers import prepare_folder, save_now, worker_here
 from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
 from dynprof.windows.schedule import ProfilerAction
@@ -30,19 +30,20 @@ class SessionWindow:
         unknown: Keys of a file that mean nothing here.
 
     Raises:
-        CaptureError: A symbolic link is in the folder's path.
+        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
 
     def __init__(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> None:
         if unknown:
             warn_script(f"these keys of the profiler object have no effect: {', '.join(unknown)}")
-        self._folder, self._first = output_path(folder), config
+        self._folder, self._first = prepare_folder(folder), config
         self._devices = list(config.devices)
         script = Script(in_place="the session ends on any thread", all_threads=True)
         model = ProfilerConfig.model_validate(config.settings())
         self._windows = ScriptWindows(model, script, marks_steps=False)
         self._warn_of_missing(config.devices)
         self._thread = threading.current_thread()
+        self._windows.end_at_exit = self._end_at_exit
         self._windows.open(lambda _step: ProfilerAction.RECORD, 0)
 
     def join(self, config: Config) -> None:
@@ -73,8 +74,13 @@ class SessionWindow:
         Raises:
             CaptureError: It could not be saved.
         """
-        if self._windows.puts_off(self.end):
+        if not self._windows.window or self._windows.puts_off(self.end):
             return
         recorded = self._windows.close({"devices": self._devices})
         if recorded:
             save_now(recorded, self._folder, worker_here(), use_gzip=True, analyse=False)
+
+    def _end_at_exit(self) -> None:
+        """Do what the script forgot."""
+        say("an acl session was never stopped; it ends with the process, and is saved")
+        self.end()

@@ -2,8 +2,8 @@
 
 In comes a plan; out goes a recording, which stops fast and is saved slowly. Torch is imported
 here alone, once the script has, and by the demo's script. Never decides when to open or close.
-Others use :func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages``, ``npu`` and
-``operator_stream``.
+Others use :func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages``, ``npu``,
+``npu_exports`` and ``operator_stream``.
 """
 
 from dynprof.backends.base import Backend, Recording

@@ -99,6 +99,7 @@ class DetachedClose:
 
     def __init__(self) -> None:
         path = library()
+        self._forgotten: int | None = None
         try:
             with_gil, without_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
             self._state_of_all = _state_of_all(with_gil)
@@ -158,7 +159,13 @@ class DetachedClose:
 
     def forget_all(self) -> None:
         """Record nothing on any thread of a child that was just forked; takes no lock."""
-        self._pop(True)
+        self._forgotten = self._pop(True).pointer or self._forgotten
+
+    def end_forgotten(self) -> None:
+        """Remove the parent's callback, with which a profiler of the child's would record twice."""
+        forgotten, self._forgotten = self._forgotten, None
+        if forgotten:
+            self._remove_callback(forgotten)
 
     def taken_from(self, *, everywhere: bool) -> _Returned:
         """Take the state off the calling thread, or off all."""

@@ -139,11 +139,11 @@ def guard_forks() -> None:
 
 def _begin_anew() -> None:
     """Forget in the child what its parent records: none of its threads is here."""
-    KINETO.forget()
     COLLECTOR.forget()
     ANNOTATIONS.forget()
     with contextlib.suppress(BackendError):
         usable().forget_all()
+    KINETO.forget_parent()
     _gate.begin_anew()
 
 

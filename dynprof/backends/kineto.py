@@ -61,7 +61,7 @@ class KinetoSession:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew in a forked child: nobody holds the session there."""
+        """Note that nobody holds the session."""
         self._ours = _OfThread()
         self._left.clear()
         self._going_on.clear()
@@ -69,6 +69,11 @@ class KinetoSession:
         self._open = self._started = False
         self._closed, self._collecting = threading.Event(), Collecting()
         self._closed.set()
+
+    def forget_parent(self) -> None:
+        """Begin anew in a forked child, but for a profiler that is still on, on its thread."""
+        self.forget()
+        self._drop_claim()
 
     def watch(self) -> None:
         """Wrap torch's functions, once."""

@@ -18,6 +18,7 @@ from dynprof.backends.base import Blocked, discard
 from dynprof.backends.closing import (
     COLLECTOR,
     choose_close,
+    usable,
     why_close_is_unknown,
     why_detached_is_unsafe,
     why_inline,
@@ -138,6 +139,8 @@ class TorchBackend:
         windowed = plan.script and KINETO.has_window  # else it was given up; its thread stays away
         if KINETO.script_has_it or windowed or _is_on_here(torch):
             raise BackendError(OCCUPIED)
+        with contextlib.suppress(BackendError):
+            usable().end_forgotten()
         theirs = [home.__name__ for home in (sys, threading) if home.getprofile()]
         if plan.config.with_stack and theirs:
             text = f"with_stack would take the place of the job's own {theirs[0]}.setprofile()"

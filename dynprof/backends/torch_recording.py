@@ -317,7 +317,8 @@ class TorchRecording:
     def _insist(self) -> None:
         """Raise if the script's own profiler took the session."""
         if self._is_lost:
-            raise BackendError("the script started a torch.profiler of its own in the window")
+            text = "the script started a torch.profiler of its own in the window"
+            raise BackendError(f"{text}; what the window recorded is lost")
 
 
 def _usable_on(profiler: Any) -> DetachedClose | None:

@@ -49,10 +49,10 @@ def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
         arguments: As :func:`arguments_for` returns them.
 
     Raises:
-        CaptureError: It could not be done.
+        CaptureError: It could not be done; the trace is there still.
     """
     if reason := begin_analysis(trace, *arguments, "--nice", "0").why_failed(WHOLE, wait=True):
-        raise CaptureError(f"{trace} could not be analysed: {reason}")
+        raise CaptureError(f"{trace} is saved, but could not be analysed: {reason}")
 
 
 class Analyses:

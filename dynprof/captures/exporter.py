@@ -230,7 +230,6 @@ def _remove_empty(export: Export) -> None:
 
 def _save_manifest(export: Export, manifest: Manifest) -> None:
     if not export.copy:
-        _look_for_root(export)
         _claim(export)
     manifest.save(export.manifest_path)
     if export.folder.name.endswith(VENDORS_FOLDER):
@@ -248,8 +247,6 @@ def _save_files(export: Export) -> Manifest:
 
 def _write_folder_files(export: Export) -> None:
     """Make the folders, and write what is known before the trace is there."""
-    _look_for_root(export)
-    export.layout.make_dir(export.manifest_path.parent)
     _claim(export)
     if (metadata := _user_metadata(export.manifest)) and export.manifest.backend != "npu":
         _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
@@ -260,16 +257,26 @@ def _write_metadata(export: Export, text: str) -> None:
     """Write the vendor's file next to the trace; an NPU's capture has its own.
 
     All ranks of a window have the metadata of its config: they share one file. A capture with
-    other metadata, such as a rank's of a script, leaves it alone and writes a file of its own.
+    other metadata, such as a rank's of a script, leaves it alone and writes a file of its own,
+    unless the newest one of its rank has the same.
     """
     shared = export.folder / METADATA
-    if write_if_absent(shared, text):
+    if write_if_absent(shared, text) or _is_content(shared, text):
         return
+    own = [_own_metadata(export, copy) for copy in range(export.copy, 0, -1)]
+    newest = next((path for path in own if path.exists()), None)
+    if newest is None or not _is_content(newest, text):
+        write_atomic(own[0], text)
+
+
+def _own_metadata(export: Export, copy: int) -> Path:
+    return export.folder / own_metadata(export.layout.stem(export.folder, copy).name)
+
+
+def _is_content(path: Path, text: str) -> bool:
     with contextlib.suppress(OSError):
-        if read_regular(shared, len(text)) == text.encode():
-            return
-    stem = export.layout.stem(export.folder, export.copy).name
-    write_atomic(export.folder / own_metadata(stem), text)
+        return read_regular(path, len(text.encode())) == text.encode()
+    return False
 
 
 def _look_for_root(export: Export) -> None:
@@ -280,7 +287,13 @@ def _look_for_root(export: Export) -> None:
 
 
 def _claim(export: Export) -> None:
-    """Take the first manifest's name that no other capture has, and say there that it began."""
+    """Make the folders, take the first manifest's name that is free, and say there that it began.
+
+    Raises:
+        OSError: The folders cannot be had: a symbolic link is in the way, or a file.
+    """
+    _look_for_root(export)
+    export.layout.make_dir(export.manifest_path.parent)
     begun, copy = export.manifest.begun().to_text(), 1
     while not write_if_absent(export.layout.manifest(export.folder, copy), begun):
         copy += 1

@@ -36,11 +36,10 @@ class Effect:
 SAME = Effect(torch="yes", python="yes", npu="yes", marks="yes")
 """For a setting that means the same on every backend."""
 
+_COUNTED = "only an Ascend NPU measures this as it records"
 COUNTERS = Effect(
-    torch=NoEffect(
-        "CUDA counts this only by running every kernel again; Nsight Compute does, on one step"
-    ),
-    python=NoEffect("only an Ascend NPU measures this"),
+    torch=NoEffect(f"{_COUNTED}; on CUDA Nsight Compute does, by running each kernel again"),
+    python=NoEffect(_COUNTED),
 )
 """For counters of the cores themselves."""
 

@@ -31,6 +31,8 @@ class Source:
         owner: The id of the user who owns the file; a change of that alone is no save.
         group: The id of its group.
         mode: Its permissions, without setuid, setgid and sticky bit.
+        ctime_ns: Time of the last change of the file or of what the system knows of it, in ns since
+            the epoch; a change of that alone is no save.
     """
 
     raw: bytes
@@ -39,6 +41,7 @@ class Source:
     owner: int | None = field(default=None, compare=False)
     group: int = field(default=-1, compare=False)
     mode: int = field(default=0, compare=False)
+    ctime_ns: int = field(default=0, compare=False)
 
 
 def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = False) -> Source:
@@ -66,7 +69,7 @@ def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = Fal
     if len(raw) > MAX_BYTES:
         raise ConfigError([Problem(_TOO_LARGE)])
     whose = facts.st_uid, facts.st_gid, facts.st_mode & 0o777
-    return Source(raw, facts.st_ino, facts.st_mtime_ns, *whose)
+    return Source(raw, facts.st_ino, facts.st_mtime_ns, *whose, facts.st_ctime_ns)
 
 
 def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os.stat_result]:

@@ -116,7 +116,7 @@ class ProfilerConfig(Section):
         int, Field(ge=1, le=MAX_STEPS, description="How many whole steps to record."), SAME
     ] = 1
     experimental_config: Annotated[
-        ExperimentalConfig | None, Field(description="Settings of particular profilers."), SAME
+        ExperimentalConfig, Field(description="Settings of particular profilers."), SAME
     ] = ExperimentalConfig()
     warmup: Annotated[
         int,
@@ -229,8 +229,8 @@ class ProfilerConfig(Section):
 
     @property
     def experimental(self) -> ExperimentalConfig:
-        """The experimental settings, defaults where the file has null."""
-        return self.experimental_config or ExperimentalConfig()
+        """The experimental settings."""
+        return self.experimental_config
 
     @property
     def watches_all(self) -> bool:

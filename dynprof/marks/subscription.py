@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _LAST_S = 1.0
 """How long ``cancel()`` waits for C's last marks; a callback may need what the caller holds."""
+_SKIPPING_S = 0.5
+"""How long ``cancel()`` then waits for the marks that are left to be counted, undelivered."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Subscription(Sink):
         self._callback, self._wall = callback, Wall(StderrNotes())
         self._delivering = threading.local()
         self._native, self._is_over = native_marks(), False
+        self._skipped = 0
         self._listener: Listener | None = None
         SINKS.plug(self)
         if self._native:
@@ -81,15 +84,25 @@ class Subscription(Sink):
         listener, self._listener = self._listener, None
         if self._native and listener:
             self._native.dismiss(listener)
-            if not vars(self._delivering) and listener.left(_LAST_S):  # the callback may cancel
-                self._tell_dropped(listener.dropped)
+            if not vars(self._delivering):  # the callback may cancel
+                self._tell_lost(listener)
         self._is_over = True
 
-    @staticmethod
-    def _tell_dropped(count: int) -> None:
-        if count:
-            lost = f"{counted(count, 'mark')} of C found no room and are lost"
-            warn_script(f"mstx.subscribe(): {lost}; a faster callback loses fewer")
+    def _tell_lost(self, listener: Listener) -> None:
+        """Wait until C's last marks are delivered, or else counted, and warn of those lost."""
+        lost = []
+        in_time = listener.left(_LAST_S)
+        self._is_over = True
+        if not in_time and not listener.left(_SKIPPING_S):
+            lost.append("the callback does not return: all marks of C since are lost")
+        if listener.dropped:
+            lost.append(f"{counted(listener.dropped, 'mark')} of C found no room and are lost")
+        if self._skipped:
+            waiting = f"{counted(self._skipped, 'mark')} of C were not delivered"
+            lost.append(f"{waiting} within {_LAST_S:g} s of the end and are lost")
+        if lost:
+            text = "; ".join([*lost, "a faster callback loses fewer"])
+            warn_script(f"mstx.subscribe(): {text}")
 
     def _listen(self) -> None:
         if self._native:
@@ -97,7 +110,11 @@ class Subscription(Sink):
 
     def _take(self, mark: NativeMark) -> None:
         """Deliver what C has marked, but for what the callback itself marks through C."""
-        if not self._is_over and mark.thread != threading.get_native_id():
+        if mark.thread == threading.get_native_id():
+            return
+        if self._is_over:
+            self._skipped += 1
+        else:
             self._deliver(Marker(*mark[:5]))
 
     def __enter__(self) -> Self:

@@ -102,6 +102,8 @@ class NativeMarks:
                 (ctypes.c_void_p, ctypes.c_size_t),
                 ctypes.c_size_t,
             )
+        self._listeners: list[Listener] = []
+        self._dropped = 0
         self.forget()
         forget_in_child(self.forget)
 
@@ -109,7 +111,9 @@ class NativeMarks:
         """Let nobody listen, as in a child that was just forked."""
         self._lock = threading.RLock()  # a signal handler may come while it is held
         self._due = threading.Event()
-        self._listeners: list[Listener] = []
+        for listener in self._listeners:
+            listener.leave(self._dropped)  # no thread is left that could give it more
+        self._listeners = []
         self._buffer = (_Mark * _AT_ONCE)()
         self._dropped = 0
 

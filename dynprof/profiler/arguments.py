@@ -45,7 +45,8 @@ def config_from(
         return ProfilerConfig.model_validate(settings), experimental_config
     except ValidationError as error:
         for name in dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()):
-            _say_wrong(name, settings.pop(name), wrong)
+            value = settings.pop(name)
+            _say_wrong(name, activities if name == "activities" else value, wrong)
     return ProfilerConfig.model_validate(settings), experimental_config
 
 

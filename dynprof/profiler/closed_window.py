@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.backends.npu_exports import exported
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.trace_packing import pack
 from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 RESERVED = {"traceEvents", "schemaVersion", "baseTimeNanoseconds", "distributedInfo", "metadata"}
 """Members of a trace that a script's metadata may not take the place of."""
+HOST_TIME = "self_cpu_time_total"
+"""The metric of stacks that counts the host's time; the others count a device's."""
 _STEM = "trace"
 
 
@@ -50,8 +53,9 @@ class ClosedWindow:
     suffix: str
     _file: Path | None = None
     _mark: tuple[int, ...] = ()
-    _given_away: str = ""
     _is_private: bool = False
+    _why_not_taken: str = ""
+    _exported_to: Path | None = None
 
     def __post_init__(self) -> None:
         _at_the_end_of(self, self.recording.companions.discard)
@@ -93,25 +97,81 @@ class ClosedWindow:
     @property
     def can_be_written(self) -> bool:
         """Whether there is a trace to be had, and no handler has it."""
-        return self._is_private or not self._given_away
+        return self._is_private or not self._why_not_taken
+
+    @property
+    def is_exported(self) -> bool:
+        """Whether the script has a file of the whole trace."""
+        return self._exported_to is not None
 
     def hand_over(self) -> Recording:
-        """Give the recording to somebody who saves it; it can be written no more.
+        """Give the recording to a handler, which saves it; it can be written no more.
 
         Raises:
-            BackendError: It was given away before.
+            BackendError: It was given away before, or exported.
         """
-        if self._given_away or self._file:
-            raise BackendError(f"the trace was {self._given_away or 'exported'} already")
-        self._given_away = "handed to a handler, which saves it,"
+        if self._is_private:
+            how = f"to {self._exported_to}" if self._exported_to else "already"
+            text = "a handler can no longer save it; call the handler before the export"
+            raise BackendError(f"the trace was exported {how}; {text}")
+        if self._why_not_taken:
+            raise BackendError(self._why_not_taken)
+        self._why_not_taken = "another handler has the trace, and saves it"
         return self.recording
 
     def saved_as(self, path: Path) -> None:
         """Note where the trace lies, after it was handed over."""
         self._file, self._mark = path, _mark_of(path)
+        self._why_not_taken = f"another handler has saved the trace as {path} already"
 
-    def write(self, wanted: str | os.PathLike[str]) -> None:
-        """Write the trace; compressed where the name ends with ``.gz``.
+    def note_lost(self) -> None:
+        """Note that the trace could not be saved after it was handed over."""
+        self._why_not_taken = "the trace is lost: a handler could not save it"
+
+    def export(self, wanted: str | os.PathLike[str]) -> None:
+        """Write the trace as :meth:`write` does; torch_npu makes it of what an NPU recorded.
+
+        Where torch_npu makes none, its folder is put next to it.
+        """
+        source = self.file()
+        if not source.is_dir():
+            self.write(wanted)
+            return
+        with contextlib.ExitStack() as held:
+            try:
+                made = held.enter_context(exported(source, "export_chrome_trace"))
+            except BackendError as error:
+                warn_script(str(error))
+                self.write(wanted)
+            else:
+                self._exported_to = write_file(wanted, lambda file: _copy(made, file))
+                if self.manifest.request.config.get("metadata"):
+                    text = "metadata is not in the trace that torch_npu exports"
+                    warn_script(f"{text}; with tensorboard_trace_handler() it has a file")
+
+    def export_stacks(self, wanted: str | os.PathLike[str], metric: str) -> None:
+        """Write folded stacks; torch_npu makes those of what an NPU recorded.
+
+        Raises:
+            BackendError: torch_npu made none.
+            CaptureError: As for :meth:`write`.
+        """
+        from dynprof.analysis.output.stacks import write_folded
+
+        trace, on_device = self.file(), metric != HOST_TIME
+        if trace.is_dir():
+            vendors = "self_npu_time_total" if on_device else HOST_TIME
+            with exported(trace, "export_stack", vendors) as made:
+                path = write_file(wanted, lambda file: _copy(made, file))
+        else:
+            path = write_file(wanted, lambda file: write_folded(trace, file, on_device=on_device))
+        if on_device and not path.stat().st_size:
+            warn_script(f"{path} is empty: no operator started anything that {metric} counts")
+
+    def write(self, wanted: str | os.PathLike[str]) -> Path:
+        """Write the trace, compressed where the name ends with ``.gz``; return where it is.
+
+        What an NPU recorded is a folder of the vendor's, which is put into the path's folder.
 
         Raises:
             BackendError: It could not be written whole.
@@ -122,14 +182,15 @@ class ClosedWindow:
         source = self.file()
         if source.is_dir():
             make_dir(folder)
-            self._copy_folder(source, folder)
-            return
-        path = write_file(wanted, lambda file: _copy(source, file))
+            self._exported_to = self._copy_folder(source, folder)
+            return self._exported_to
+        self._exported_to = path = write_file(wanted, lambda file: _copy(source, file))
         if source.name.startswith(f"{_STEM}."):
             _copy_companions(source.parent, path)
         manifest = self.manifest.model_copy(update={"trace": path.name})
         if arguments := arguments_for(manifest, analyse=False):
             analyse_now(path, arguments)
+        return path
 
     def file(self) -> Path:
         """Return where the trace lies: where a handler put it, else in a private place.
@@ -138,8 +199,8 @@ class ClosedWindow:
             BackendError: It could not be written whole, or is not what a handler wrote.
         """
         if self._file is None:
-            if self._given_away:
-                raise BackendError(f"the trace was {self._given_away} already")
+            if self._why_not_taken:
+                raise BackendError(self._why_not_taken)
             self._file = self._save()
             self._mark, self._is_private = _mark_of(self._file), True
         elif _mark_of(self._file) != self._mark:
@@ -168,7 +229,7 @@ class ClosedWindow:
 
     def _save_in(self, folder: PrivateFolder) -> Path:
         place = folder.path
-        self._given_away = "lost when it could not be saved; it cannot be exported"
+        self._why_not_taken = "the trace is lost: an export could not save it"
         raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
         saved = self.recording.save(raw)
         lost = (*saved.lost, *self.recording.companions.save(place / _STEM))
@@ -188,7 +249,7 @@ class ClosedWindow:
         _warn_of((*lost, *done.remarks(), *done.faults()))
         return whole
 
-    def _copy_folder(self, source: Path, parent: Path) -> None:
+    def _copy_folder(self, source: Path, parent: Path) -> Path:
         folder = parent / source.name
         copies = PrivateFolder(parent / f".{secrets.token_hex(8)}.tmp")
         try:
@@ -198,6 +259,7 @@ class ClosedWindow:
             copies.remove()
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
         warn_script(f"{text} makes traces and tables from it")
+        return folder
 
 
 def _warn_of(lost: Collection[str]) -> None:
@@ -217,6 +279,8 @@ def _mark_of(path: Path) -> tuple[int, ...]:
         facts = path.stat()
     except FileNotFoundError:
         return ()
+    if path.is_dir():  # torch_npu writes a log into its folder as it reads it
+        return facts.st_dev, facts.st_ino
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 

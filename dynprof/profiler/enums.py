@@ -67,13 +67,19 @@ class HostSystem(_Name):
 
 def supported_activities() -> set[ProfilerActivity]:
     """Return what can be watched in this process, now."""
-    return {ProfilerActivity(name) for name in _offer().activities}
+    return {ProfilerActivity(name) for name in watched_here()}
+
+
+def watched_here() -> list[str]:
+    """Return the names of what can be watched in this process, now."""
+    return list(_offer().activities)
 
 
 def supported_profiler_level() -> set[ProfilerLevel]:
-    """Return the levels that differ in something here; a Python trace has one only."""
-    reason = _why_none("profiler_level")
-    return {ProfilerLevel.Level0} if reason else set(ProfilerLevel)
+    """Return the levels that differ in something here; Level0 and marks alone for plain Python."""
+    if _why_none("profiler_level"):
+        return {ProfilerLevel.Level_none, ProfilerLevel.Level0}
+    return set(ProfilerLevel)
 
 
 def supported_ai_core_metrics() -> set[AiCMetrics]:

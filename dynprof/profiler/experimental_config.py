@@ -96,6 +96,8 @@ class _ExperimentalConfig:
             fit[name] = value
             warn_script(problem)
         self.settings = ExperimentalConfig(**fit)
+        if aic_metrics is None:  # the level chose it: no remark is about it
+            self.settings.model_fields_set.discard("aic_metrics")
 
     def __repr__(self) -> str:
         shown = self.settings.model_dump(exclude_defaults=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from abc import ABC, abstractmethod
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from dynprof.errors import ProfileError
 from dynprof.files.output import by_library
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.closed_window import HOST_TIME
 from dynprof.profiler.output_paths import write_file
 from dynprof.profiler.strictness import Strictness, forgiving
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from dynprof.profiler.closed_window import ClosedWindow
 
 STACK_METRICS = (
-    "self_cpu_time_total",
+    HOST_TIME,
     "self_cuda_time_total",
     "self_xpu_time_total",
     "self_npu_time_total",
@@ -57,16 +59,12 @@ class Exports(ABC):
     _strictness: Strictness
 
     @abstractmethod
-    def _recorded_now(self) -> ClosedWindow:
-        """Return what the newest window recorded.
+    def _asking(self, call: str) -> AbstractContextManager[ClosedWindow]:
+        """Give what the newest window recorded; have it saved should the body fail with it.
 
         Raises:
-            ProfileError: It is open still, or there was none.
+            ProfileError: The window is open, or there was none.
         """
-
-    @abstractmethod
-    def _rescuing(self, recorded: ClosedWindow, call: str) -> AbstractContextManager[None]:
-        """Have what was recorded saved for nobody, should the body fail with it."""
 
     @forgiving()
     @takes_output_path
@@ -79,7 +77,8 @@ class Exports(ABC):
         its own, and a warning says which.
 
         Args:
-            path: Where to; its folder is made.
+            path: Where to; its folder is made. On an NPU torch_npu makes the trace; where it
+                makes none, a warning says why, and its folder is put there.
             use_python_export: Taken as torch does; the trace is the same.
 
         Raises:
@@ -89,15 +88,12 @@ class Exports(ABC):
             ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
         del use_python_export
-        recorded = self._recorded_now()
-        with self._rescuing(recorded, "export_chrome_trace()"):
-            recorded.write(path)
+        with self._asking("export_chrome_trace()") as recorded:
+            recorded.export(path)
 
     @forgiving()
     @takes_output_path
-    def export_stacks(
-        self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total"
-    ) -> None:
+    def export_stacks(self, path: str | os.PathLike[str], metric: str = HOST_TIME) -> None:
         """Write folded stacks, which FlameGraph and speedscope read: frames, then microseconds.
 
         Args:
@@ -107,23 +103,23 @@ class Exports(ABC):
                 ``self_cpu_time_total``, ``self_cuda_time_total``, ``self_xpu_time_total``,
                 ``self_npu_time_total``.
 
+        torch_npu makes the stacks of what an NPU recorded.
+
         Raises:
+            BackendError: torch_npu made none.
             CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
                 be written.
             ProfileError: Nothing was recorded yet, or without stacks.
             ValueError: There is no such metric.
         """
-        from dynprof.analysis.output.stacks import write_folded
-
         if metric not in STACK_METRICS:
             text = f"metric={metric!r} is none of {', '.join(STACK_METRICS)}"
             self._strictness.wrong(text, f"{STACK_METRICS[0]} is taken")
             metric = STACK_METRICS[0]
-        recorded = self._recorded_now()
-        if not recorded.has_stacks:
-            raise ProfileError("export_stacks() needs a profile with with_stack=True")
-        trace, on_device = recorded.file(), metric != "self_cpu_time_total"
-        write_file(path, lambda file: write_folded(trace, file, on_device=on_device))
+        with self._asking("export_stacks()") as recorded:
+            if not recorded.has_stacks:
+                raise ProfileError("export_stacks() needs a profile with with_stack=True")
+            recorded.export_stacks(path, metric)
 
     @forgiving()
     @takes_output_path
@@ -143,13 +139,14 @@ class Exports(ABC):
             ProfileError: Torch has no results to ask for.
             ValueError: ``record_shapes``, ``profile_memory`` or ``with_stack`` was not on.
         """
-        results = self._recorded_now().results
+        with self._asking("export_memory_timeline()") as recorded:
+            results = recorded.results
 
-        def write(file: Path) -> None:
-            with by_library(file) as made:
-                results.export_memory_timeline(str(made), device)
+            def write(file: Path) -> None:
+                with by_library(file) as made:
+                    results.export_memory_timeline(str(made), device)
 
-        write_file(path, write)
+            write_file(path, write)
 
     @forgiving(no_events)
     def key_averages(
@@ -162,9 +159,9 @@ class Exports(ABC):
 
         Where it fails they are empty, and so is their table.
         """
-        results = self._recorded_now().results
         newer = {"group_by_overload_name": True} if group_by_overload_name else {}
-        return results.key_averages(group_by_input_shape, group_by_stack_n, **newer)
+        with self._asking("key_averages()") as recorded:
+            return recorded.results.key_averages(group_by_input_shape, group_by_stack_n, **newer)
 
     @forgiving(no_events)
     def events(self) -> Any:
@@ -172,15 +169,15 @@ class Exports(ABC):
 
         Where it fails the list is empty.
         """
-        return self._recorded_now().results.events()
+        with self._asking("events()") as recorded:
+            return recorded.results.events()
 
     @property
     def profiler(self) -> Any:
         """Torch's ``torch.autograd.profiler.profile`` of the newest window; None before its end."""
-        try:
-            return self._recorded_now().results.profiler
-        except RuntimeError:
-            return None
+        with contextlib.suppress(ProfileError), self._asking("profiler") as recorded:
+            return recorded.results.profiler
+        return None
 
     def _say_no_effect(self, **settings: Any) -> None:
         """Warn of arguments of torch's that mean nothing here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import os
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import INTERRUPTED, Export, Exporter
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, describe
 from dynprof.files.folders import make_dir
-from dynprof.files.layout import Layout
+from dynprof.files.layout import INFO_DIR, Layout
 from dynprof.process.forked_child import forget_in_child
 from dynprof.process.process_end import call_at_end
 from dynprof.process.standard_error import say
@@ -48,49 +49,62 @@ class TraceHandler:
         folder: Path,
         worker: str,
         *,
+        instead: Path,
         analyse: bool,
         async_mode: bool,
         use_gzip: bool,
         vendor_folders: bool,
     ) -> None:
         self.folder, self.async_mode = folder, async_mode
+        self._instead = instead
         self._worker, self._analyse, self._use_gzip = worker, analyse, use_gzip
         self._vendor_folders = vendor_folders
 
     def __call__(self, profiler: Exports) -> None:
-        """Save the trace.
+        """Save the trace; where that fails, warn, unless the profile is strict.
 
         Raises:
+            BackendError: It was exported or saved before.
             CaptureError: It could not be saved; not raised where another thread saves it.
+            ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
-        recorded = profiler._recorded_now()
-        tidy(self.folder)
-        folder = self._folder_of(recorded)
+        profiler._strictness.attempt("tensorboard_trace_handler()", lambda: self._save(profiler))
+
+    def _save(self, profiler: Exports) -> None:
+        with profiler._asking("tensorboard_trace_handler()") as recorded:
+            self._take(recorded)
+
+    def _take(self, recorded: ClosedWindow) -> None:
+        base, why = usable_folder(self.folder, self._instead)
+        if why:
+            warn_script(why)
+        tidy(base)
+        folder = self._folder_of(recorded, base)
         if not self.async_mode:
             gzip, analyse = self._use_gzip, self._analyse
             save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
             return
         export = _export(recorded, folder, self._worker, self._use_gzip)
-        export.on_end = functools.partial(self._analyse_beside, export)
+        export.on_end = functools.partial(self._ended_beside, export)
         _background().submit(export)
 
-    def _folder_of(self, recorded: ClosedWindow) -> Path:
+    def _folder_of(self, recorded: ClosedWindow, base: Path) -> Path:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
         if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
-            return self.folder
+            return base
         now = datetime.datetime.now(datetime.UTC).astimezone()
         stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
         # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
-        return self.folder / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
+        return base / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
-    def _analyse_beside(self, export: Export, path: Path, manifest: Manifest) -> None:
+    def _ended_beside(self, export: Export, path: Path, manifest: Manifest) -> None:
         if manifest.trace is None:
             say(_why_lost(export, manifest))
             return
         arguments = arguments_for(manifest, analyse=self._analyse)
         if arguments is not None:
-            trace = path.parent.parent / str(manifest.trace)
+            trace = path.parent.parent / manifest.trace
             begin_analysis(trace, *arguments)
 
 
@@ -128,6 +142,7 @@ def save_now(
         if not ended:
             say(_why_lost(export, export.manifest.finished(save_ms=0, failure=INTERRUPTED)))
     if ended[0].trace is None:
+        recorded.note_lost()
         raise CaptureError(_why_lost(export, ended[0]))
     trace = export.folder / ended[0].trace
     recorded.saved_as(trace)
@@ -150,6 +165,32 @@ def usual_folder() -> Path:
     return Path(work_path, "profiling_data").resolve() if work_path else Path()
 
 
+def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
+    """Return a folder, or another one where nothing can be written in it, and then what to say.
+
+    Args:
+        folder: The script's, or :func:`usual_folder`.
+        instead: Where the trace goes if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
+    """
+    if folder == instead or not (why := _why_unusable(folder)):
+        return folder, ""
+    place = instead.absolute()
+    return place, (
+        f"ASCEND_WORK_PATH cannot be used ({why}); the trace goes to the working directory, {place}"
+    )
+
+
+def _why_unusable(folder: Path) -> str:
+    """Make a folder without links; return why nothing can be written there, empty where it can."""
+    try:
+        make_dir(folder)
+    except OSError as error:
+        return describe(error)
+    return (
+        "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written by this user"
+    )
+
+
 def worker_here() -> str:
     """Return the first part of the names of this process's traces."""
     return f"{socket.gethostname()}_{os.getpid()}"
@@ -161,7 +202,7 @@ def trace_name(worker: str, suffix: str) -> str:
 
 
 def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -> Export:
-    place = _made(folder)
+    place = prepare_folder(folder)
     return Export(
         recording=recorded.hand_over(),
         manifest=recorded.manifest,
@@ -175,19 +216,21 @@ def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -
     )
 
 
-def _made(folder: Path) -> Path:
-    """Make a folder; where it cannot be had, the trace is the profile's still.
+def prepare_folder(folder: Path) -> Path:
+    """Make the folder of a trace and that of its manifest, before the recording is handed over.
 
     Raises:
         CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
     """
     try:
         place = output_path(folder)
-        make_dir(place)
+        info = place / INFO_DIR
+        Layout.here(place, 0).make_dir(info)
     except OSError as error:
-        raise CaptureError(f"the trace could not be saved: {error}") from error
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise CaptureError(f"the trace could not be saved: {place} cannot be written")
+        raise CaptureError(f"the trace cannot be saved: {describe(error)}") from error
+    for made in (place, info):
+        if not os.access(made, os.W_OK | os.X_OK):
+            raise CaptureError(f"the trace cannot be saved: {made} cannot be written by this user")
     return place
 
 
@@ -208,7 +251,7 @@ def tensorboard_trace_handler(
 
     Args:
         dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
-            working directory.
+            working directory. Where nothing can be written in the former, the latter.
         worker_name: The first part of the files' names; left out, ``<host>_<pid>``.
         analyse_flag: Make tables from the trace, into ``analysis/`` beside it, in a process of its
             own; it is waited for unless ``async_mode`` is on. On an NPU the vendor's tools do.
@@ -220,9 +263,11 @@ def tensorboard_trace_handler(
             and, after analysis, ``ASCEND_PROFILER_OUTPUT/`` in it. A ``worker_name`` is followed by
             the process id there.
     """
+    folder = _folder_named(dir_name)
     return TraceHandler(
-        _folder_named(dir_name),
+        folder,
         _worker_named(worker_name),
+        instead=Path() if folder == usual_folder() else folder,
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
         use_gzip=_flag("use_gzip", use_gzip, default=False),
@@ -235,8 +280,14 @@ def _folder_named(name: object) -> Path:
     if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
         return Path(name)
     if name is not None:
-        _warn_of("dir_name", name, "path", str(usual.absolute()))
+        _warn_of("dir_name", name, "path", _absolute(usual))
     return usual
+
+
+def _absolute(folder: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return str(folder.absolute())
+    return "the working directory, which was removed,"
 
 
 def _worker_named(name: object) -> str:
@@ -244,7 +295,7 @@ def _worker_named(name: object) -> str:
     if name is None:
         return usual
     fits = isinstance(name, str) and 0 < len(name) <= MAX_WORKER_CHARS and name.isprintable()
-    if fits and Path(str(name)).name == name:
+    if fits and name != ".." and Path(str(name)).name == name:
         return str(name)
     _warn_of("worker_name", name, "part of a file's name", usual)
     return usual

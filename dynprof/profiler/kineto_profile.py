@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,7 @@ from dynprof.profiler.unclaimed import Unclaimed
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Self
 
     from dynprof.config import ProfilerConfig
@@ -222,16 +222,17 @@ class _KinetoProfile(Exports):
         say("a profile was never stopped; it ends with the process, and is saved")
         self.stop()
 
-    def _recorded_now(self) -> ClosedWindow:
+    @contextlib.contextmanager
+    def _asking(self, call: str) -> Iterator[ClosedWindow]:
+        recorded = self._recorded
         if self._windows.window:
             raise ProfileError("the profiler is still recording; stop() it first")
-        if self._recorded is None:
+        if recorded is None:
             raise ProfileError("nothing was recorded yet")
+        no_rescue = contextlib.nullcontext()
+        with no_rescue if recorded.is_exported else self._unclaimed.rescuing(recorded, call):
+            yield recorded
         self._unclaimed.claim()
-        return self._recorded
-
-    def _rescuing(self, recorded: ClosedWindow, call: str) -> AbstractContextManager[None]:
-        return self._unclaimed.rescuing(recorded, call)
 
     def _usable_observer(self, observer: Any) -> Any:
         if observer is None or all(

@@ -55,9 +55,11 @@ def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) ->
         write: Writes the file at the path that it gets, which ends as this one does.
 
     Raises:
-        CaptureError: A link is in the path, something is there that is no regular file, or it
-            cannot be written.
+        CaptureError: A link is in the path, it names a folder, something is there that is no
+            regular file, or it cannot be written.
     """
+    if str(path).endswith(os.sep):
+        raise CaptureError(f"{path} is not written: it is the name of a folder; name a file in it")
     try:
         return _write(output_path(path), write)
     except OSError as error:
@@ -74,6 +76,10 @@ def _write(place: Path, write: Callable[[Path], object]) -> Path:
     try:
         write(hidden)
         return _placed(hidden, place)
+    except OSError as error:
+        if error.filename == str(hidden):
+            error.filename = str(place.parent)  # the script knows no hidden file
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             remove(hidden)

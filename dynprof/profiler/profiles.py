@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from dynprof.errors import BackendError
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import names_of
+from dynprof.profiler.enums import watched_here
 from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
-from dynprof.profiler.strictness import forgiving
+from dynprof.profiler.strictness import Strictness, forgiving
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self._in_place = ""
         self._marks_steps = callable(schedule)
         super().__init__(
-            _with_cuda(activities, use_cuda),
+            _with_cuda(activities, use_cuda, Strictness(type(self).__name__, raises=strict)),
             record_shapes,
             profile_memory,
             with_stack,
@@ -108,6 +109,9 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         """
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
+            return
+        if self._windows.is_parents:
+            warn_script("step() has no effect: only the parent process may step its profile")
             return
         if self._windows.window:
             self._windows.insist("step")
@@ -182,7 +186,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         def ask() -> None:
             found.append(self._action_at(step))
 
-        self._strictness.attempt("the schedule", ask)
+        self._strictness.attempt_often("the schedule", ask)
         return found[-1]
 
     def _begin(self) -> None:
@@ -233,7 +237,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     def _trace_ready(self) -> None:
         if self.on_trace_ready and self._recorded:
-            with self._rescuing(self._recorded, "on_trace_ready"):
+            with self._unclaimed.rescuing(self._recorded, "on_trace_ready"):
                 self.on_trace_ready(self)
 
 
@@ -255,12 +259,16 @@ def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:
     return action is NONE
 
 
-def _with_cuda(activities: Iterable[Any] | None, use_cuda: bool | None) -> Any:
+def _with_cuda(activities: Any, use_cuda: object, strictness: Strictness) -> Any:
+    """Return the activities with CUDA, or without it; left out, they are all of this machine."""
     if use_cuda is None:
         return activities
+    if not isinstance(use_cuda, bool):
+        strictness.wrong(f"use_cuda={use_cuda!r:.80} is not True or False", "it is left out")
+        return activities
     warn_script("use_cuda is deprecated; name CUDA among the activities, or leave it out")
-    named = ["CPU"] if activities is None else names_of(activities)
-    if not isinstance(named, list):
-        return named
+    named = watched_here() if activities is None else names_of(activities)
+    if not named or not isinstance(named, list):
+        return activities
     others = [name for name in named if name != "CUDA"]
     return [*others, "CUDA"] if use_cuda else others

@@ -53,12 +53,14 @@ class ScriptWindows:
     Attributes:
         end_at_exit: Ends the window and saves it, where the process ends and the script never did;
             None where nobody can.
+        is_parents: Whether this process was forked while the window was open.
 
     Raises:
         BackendError: No profiler can serve here, or none of what was asked for.
     """
 
     end_at_exit: Callable[[], object] | None = None
+    is_parents = False
 
     def __init__(self, config: ProfilerConfig, script: Script, *, marks_steps: bool) -> None:
         rank = find_rank()
@@ -139,7 +141,7 @@ class ScriptWindows:
             window.open(self._prepare, step)
         window.resume(time.perf_counter())
         current.open_ms = (time.perf_counter() - began_s) * 1e3
-        self._current = current
+        self._current, self.is_parents = current, False
         _open_now.add(self)
         call_at_forked_end(_end_all)
 
@@ -240,6 +242,7 @@ class ScriptWindows:
         """Forget the window in a child that was just forked: it is its parent's."""
         current, self._current = self._current, None
         if current:
+            self.is_parents = True
             current.window.abandon()
 
     @contextlib.contextmanager

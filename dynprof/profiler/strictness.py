@@ -24,6 +24,7 @@ class Strictness:
 
     def __init__(self, name: str, *, raises: bool) -> None:
         self._name, self._raises = name, raises
+        self._often = Wall(_First(self))
 
     def wrong(self, what: str, taken: str) -> None:
         """Say that an argument is wrong, and what is taken in its place.
@@ -50,12 +51,42 @@ class Strictness:
             return False
         return Wall(self).attempt(doing, action) is not None
 
+    def attempt_often(self, doing: str, action: Callable[[], object]) -> bool:
+        """Do the same at each step: only the first failure is said, in one line.
+
+        Args:
+            doing: As of :meth:`attempt`.
+            action: What to do.
+
+        Raises:
+            Exception: It failed, and the script is strict.
+        """
+        if self._raises:
+            return self.attempt(doing, action)
+        return self._often.attempt(doing, action) is not None
+
     def remember(self, *, last_error: str) -> None:
         """Forget it: there is no status."""
 
     def error(self, text: str) -> None:
         """Warn of what failed."""
         warn_script(f"the script goes on, but {text}\n({self._name}(strict=True) raises it)")
+
+
+class _First:
+    """Warns of the first failure, without its traceback."""
+
+    def __init__(self, strictness: Strictness) -> None:
+        self._strictness, self._is_said = strictness, False
+
+    def remember(self, *, last_error: str) -> None:
+        """Forget it: there is no status."""
+
+    def error(self, text: str) -> None:
+        """Warn, unless there was a failure before."""
+        if not self._is_said:
+            self._is_said = True
+            self._strictness.error(f"{text.splitlines()[0]}; later failures are not repeated")
 
 
 class _Strict(Protocol):

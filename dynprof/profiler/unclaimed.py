@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import is_being_tested
@@ -25,14 +26,19 @@ from dynprof.config import Limits
 from dynprof.process.forked_child import forget_in_child
 from dynprof.process.standard_error import say
 from dynprof.process.threads import own_thread
-from dynprof.profiler.handlers import save_now, trace_name, usual_folder, worker_here
+from dynprof.profiler.handlers import (
+    save_now,
+    trace_name,
+    usable_folder,
+    usual_folder,
+    worker_here,
+)
 from dynprof.profiler.script_windows import AFTERWARDS
 from dynprof.profiler.tidying import tidy
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from dynprof.profiler.closed_window import ClosedWindow
 
@@ -53,6 +59,7 @@ class _Held:
 
     window: ClosedWindow
     folder: Path
+    instead: Path
     pid: int
     why: str
 
@@ -89,7 +96,7 @@ class Unclaimed:
 
     def _hold(self, window: ClosedWindow, why: str) -> None:
         _SAVER.start()
-        self._held[:] = [_Held(window, _folder_now(), os.getpid(), why)]
+        self._held[:] = [_Held(window, *_folders_now(), os.getpid(), why)]
         _known.add(self)
 
     def claim(self) -> None:
@@ -105,12 +112,15 @@ class Unclaimed:
                 _SAVER.put(held)
 
 
-def _folder_now() -> Path:
-    """Return where a trace of this moment goes, though the script may change its directory."""
-    folder = usual_folder()
+def _folders_now() -> tuple[Path, Path]:
+    """Return where a trace of this moment goes, though the script may change its directory.
+
+    The other one serves where nothing can be written in the first.
+    """
+    folder, instead = usual_folder(), Path()
     with contextlib.suppress(FileNotFoundError):  # it was removed; saving says so then
-        return folder.absolute()
-    return folder
+        return folder.absolute(), instead.absolute()
+    return folder, instead
 
 
 class _Saver:
@@ -158,7 +168,7 @@ class _Saver:
         finally:
             if not self._served.is_set():
                 self._exporter.abandon(why)
-                say(f"a trace that nobody asked for is lost: {why}")
+                say(f"the trace of a profile is lost: {why}")
 
     def _serve(self) -> None:
         while self._calls.get():
@@ -190,17 +200,20 @@ class _Saver:
             self._say_once(f"of the traces that nobody asked for the first {MOST} alone are saved")
             return
         self._count += 1
-        Wall(StderrNotes()).attempt("saving a trace that nobody asked for", lambda: self._to(held))
+        doing = f"{held.why}; it is lost, for saving it in {held.folder}"
+        Wall(StderrNotes()).attempt(doing, lambda: self._to(held))
 
     def _to(self, held: _Held) -> None:
-        tidy(held.folder)
+        folder, why = usable_folder(held.folder, held.instead)
+        if why:
+            say(why)
+        tidy(folder)
         if held.window.is_private:  # its handler could not put it where it wanted it
-            trace = held.folder / trace_name(worker_here(), held.window.suffix)
-            held.window.write(trace)
+            trace = held.window.write(folder / trace_name(worker_here(), held.window.suffix))
         else:
             least = Limits().min_free_disk_mb
             trace = save_now(
-                held.window, held.folder, worker_here(), self._exporter, least_free_mb=least
+                held.window, folder, worker_here(), self._exporter, least_free_mb=least
             )
         say(f"{held.why}; it was saved as {trace} ({HOW_ELSE})")
 

@@ -160,7 +160,8 @@ class EditDetector:
         before, self._delivered = self._delivered, (now_s, reading.raw)
         if before and before[1] == reading.raw and now_s - before[0] < SAME_SAVE_S:
             return None
-        return Edit(reading.raw, reading.mtime_ns / 1e9, owner=reading.owner)
+        saved_ns = max(reading.mtime_ns, reading.ctime_ns)  # cp -p brings an old time of writing
+        return Edit(reading.raw, saved_ns / 1e9, owner=reading.owner)
 
     def _is_old(self, reading: Source) -> bool:
         """Tell a file that only came back, or was there at the start but could not be read."""

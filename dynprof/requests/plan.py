@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from dynprof.config.experimental import ExperimentalConfig
     from dynprof.config.model import ProfilerConfig
     from dynprof.requests.capabilities import Capabilities
 
@@ -128,6 +127,7 @@ def plan(
             *dropped,
             *_without_effect(config, capable.backend),
             *_without_host(config, activities),
+            *_without_operators(config, capable),
             *_without_device(config, activities, capable),
             *_served_in_part(config, script, capable),
         ),
@@ -240,17 +240,24 @@ def _disk(config: ProfilerConfig, standing: Standing) -> Problem | None:
     if least is None or standing.free_disk_mb >= least:
         return None
     text = (
-        f"{standing.free_disk_mb:,.0f} MB are free where the capture would go, {least:,.0f} are "
-        "asked for; make room, set another prof_dir or lower the limit."
+        f"{standing.free_disk_mb:,.0f} MB are free where the capture would go, and "
+        f"limits.min_free_disk_mb asks for {least:,.0f}; make room, set another prof_dir or "
+        "lower the limit."
     )
-    return Problem(text, "/limits/min_free_disk_mb")
+    return Problem(text, blamed_for_disk(config))
+
+
+def blamed_for_disk(config: ProfilerConfig) -> str:
+    """Return where the config asks for more room than there is: its limit, unless it has none."""
+    is_usual = config.limits.min_free_disk_mb in _defaults(config.limits, "min_free_disk_mb")
+    return "/prof_dir" if is_usual else "/limits/min_free_disk_mb"
 
 
 def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
     """Yield the settings that were changed from their default but do nothing on ``backend``."""
     for section, pointer in ((config, ""), (config.experimental, "/experimental_config")):
         for name, effect in effects(type(section)).items():
-            reason = effect.why_none(backend)
+            reason = effect.why_none(backend) if name in section.model_fields_set else None
             if reason and getattr(section, name) not in _defaults(section, name):
                 text = f"has no effect with backend {backend}: {reason}."
                 yield Problem(text, f"{pointer}/{name}")
@@ -270,6 +277,17 @@ def _without_host(config: ProfilerConfig, activities: tuple[str, ...]) -> Iterat
         if getattr(config, name) and "CPU" not in activities:
             text = "has no effect: it belongs to CPU, which the activities leave out."
             yield Problem(text, f"/{name}")
+
+
+def _without_operators(config: ProfilerConfig, capable: Capabilities) -> Iterator[Problem]:
+    """Yield that marks alone are recorded, where the config names CPU itself.
+
+    CPU with NPU is the vendor's default, which its samples of Level_none have too.
+    """
+    named = {name.upper() for name in config.activities}
+    if capable.backend == MARKS and "CPU" in named and not config.watches_all:
+        text = "Level_none leaves out operators; Level0 with msprof_tx has both."
+        yield Problem(text, "/experimental_config/profiler_level")
 
 
 def _without_device(
@@ -309,6 +327,6 @@ def effects(section: type[BaseModel]) -> dict[str, Effect]:
     }
 
 
-def _defaults(section: ProfilerConfig | ExperimentalConfig, name: str) -> list[object]:
+def _defaults(section: BaseModel, name: str) -> list[object]:
     default = type(section).model_fields[name].get_default()
     return [default, None, [default]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.backends.base import Blocked
 from dynprof.errors import Problem
 from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.requests.plan import past_start
+from dynprof.requests.plan import blamed_for_disk, past_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,8 +101,11 @@ class Admission:
         if self._is_numbered_anew(request):
             yield Problem(_ANEW.format(request.plan.start_step))
         if least is not None and free_mb < least:
-            text = f"only {free_mb:,.0f} MB are free now, {least:,.0f} are asked for."
-            yield Problem(text, "/limits/min_free_disk_mb")
+            text = (
+                f"only {free_mb:,.0f} MB are free now where the capture would go, and "
+                f"limits.min_free_disk_mb asks for {least:,.0f}."
+            )
+            yield Problem(text, blamed_for_disk(request.config))
         if self._failures[request.plan.backend] >= MAX_FAILURES:
             text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
             yield Problem(text, "/backend")

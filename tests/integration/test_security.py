@@ -94,6 +94,17 @@ def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: Run
     assert list((tmp_path / "victim").iterdir()) == []
 
 
+def test_links_of_the_jobs_user_outside_of_the_directory_are_followed(
+    tmp_path: Path, job: RunningJob
+) -> None:
+    """A ``prof_dir`` may lead through a link that only the job's user could have made."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    job.edit(prof_dir=f"{tmp_path}/link/deeper", active=1)
+    job.when("a capture", lambda status: bool(status.last_capture))
+    assert list((tmp_path / "real" / "deeper").glob("step_*"))
+
+
 @pytest.mark.parametrize("name", ["log", "status"])
 def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, name: str) -> None:
     """A link in the place of log or status ends ``init()`` with an error."""

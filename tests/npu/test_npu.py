@@ -7,6 +7,7 @@ native module and the device are stubs (``stub/``) that note what they are asked
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import os
 from pathlib import Path
@@ -192,6 +193,8 @@ with p.profile(
     for _ in range(9):
         train_one_step()
         prof.step()
+for use_cuda in (False, True):
+    assert p.profile(use_cuda=use_cuda)._windows.activities == ("CPU", "NPU")
 with p._KinetoProfile(activities=both) as prof:
     train_one_step()
     child = threading.Thread(target=in_child)
@@ -200,6 +203,18 @@ with p._KinetoProfile(activities=both) as prof:
 prof.export_chrome_trace("alone/trace.json")
 """
 )
+
+EXPORTS = """
+import torch, torch_npu
+from dynprof.profiler import profile
+with profile(with_stack=True) as prof:
+    torch.ones(4).sum()
+    prof.add_metadata("run", "7")
+prof.export_stacks("out/stacks.txt")
+prof.export_stacks("out/device.log", metric="self_npu_time_total")
+prof.export_chrome_trace("out/trace.json")
+prof.export_chrome_trace("out/trace.json.gz")
+"""
 
 
 @pytest.mark.parametrize("version", WHEELS)
@@ -224,8 +239,42 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
         assert list(folder.glob("profiler_info*.json"))
         assert json.loads((folder / "profiler_metadata.json").read_text())["run"] == "7"
     assert len(list((tmp_path / "result" / "info").glob("*.info.json"))) == 2
-    assert len(list((tmp_path / "alone").glob("*_ascend_pt"))) == 1
+    assert [path.name for path in (tmp_path / "alone").iterdir()] == ["trace.json"]
+
+
+@pytest.mark.parametrize("version", WHEELS)
+def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> None:
+    """On an NPU torch_npu makes the trace and the stacks, each at the path that is given."""
+    with NpuJob(tmp_path, version, EXPORTS) as job:
+        _, errors = job.process.communicate()
+    stacks = (tmp_path / "out" / "stacks.txt").read_text()
+    assert stacks.strip() == "train.py(9): main;train.py(7): step 5", errors
+    trace = (tmp_path / "out" / "trace.json").read_bytes()
+    assert "aten::addmm" in {event["name"] for event in json.loads(trace)}
+    assert gzip.decompress((tmp_path / "out" / "trace.json.gz").read_bytes()) == trace
+    assert "metadata is not in the trace that torch_npu exports" in errors
+    assert "device.log is empty" in errors or "torch_npu made no file in export_stack" in errors
+    assert not list(tmp_path.rglob("*_ascend_pt"))
+
+
+def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
+    """Where torch_npu makes no file, a warning says so, and its folder is in the file's place."""
+    with NpuJob(tmp_path, "2.14.0", EXPORTS.rpartition("prof.")[0], NPU_FAILS="data") as job:
+        _, errors = job.process.communicate()
+    assert "export_stacks() failed: torch_npu made no file in export_stack" in errors
+    assert "torch_npu made no file in export_chrome_trace" in errors
     assert "what an NPU recorded is the folder" in errors
+    assert len(list((tmp_path / "out").glob("*_ascend_pt"))) == 1
+    assert not list(tmp_path.glob("*_ascend_pt"))
+
+
+def test_the_folder_of_stacks_that_torch_npu_cannot_make_is_kept(tmp_path: Path) -> None:
+    """Where torch_npu makes no stacks, its folder is saved where one without a handler goes."""
+    script = EXPORTS.partition("prof.export_chrome")[0]
+    with NpuJob(tmp_path, "2.14.0", script, NPU_FAILS="data") as job:
+        _, errors = job.process.communicate()
+    (folder,) = tmp_path.glob("*_ascend_pt")
+    assert f"it was saved as {folder}" in errors
 
 
 def test_the_template_is_that_of_the_newest_version() -> None:

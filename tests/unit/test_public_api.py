@@ -76,6 +76,7 @@ def use_the_profiler(folder: Path) -> dict[str, object]:
         prof.add_metadata("who", "me")
         prof.add_metadata_json("what", [1, 2])
         for _ in range(3):
+            list(folder.rglob("*"))
             prof.step()
     number: int = prof.step_num
     current: ProfilerAction = prof.current_action
@@ -211,6 +212,12 @@ def test_what_is_supported_is_of_the_enumerations() -> None:
     assert supported_profiler_level() <= set(ProfilerLevel)
     assert supported_ai_core_metrics() == {AiCMetrics.AiCoreNone}
     assert supported_export_type() <= set(ExportType)
+
+
+def test_levels_without_torch_are_those_that_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without torch ``Level0`` and marks alone, ``Level_none``, are supported."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert supported_profiler_level() == {ProfilerLevel.Level_none, ProfilerLevel.Level0}
 
 
 def rows() -> list[list[str]]:

@@ -33,5 +33,6 @@ def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> N
         needed = f"its copy takes {more_mb:,.0f} MB, " if more_bytes else ""
         raise CaptureError(
             f"{measured.path} is not analysed further: {needed}{free_mb:,.0f} MB are free at "
-            f"{folder}, and limits.min_free_disk_mb keeps {least_mb:,.0f} MB"
+            f"{folder}, of which an analysis leaves {least_mb:,.0f} MB; make room there, then run "
+            "dynprof analyse (a config file may say less in limits.min_free_disk_mb)"
         )

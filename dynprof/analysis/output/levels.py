@@ -47,4 +47,9 @@ def why_not(measured: MeasuredTrace, name: str) -> str:
     """Return why a trace's level leaves a file out; empty where it does not."""
     if is_written(measured, name):
         return ""
-    return f"profiler_level is {level_of(measured)}; {LEVELLED[name]} has it"
+    return why_not_at(measured, LEVELLED[name])
+
+
+def why_not_at(measured: MeasuredTrace, level: str) -> str:
+    """Return the reason for a file that only a higher level has."""
+    return f"profiler_level is {level_of(measured)}; {level} has it"

@@ -61,8 +61,10 @@ def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
 
 
 def write_stacks(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
-    """Write the stacks folded, and for speedscope; yield the paths."""
+    """Write the stacks folded, and for speedscope, unless there are none; yield the paths."""
     lines = list(folded(measured))
+    if not lines:
+        return
     path = folder / "stacks.folded"
     _write(path, lines)
     yield path

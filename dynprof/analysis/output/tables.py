@@ -144,8 +144,7 @@ def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]
 def _operator_details(measured: MeasuredTrace) -> Ready:
     trace, found = measured.trace, measured.operators
     names, dims = trace.tables["name"], trace.tables["dims"]
-    steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
-    kept = np.flatnonzero(~steps[found.span])
+    kept = without_steps(measured)
     chosen, stacks = found.span[kept], measured.call_stacks
     unknown = found.device_unknown and not found.device_own.any()
     text = us if not unknown else lambda _: UNKNOWN_TIME
@@ -161,6 +160,13 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
             *device,
         )
     )
+
+
+def without_steps(measured: MeasuredTrace) -> NDArray[np.intp]:
+    """Return the numbers of the operators that are not the labels of steps."""
+    trace = measured.trace
+    steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
+    return np.flatnonzero(~steps[measured.operators.span])
 
 
 def shapes_text(dims: bytes) -> str:

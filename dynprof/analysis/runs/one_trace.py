@@ -121,9 +121,11 @@ def _write_rank(measured: MeasuredTrace, folder: Path, _: Collection[str]) -> It
     yield from write_rank_tables(measured, folder)
 
 
-def _write_path(measured: MeasuredTrace, folder: Path, _: Collection[str]) -> Iterator[Path]:
-    """Write the critical path."""
-    yield from write_tables(path_tables(measured), folder)
+def _write_path(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
+    """Write the critical path; find it in any case, as another process's report waits for it."""
+    tables = path_tables(measured)
+    if "text" in wanted:
+        yield from write_tables(tables, folder)
 
 
 def _write_operators(
@@ -157,7 +159,7 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
     if "text" in wanted:
         yield from write_tables(own_tables(measured), folder)
         yield from write_tables(bandwidth_tables(measured), folder)
-    yield from write_tables(sequence_tables(measured), folder)
+        yield from write_tables(sequence_tables(measured), folder)
     yield from write_stacks(measured, folder)
     yield write_report(measured, folder / REPORT)
     if "db" in wanted:

@@ -283,3 +283,10 @@ def test_the_whole_public_session(tmp_path: Path) -> None:
     )
     assert said == ["['0']"]
     assert len(traces(tmp_path / "out")) == 1
+
+
+def test_a_recording_that_is_never_stopped_is_saved_at_the_end(tmp_path: Path) -> None:
+    """The end of the process stops what the script does not, and saves it."""
+    run(tmp_path, HERE + "acl.prof.start(one)\nmodel(4)")
+    (trace,) = traces(tmp_path / "out")
+    assert len(products(trace)) == 1

@@ -37,23 +37,27 @@ def test_the_wrong_sequence(tmp_path: Path) -> None:
     assert len(products(trace)) == 1
 
 
-def test_a_folder_behind_a_symlink_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("link", "folder"), [("linked", "linked/out"), ("out/info", "out")])
+def test_a_folder_behind_a_symlink_is_refused_before_anything_is_recorded(
+    tmp_path: Path, link: str, folder: str
+) -> None:
     """acl.prof.start() refuses to record into a symbolic link, and nothing is written there."""
     (tmp_path / "real").mkdir()
-    (tmp_path / "linked").symlink_to("real")
+    (tmp_path / link).parent.mkdir(exist_ok=True)
+    (tmp_path / link).symlink_to(tmp_path / "real")
     said = run(
         tmp_path,
-        """
+        f"""
         from dynprof.errors import CaptureError
         acl.init()
-        acl.prof.init("linked/out")
+        acl.prof.init("{folder}")
         try:
             acl.prof.start(acl.prof.Config())
         except CaptureError as error:
             print(error)
         """,
     )
-    assert "linked is a symbolic link, which is not followed; write to" in said[0]
+    assert f"{link} is a symbolic link, which is not followed" in said[0]
     assert list((tmp_path / "real").iterdir()) == []
 
 
@@ -212,3 +216,55 @@ def test_a_child_forked_amid_a_call(tmp_path: Path) -> None:
         """,
     )
     assert said in ([], ["acl.prof.start() was called before acl.prof.init()"])
+
+
+@pytest.mark.parametrize("how", ["acl.prof.recording", "acl.prof.start"])
+def test_the_scripts_exception_passes_a_session_that_cannot_be_saved(
+    tmp_path: Path, how: str
+) -> None:
+    """The script's exception passes where no trace can be saved, and the next session serves."""
+    said = run(
+        tmp_path,
+        f"""
+        import contextlib, pathlib
+        acl.init()
+        try:
+            with acl.prof.session("full"), {how}(acl.prof.Config()) or contextlib.nullcontext():
+                pathlib.Path("full").touch()
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            print("passes")
+        with acl.prof.session("out"), acl.prof.recording(acl.prof.Config()):
+            model(4)
+        """,
+    )
+    assert said == ["passes"]
+    assert len(traces(tmp_path / "out")) == 1
+
+
+def test_a_child_forked_in_a_recording_leaves_it_and_has_sessions_of_its_own(
+    tmp_path: Path,
+) -> None:
+    """A forked child ends its parent's session in silence, and may record one of its own."""
+    said = run(
+        tmp_path,
+        """
+        import os, sys
+        acl.init()
+        with acl.prof.session("out"):
+            with acl.prof.recording(acl.prof.Config()):
+                if not (child := os.fork()):
+                    sys.exit(7)
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+                model(4)
+                if not (child := os.fork()):
+                    model(4)
+            if not child:
+                with acl.prof.recording(acl.prof.Config()):
+                    model(4)
+                sys.exit(8)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+    )
+    assert said == ["7", "8"]
+    assert [len(products(trace)) for trace in traces(tmp_path / "out")] == [1, 1]

@@ -253,6 +253,32 @@ def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: 
     run(tmp_path, script)
 
 
+def test_marks_not_delivered_in_time_are_counted_at_the_end(tmp_path: Path) -> None:
+    """What `cancel()` does not wait for is counted; it says where a callback does not return."""
+    script = """
+    import re, warnings
+    import dynprof.mstx as mstx
+    lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
+    def said_of(callback):
+        with warnings.catch_warnings(record=True) as said, mstx.subscribe(callback):
+            warnings.simplefilter("always")
+            for _ in range(1000):
+                lib.mstxMarkA(b"more", None)
+        (text,) = [str(one.message) for one in said]
+        return text
+    heard, leave = [], threading.Event()
+    def slow(marker):
+        time.sleep(0.005)
+        heard.append(marker)
+    text = said_of(slow)
+    (count,) = re.findall(r"(\\d+) marks of C were not delivered within 1 s of the end", text)
+    assert heard and len(heard) + int(count) == 1000, (len(heard), text)
+    assert "the callback does not return" in said_of(lambda marker: leave.wait())
+    leave.set()
+    """
+    run(tmp_path, script)
+
+
 FLOOD = """
 #include <mstx/ms_tools_ext.h>
 #include <atomic>

@@ -262,6 +262,51 @@ def test_a_profiler_begun_before_dynprof(tmp_path: Path) -> None:
     assert "another torch.profiler is active" in done.stdout
 
 
+def test_a_profiler_inside_a_profile_costs_the_outer_one(tmp_path: Path) -> None:
+    """Where the script starts a torch.profiler inside a profile, a warning says what is lost."""
+    done = run(
+        """
+        import warnings
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with profile(on_trace_ready=lambda _: None):
+                with torch.profiler.profile() as inner:
+                    work()
+        assert any(event.name == "aten::mm" for event in inner.events())
+        print(*(one.message for one in said))
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "what the window recorded is lost" in done.stdout
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_child_forked_in_a_profile_has_profiles_of_its_own(tmp_path: Path, threads: bool) -> None:
+    """A child that is forked inside a profile may open others: each has every operator once."""
+    done = run(
+        f"""
+        config = torch.profiler._ExperimentalConfig(profile_all_threads={threads})
+        def recorded():
+            return profile(on_trace_ready=lambda _: None, experimental_config=config)
+        with recorded() as prof:
+            work()
+            child = os.fork()
+            if child == 0:
+                for _ in range(2):
+                    with recorded() as own:
+                        work()
+                    print([event.name for event in own.events()].count("aten::mm"), flush=True)
+                sys.exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        print([event.name for event in prof.events()].count("aten::mm"))
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1", "1", "1"]
+
+
 def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
     """Forked inside one, it ends as it should and saves nothing; the parent's is whole."""
     done = run(
@@ -287,6 +332,46 @@ def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
     assert "never stopped" not in done.stderr
     (path,) = (tmp_path / "log").glob("*.json")
     assert len(operators(read(path), "aten::mm")) == 1
+
+
+def test_a_child_cannot_step_the_profile_of_its_parent(tmp_path: Path) -> None:
+    """In a forked child a step warns that the profile is the parent's; the script goes on."""
+    done = run(
+        """
+        prof = profile(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
+        prof.start()
+        child = os.fork()
+        if child == 0:
+            prof.step()
+            sys.exit(0)
+        os.waitpid(child, 0)
+        prof.stop()
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "only the parent process may step its profile" in done.stderr
+    assert "another torch.profiler" not in done.stderr
+
+
+def test_a_profile_of_a_worker_thread_that_fails_is_lost(tmp_path: Path) -> None:
+    """What a thread started and did not stop before it failed is lost, and the process says so."""
+    done = run(
+        """
+        import threading
+        def train():
+            prof = profile(on_trace_ready=tensorboard_trace_handler("log"))
+            prof.start()
+            raise ValueError("NaN")
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "a profile was never stopped; it is lost" in done.stderr
+    assert not list((tmp_path / "log").glob("*"))
 
 
 def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
         (lambda **how: profile(activities=["TPU"], **how), f"=\\['TPU'\\] {ACTIVITIES}"),
         (lambda **how: profile(activities=some(3), **how), f"activities=3 {ACTIVITIES}"),
         (lambda **how: profile(activities=some("CPU"), **how), f"activities='CPU' {ACTIVITIES}"),
+        (lambda **how: profile(activities=some({}), **how), f"activities={{}} {ACTIVITIES}"),
+        (
+            lambda **how: profile(use_cuda=some("x"), **how),
+            "use_cuda='x' is not True or False; it is left out",
+        ),
         (
             lambda **how: profile(experimental_config=5, **how),
             "=5 is not an _Exp.*; the default is",
@@ -178,6 +183,20 @@ def quiet(**how: Any) -> profile:
     return recorded(on_trace_ready=lambda _: None, **how)
 
 
+def exported_first(**how: Any) -> None:
+    """Have a handler save what was exported."""
+    prof = recorded(**how)
+    prof.export_chrome_trace("a.json")
+    tensorboard_trace_handler("log")(prof)
+
+
+def handled_twice(**how: Any) -> None:
+    """Have two handlers save one trace."""
+    prof = quiet(**how)
+    for _ in range(2):
+        tensorboard_trace_handler("log", analyse_flag=False)(prof)
+
+
 @pytest.mark.parametrize(
     ("failing", "error", "words"),
     [
@@ -211,6 +230,22 @@ def quiet(**how: Any) -> profile:
         ),
         (lambda **how: quiet(**how).export_chrome_trace(some(5)), TypeError, "PathLike"),
         (lambda **how: quiet(**how).export_stacks("a"), ProfileError, "with_stack=True"),
+        (
+            lambda **how: tensorboard_trace_handler("link/new")(quiet(**how)),
+            CaptureError,
+            r"tensorboard_trace_handler\(\) failed: .*symbolic link",
+        ),
+        (
+            lambda **how: tensorboard_trace_handler("log")(profile(**how)),
+            ProfileError,
+            "nothing was recorded yet",
+        ),
+        (
+            exported_first,
+            BackendError,
+            r"was exported to /\S+/a.json; .* call the handler before the export",
+        ),
+        (handled_twice, BackendError, r"another handler has saved the trace as /\S+.json already"),
         (lambda **how: profile(**how).key_averages().table(), ProfileError, "nothing was recorded"),
         (lambda **how: list(profile(**how).events()), ProfileError, "nothing was recorded"),
         (
@@ -319,6 +354,7 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
             lambda: tensorboard_trace_handler(worker_name="a/b"),
             "worker_name='a/b' is no .*_\\d+ is t",
         ),
+        (lambda: tensorboard_trace_handler(worker_name=".."), "worker_name='..' is no .* is taken"),
         (lambda: tensorboard_trace_handler(worker_name="w" * 300), "worker_name='www.* is taken"),
         (lambda: schedule(wait=-1, active=1), "wait=-1 is not a whole number of 0 or more; 0 is"),
         (lambda: schedule(wait=0, active=some("x")), "active='x' is not .*of 1 or more; 1 is tak"),
@@ -470,6 +506,30 @@ def test_a_schedule_that_fails_does_not_stop_the_loop(
         train(strict=True)
 
 
+def test_a_schedule_that_always_fails_is_said_once() -> None:
+    """A schedule that fails for each step gives one warning for its profile, in two lines."""
+
+    def train() -> None:
+        with profile(schedule=lambda _: some(None)) as prof:
+            for _ in range(5):
+                prof.step()
+
+    with pytest.warns(UserWarning, match="the schedule returned None for step 0") as caught:
+        train()
+    assert [len(str(warning.message).splitlines()) for warning in caught] == [2]
+
+
+def test_a_wrong_folder_is_named_in_a_working_directory_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler with a wrong folder warns, also where the working directory was removed."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.warns(UserWarning, match="the working directory, which was removed, is taken"):
+        tensorboard_trace_handler(some(3))
+
+
 def test_the_total_of_metadata_is_limited() -> None:
     """What goes beyond 50 KiB in all is left out, and what came before is kept."""
     with profile() as prof:
@@ -522,7 +582,7 @@ def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
     with RunningJob(tmp_path, script, PYTHON) as job:
         _, errors = job.process.communicate()
     assert job.process.returncode == 0
-    assert "the trace could not be saved" in errors
+    assert "the trace cannot be saved" in errors
 
 
 def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
@@ -542,9 +602,9 @@ def test_a_handler_that_cannot_write_costs_the_trace(tmp_path: Path) -> None:
     """The script is told in a warning; where it is strict, in an exception."""
     (tmp_path / "log").write_text("a file")
     handler = tensorboard_trace_handler("log")
-    with pytest.warns(UserWarning, match="the script goes on, but .*could not be saved"):
+    with pytest.warns(UserWarning, match="the script goes on, but .*cannot be saved"):
         recorded(on_trace_ready=handler)
-    with pytest.raises(CaptureError, match="could not be saved"):
+    with pytest.raises(CaptureError, match="cannot be saved"):
         recorded(on_trace_ready=handler, strict=True)
     assert recorded().events()
 

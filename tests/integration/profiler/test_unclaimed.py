@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,44 @@ def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> No
 
 
 @pytest.mark.parametrize(
+    "export",
+    [
+        "export_chrome_trace('file/a.json')",
+        "export_stacks('file/a.log')",
+        "export_stacks('a.log')",
+        "export_memory_timeline('a.json')",
+    ],
+)
+@pytest.mark.parametrize("handler", ["None", "lambda prof: prof.{}"])
+def test_a_trace_whose_export_failed_is_saved(tmp_path: Path, export: str, handler: str) -> None:
+    """Where no export had the trace, the one that failed leaves it where the usual ones go."""
+    script = f"""
+    Path("file").touch()
+    with profile(with_stack={"file" in export}, on_trace_ready={handler.format(export)}) as prof:
+        work(5)
+    if {handler == "None"}:
+        prof.{export}
+    """
+    done = run(tmp_path, script)
+    (path,) = (tmp_path / "place").glob("*.pt.trace.json")
+    call = export.partition("(")[0]
+    assert f"{call}() failed with the trace of a profile; it was saved as {path} (" in done.stderr
+
+
+def test_a_trace_that_was_exported_is_not_saved_when_another_export_fails(tmp_path: Path) -> None:
+    """A script that has the trace gets no second one for an export of stacks that fails."""
+    run(
+        tmp_path,
+        """
+        with profile() as prof: work()
+        prof.export_chrome_trace("mine.json")
+        prof.export_stacks("mine.log")
+        """,
+    )
+    assert [path.name for path in (tmp_path / "place").iterdir()] == ["mine.json"]
+
+
+@pytest.mark.parametrize(
     "given",
     [
         "on_trace_ready=lambda _: None",
@@ -110,17 +149,23 @@ def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
     assert not list((tmp_path / "place").iterdir())
 
 
-def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", ["linked", "linked/info"])
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(
+    tmp_path: Path, link: str, async_mode: bool
+) -> None:
     """The link of tensorboard_trace_handler is not followed: a warning, and the usual folder."""
-    script = """
+    script = f"""
     Path("elsewhere").mkdir()
-    Path("linked").symlink_to("elsewhere")
-    with profile(on_trace_ready=tensorboard_trace_handler("linked")):
+    Path("{link}").parent.mkdir(exist_ok=True)
+    Path("{link}").symlink_to(Path("elsewhere").absolute())
+    with profile(on_trace_ready=tensorboard_trace_handler("linked", async_mode={async_mode})):
         work(5)
     """
     done = run(tmp_path, script)
     place = tmp_path / "place"
-    assert f"{place}/linked is a symbolic link, which is not followed; write to" in done.stderr
+    assert f"{place}/{link} is a symbolic link, which is not followed" in done.stderr
+    assert "Traceback" not in done.stderr
     assert list((place / "elsewhere").iterdir()) == []
     assert len(saved(place)) == 1
 
@@ -133,6 +178,7 @@ def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(tmp_pat
         "lambda prof: (prof.export_chrome_trace('mine.json'), 1 / 0)",
         "tensorboard_trace_handler('file')",
         "tensorboard_trace_handler('file', async_mode=True)",
+        "tensorboard_trace_handler('log')",
     ],
 )
 @pytest.mark.parametrize("strict", [False, True])
@@ -140,6 +186,8 @@ def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, stric
     """The trace that a handler failed with is where one without a handler would be."""
     script = f"""
     Path("file").touch()
+    Path("log").mkdir()
+    Path("log/info").touch()
     with profile(on_trace_ready={handler}, strict={strict}):
         work(5)
     """
@@ -167,6 +215,25 @@ def test_each_cycle_that_a_handler_failed_with_is_saved(tmp_path: Path) -> None:
     run(tmp_path, script)
     found = [operators(trace, "aten::mm") for trace in saved(tmp_path / "place")]
     assert [len(mm) for mm in found] == [1, 3]
+
+
+@pytest.mark.parametrize("async_mode", [False, True])
+def test_a_trace_that_a_handler_lost_is_said_to_be_lost(tmp_path: Path, async_mode: bool) -> None:
+    """Where the profiler fails to write a trace, a message says that it is lost."""
+    script = f"""
+    from dynprof.backends.torch_recording import TorchRecording
+    from dynprof.errors import BackendError
+
+    def save(recording, path):
+        raise BackendError("on purpose")
+
+    TorchRecording.save = save
+    with profile(on_trace_ready=tensorboard_trace_handler("log", async_mode={async_mode})):
+        work()
+    """
+    done = run(tmp_path, script)
+    assert re.search("the trace .*is lost: saving failed: on purpose", done.stderr)
+    assert not list((tmp_path / "place").rglob("*.pt.trace.json"))
 
 
 @pytest.mark.parametrize(
@@ -283,11 +350,30 @@ def test_a_kineto_profile_that_is_never_stopped(tmp_path: Path) -> None:
     assert len(saved(tmp_path / "place")) == 1
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    """It is said, and the script ends as it would have."""
+@pytest.mark.parametrize(
+    "how", ["", "on_trace_ready=tensorboard_trace_handler(analyse_flag=False)"]
+)
+def test_a_work_path_that_cannot_be_written_is_named(tmp_path: Path, how: str) -> None:
+    """Where ``ASCEND_WORK_PATH`` cannot be used, the trace is in the working directory."""
     (tmp_path / "file").write_text("")
-    done = run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "file"))
-    assert "saving a trace that nobody asked for failed" in done.stderr
+    script = f"with profile({how}): work()"
+    done = run(tmp_path, script, ASCEND_WORK_PATH=str(tmp_path / "file"))
+    assert len(saved(tmp_path / "place")) == 1
+    assert f"ASCEND_WORK_PATH cannot be used ({tmp_path}/file" in done.stderr
+    assert f"the trace goes to the working directory, {tmp_path / 'place'}" in done.stderr
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is said that the trace is lost, and the script ends as it would have."""
+    script = """
+    os.mkdir("gone")
+    os.chdir("gone")
+    with profile():
+        work()
+        os.rmdir(os.getcwd())
+    """
+    done = run(tmp_path, script)
+    assert "it is lost, for saving it in" in done.stderr
 
 
 def test_a_childs_end_takes_no_files_of_its_parent(tmp_path: Path) -> None:
@@ -339,7 +425,7 @@ def test_ctrl_c_while_it_is_being_saved(tmp_path: Path) -> None:
         work()
     """
     done = run(tmp_path, script)
-    assert "nobody asked for is lost: the process was interrupted" in done.stderr
+    assert "the trace of a profile is lost: the process was interrupted" in done.stderr
     assert "Traceback" not in done.stderr
     (manifest,) = (tmp_path / "place" / "info").glob("*.info.json")
     assert "interrupted" in load_manifest(manifest).reason

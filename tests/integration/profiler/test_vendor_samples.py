@@ -198,13 +198,15 @@ def test_metadata(tmp_path: Path, kind: str) -> None:
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert (trace["test_key1"], trace["test_key2"]) == ("test_value1", [1, 2, 3])
     assert trace["metadata"] == {"test_key1": "test_value1", "test_key2": [1, 2, 3]}
+    assert not list(tmp_path.rglob("profiler_metadata.json"))
 
 
 def test_stacks_of_a_device_that_is_not_there(tmp_path: Path) -> None:
-    """The sample of ``export_stacks`` writes no stacks of a missing device, but the CPU's."""
+    """The sample of ``export_stacks`` warns of a missing device, whose file is empty."""
     with torch_npu.profiler.profile(with_stack=True) as prof:
         train_one_step()
-    prof.export_stacks("result_dir/stack.log", metric="self_npu_time_total")
+    with pytest.warns(UserWarning, match="stack.log is empty: no operator started anything"):
+        prof.export_stacks("result_dir/stack.log", metric="self_npu_time_total")
     prof.export_stacks("result_dir/host.log")
     assert (tmp_path / "result_dir" / "stack.log").read_text() == ""
     assert "train_one_step;" in (tmp_path / "result_dir" / "host.log").read_text()

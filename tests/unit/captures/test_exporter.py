@@ -265,6 +265,27 @@ def test_a_folder_named_as_the_vendors_has_its_files_without_analysis(
     assert names == {"info", "profiler_info.json", "profiler_metadata.json", "t.json.gz"}
 
 
+def test_a_rank_repeats_no_file_of_its_own_metadata(
+    export: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """A capture whose metadata is in the newest file of its rank adds no file."""
+    for run in (7, 8, 8, 8, 7):
+        names = metadata_of(export, tmp_path, {"run": run})
+    assert names == ["profiler_metadata.json", "profiler_metadata_0.2.json"]
+
+
+def test_a_link_in_the_place_of_info_is_not_followed(
+    export: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    """A capture whose info folder is a symbolic link is not saved, and nothing goes through it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "step_1-2_x").mkdir()
+    (tmp_path / "step_1-2_x" / "info").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CaptureError):  # there is no manifest
+        export(FakeRecording(FakeBackend()), None)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 class DyingRecording(FakeRecording):
     """Its saving ends with the process."""
 

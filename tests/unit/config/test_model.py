@@ -87,6 +87,12 @@ def test_the_template_names_ranks_in_the_vendors_way_or_ours() -> None:
         assert [rank in asked for rank in range(3)] == [False, True, False]
 
 
+def test_a_level_of_a_file_brings_no_metrics_of_ai_cores() -> None:
+    """In the config file ``Level1`` leaves ``aic_metrics`` at ``AiCoreNone``, as in torch_npu."""
+    config = parse_config(b'{"experimental_config": {"profiler_level": "Level1"}}').config
+    assert config.experimental.aic_metrics == "AiCoreNone"
+
+
 @pytest.mark.parametrize("host_sys", [["cpu", "mem", "osrt"], ["CPU", "NUMA"], None])
 @pytest.mark.parametrize("export_type", ["text", "db", ["text", "db"]])
 def test_vendor_files_are_accepted(host_sys: Any, export_type: Any) -> None:

@@ -95,7 +95,10 @@ def test_all_problems_are_reported_at_once() -> None:
             "on the machine's own disk; name a dir",
         ),
         ({"prof_dir": "a\x1b[2J"}, '"a\\u001b[2J" is not allowed'),
-        ({"experimental_config": 3}, "write an object in braces or null"),
+        ({"experimental_config": 3}, "write an object in braces"),
+        ({"experimental_config": None}, "null is not allowed; write an object in braces"),
+        ({"activities": None}, "null is not allowed; write a non-empty list"),
+        ({"prof_dir": None}, "null is not allowed; write a text"),
         ({"start_step": -2}, "at least -1"),
         (
             {"mstx": True},

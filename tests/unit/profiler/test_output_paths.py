@@ -11,6 +11,7 @@ import pytest
 
 from dynprof.errors import CaptureError
 from dynprof.files.layout import host_name
+from dynprof.files.output import write_atomic
 from dynprof.profiler.output_paths import output_path, write_file
 from tests.users import ALICE, as_root
 
@@ -44,6 +45,13 @@ def test_a_link_in_a_scripts_path_is_refused(
     """A symbolic link in any part of the path is refused, and the error names the real path."""
     with pytest.raises(CaptureError, match=f"symbolic link.*; write to {place / real} instead"):
         output_path(place / path if absolute else path)
+
+
+def test_the_name_of_a_folder_is_no_place_for_a_file(place: Path) -> None:
+    """A path that ends with a slash is refused, and no file takes the folder's name."""
+    with pytest.raises(CaptureError, match="new/ is not written: it is the name of a folder"):
+        write_file("new/", lambda file: file.write_text("trace"))
+    assert not (place / "new").exists()
 
 
 def test_a_path_without_links_is_made_absolute(
@@ -122,6 +130,18 @@ def test_a_failed_export_leaves_nothing(place: Path) -> None:
         write_file("file", fail)
     assert sorted(place.rglob("*")) == before
     assert Path("file").read_text() == "mine"
+
+
+@as_root
+def test_a_folder_that_cannot_be_written_is_named(place: Path) -> None:
+    """An export into a read-only folder names that folder, and no temporary file."""
+    for folder in place.parents:  # pytest's own, which other users may not enter
+        if folder.stat().st_mode & 0o777 == 0o700:
+            folder.chmod(0o755)
+    place.chmod(0o755)
+    said = f"real/a.json is not written: {place}/real cannot be written by this user$"
+    with ALICE.acting(), pytest.raises(CaptureError, match=said):
+        write_file("real/a.json", lambda file: write_atomic(file, "x"))
 
 
 def test_what_is_no_regular_file_is_not_replaced() -> None:

@@ -37,7 +37,7 @@ def test_a_disk_that_hangs_does_not_collect_windows(
     monkeypatch.setattr(saver, "_save", save)
     saver.start()
     all_held = [
-        unclaimed._Held(cast("Any", _Window()), Path(str(number)), os.getpid(), "")
+        unclaimed._Held(cast("Any", _Window()), Path(str(number)), Path(), os.getpid(), "")
         for number in range(20)
     ]
     for held in all_held:
@@ -65,7 +65,7 @@ class _Growing(weakref.WeakSet[unclaimed.Unclaimed]):
 def test_a_profile_that_ends_while_the_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """On another thread, which goes on till the last; what others left is saved all the same."""
     left, saver = unclaimed.Unclaimed(_Window()), unclaimed._Saver()
-    left._held.append(unclaimed._Held(cast("Any", _Window()), Path(), os.getpid(), ""))
+    left._held.append(unclaimed._Held(cast("Any", _Window()), Path(), Path(), os.getpid(), ""))
     saved = list[unclaimed._Held]()
     monkeypatch.setattr(saver, "_save", saved.append)
     monkeypatch.setattr(unclaimed, "_SAVER", saver)

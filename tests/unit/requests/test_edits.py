@@ -41,6 +41,20 @@ def test_what_is_there_at_the_start_is_no_edit() -> None:
     assert [watching.see(saved(b"{}"), 5) for _ in range(3)] == [None] * 3
 
 
+def test_a_copy_with_an_old_time_is_saved_when_it_was_made(tmp_path: Path) -> None:
+    """A file that `cp -p` gives an old time is an edit of this moment; a `chmod` is none."""
+    config = tmp_path / "profiler_config.json"
+    config.write_text("{}")
+    written_s = config.stat().st_mtime
+    os.utime(config, (1e9, 1e9))
+    watching = Watching(saved(b"[]"))
+    edit = watching.see(read(config))
+    assert edit
+    assert edit.edited_at_s >= written_s
+    config.chmod(0o600)
+    assert watching.see(read(config)) is None
+
+
 def test_the_same_text_saved_again_is_an_edit() -> None:
     """A new time of writing, or a new inode, makes the same text a new request."""
     watching = Watching(saved(b"{}"))

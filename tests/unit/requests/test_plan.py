@@ -194,8 +194,17 @@ def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
 def test_too_little_disk_is_refused() -> None:
     """A request is refused below the limit of free disk; the message has both numbers."""
     (text,) = refused(limits={"min_free_disk_mb": 6000})
-    assert "5,000 MB are free where the capture would go, 6,000 are asked for" in text
+    assert text.startswith("/limits/min_free_disk_mb: 5,000 MB are free where the capture would go")
+    assert "limits.min_free_disk_mb asks for 6,000" in text
     assert accepted(limits={"min_free_disk_mb": None})
+
+
+def test_a_place_without_room_is_refused_at_prof_dir() -> None:
+    """Where the config sets no limit of its own, ``prof_dir`` is to blame."""
+    found = plan(ProfilerConfig(prof_dir="/proc/x"), Standing(0, 0, (TORCH,), free_disk_mb=0))
+    assert isinstance(found, Refusal)
+    (text,) = map(str, found.problems)
+    assert text.startswith("/prof_dir: 0 MB are free where the capture would go")
 
 
 def test_a_place_that_cannot_be_written_is_refused() -> None:
@@ -255,7 +264,20 @@ def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> No
         activities=activities,
         experimental_config=ALONE,
     )
-    assert (found.backend, found.activities, found.remarks) == ("marks", ("CPU",), ())
+    assert (found.backend, found.activities) == ("marks", ("CPU",))
+
+
+@pytest.mark.parametrize(
+    ("activities", "is_said"), [(["CPU"], True), (["NPU"], False), (["CPU", "NPU"], False)]
+)
+def test_marks_alone_where_cpu_is_named_leave_out_operators(
+    activities: list[str], is_said: bool
+) -> None:
+    """``Level_none`` with CPU alone gets a remark that operators are left out; the default none."""
+    found = accepted(capabilities=(TORCH, MARKS), activities=activities, experimental_config=ALONE)
+    said = [remark.text for remark in found.remarks]
+    text = "Level_none leaves out operators; Level0 with msprof_tx has both."
+    assert said == [text] * is_said
 
 
 def test_marks_alone_may_have_a_database() -> None:

@@ -65,7 +65,7 @@ def test_an_obstacle_is_waited_out(job: Job) -> None:
 
 
 def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
-    """Any step will do: it waits while the backend had rather. A named step is kept."""
+    """A request for the next step waits while the self-test runs; a named step is kept."""
     job.backend.blocked = (Blocked("the self-test is still running", "rather wait"),)
     job.edit(active=1)
     job.step(3)

@@ -48,6 +48,18 @@ EVENTS = [
 ]
 TABLES = {"kernel_details.csv", "step_trace_time.csv", "op_statistic.csv"}
 MORE = {"communication.json", "communication_matrix.json", "api_statistic.csv"}
+TABLES_OF_ALL = {
+    *TABLES, *MORE, "operator_details.csv", "memory_record.csv", "operator_memory.csv",
+    "msprof_tx.csv", "data_preprocess.csv", "l2_cache.csv", "module_details.csv",
+    "operator_flops.csv", "backward_operators.csv", "kernel_shapes.csv", "kernel_sequences.csv",
+    "copy_bandwidth.csv", "collective_bandwidth.csv", "critical_path.csv",
+    "critical_path_what_if.csv",
+}  # fmt: skip
+FILES_OF_ALL = {
+    "stacks.folded", "stacks.speedscope.json", "ascend_pytorch_profiler.db", "analysis.db",
+    "profiler_metadata.json",
+}  # fmt: skip
+STEP_ALONE, OPERATOR_ALONE = EVENTS[:1], EVENTS[:2]
 
 
 def made(measured: MeasuredTrace, types: tuple[str, ...] = ("text",)) -> dict[str, Path]:
@@ -113,6 +125,43 @@ def test_what_is_written_follows_the_level(
         with closing(sqlite3.connect(files["analysis.db"])) as database:
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
             assert ("CommAnalyzerMatrix" in tables) == bool(apis)
+
+
+@pytest.mark.parametrize("exported", ["text", "db"])
+@pytest.mark.parametrize(
+    ("level", "events"),
+    [("Level_none", STEP_ALONE), ("Level0", STEP_ALONE), ("Level0", OPERATOR_ALONE),
+     ("Level0", EVENTS), ("Level2", EVENTS)],
+)  # fmt: skip
+def test_each_file_has_contents_or_a_reason(
+    tmp_path: Path, level: str, events: list[dict[str, Any]], exported: str
+) -> None:
+    """Each file that an analysis may make is written with contents, or left out by its name."""
+    inner = {"profiler_level": level, "export_type": exported}
+    measured = captured(tmp_path, events, experimental_config=inner)
+    files = {name.replace("_0.", "."): path for name, path in made(measured, (exported,)).items()}
+    assert all(path.stat().st_size for path in files.values())
+    named = {name for names in left_out(measured) for name in names.split(", ")}
+    assert not named & set(files)
+    if exported == "db":
+        assert "tables in csv and json" in named
+        assert not [name for name in files if name.endswith(".csv")]
+        assert set(files) | named >= FILES_OF_ALL
+    else:
+        assert set(files) | named >= FILES_OF_ALL | TABLES_OF_ALL
+
+
+def test_level_none_is_the_reason_for_all_that_it_does_not_record(tmp_path: Path) -> None:
+    """At ``Level_none`` no other setting, such as ``profile_memory``, brings what is missing."""
+    inner = {"profiler_level": "Level_none"}
+    reasons = left_out(
+        captured(tmp_path, STEP_ALONE, profile_memory=True, experimental_config=inner)
+    )
+    why = "profiler_level is Level_none; Level0 has it"
+    assert reasons["operator_details.csv"] == reasons["module_details.csv"] == why
+    assert reasons["memory_record.csv, operator_memory.csv, memory_timeline"] == why
+    assert reasons["analysis.db"] == why
+    assert "Level1 has it" in reasons["communication.json"]
 
 
 @pytest.mark.parametrize("level", ["Level0", "Level1"])
