@@ -41,6 +41,7 @@ from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
 from dynprof.process.profile_functions import audited
 from dynprof.process.thread_arrivals import ARRIVALS
+from dynprof.process.whole_modules import whole_module
 from dynprof.requests.capabilities import Capabilities, fallbacks
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class TorchBackend:
 
     def capabilities(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
-        if not hasattr(sys.modules.get("torch"), "autograd"):
+        if not hasattr(whole_module("torch"), "autograd"):
             return Capabilities(self.name, missing="this process has not imported torch")
         import torch.profiler
 
