@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -176,6 +177,13 @@ class JsonProfiler(BaseModel):
     l2: Switch = "off"
     host_sys: str = ""
 
+    @field_validator("device_id")
+    @classmethod
+    def _names_devices(cls, device_id: str) -> str:
+        if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", device_id, re.ASCII):
+            raise ValueError('it takes numbers of devices with commas between, such as "0,1"')
+        return device_id
+
     def config(self) -> Config:
         """Return what it asks for."""
         parts = [part.strip() for part in self.host_sys.split(",") if part.strip()]
@@ -205,7 +213,9 @@ def read_json(path: str | os.PathLike[str]) -> JsonProfiler | None:
     try:
         asked = json.loads(read_regular(Path(path), MAX_BYTES)).get("profiler")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError([Problem(f"{path} cannot be read as a JSON object: {error}")]) from error
+        raise ConfigError(
+            [Problem(f"{str(path)!r} cannot be read as a JSON object: {error}")]
+        ) from error
     try:
         found = None if asked is None else JsonProfiler.model_validate(asked)
         if found:

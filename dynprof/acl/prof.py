@@ -32,6 +32,7 @@ from dynprof.acl.operator_descriptions import (
 from dynprof.acl.session import SESSION
 from dynprof.acl.subscription import Operator, Subscription
 from dynprof.errors import SessionError
+from dynprof.marks.sinks import MAX_BYTES, is_short
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def stop(config: Config) -> int:
     """Record no more for a config; with the last one, save the trace.
 
     Raises:
+        BackendError: The capture of a graph on another thread does not end; the recording goes on.
         CaptureError: It could not be saved.
         SessionError: :func:`start` did not come with this config.
     """
@@ -174,16 +176,25 @@ _ranges: set[int] = set()
 def create_stamp(message: str = "stamp") -> Stamp:
     """Return a stamp.
 
+    Args:
+        message: What it says: 1 to 156 bytes.
+
     Raises:
-        SessionError: Nothing is being recorded.
+        SessionError: Nothing is being recorded, or the trace cannot take the message.
     """
     SESSION.insist_started("acl.prof.create_stamp()")
+    _insist_fit("acl.prof.create_stamp()", message)
     return Stamp(message)
 
 
 def set_stamp_trace_message(stamp: Stamp, message: str, _length: int = 0) -> int:
-    """Change what a stamp says; its length, which pyACL wants to be told, is known here."""
+    """Change what a stamp says; its length, which pyACL wants to be told, is known here.
+
+    Raises:
+        SessionError: As :func:`create_stamp`; the stamp says what it said.
+    """
     _insist("acl.prof.set_stamp_trace_message()", stamp)
+    _insist_fit("acl.prof.set_stamp_trace_message()", message)
     stamp.message = message
     return SUCCESS
 
@@ -249,6 +260,16 @@ def _insist(call: str, stamp: Stamp) -> None:
     SESSION.insist_started(call)
     if not stamp._alive:
         raise SessionError(f"{call}: the stamp was destroyed")
+
+
+def _insist_fit(call: str, message: object) -> None:
+    if not isinstance(message, str) or not message:
+        text = f"the message is {message!r}, it must be a string that is not empty"
+    elif not is_short(message):
+        text = f"the message has more than {MAX_BYTES} bytes"
+    else:
+        return
+    raise SessionError(f"{call}: {text}")
 
 
 # operators as they run

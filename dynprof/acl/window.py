@@ -37,27 +37,33 @@ class SessionWindow:
         if unknown:
             warn_script(f"these keys of the profiler object have no effect: {', '.join(unknown)}")
         self._folder, self._first = prepare_folder(folder), config
-        self._devices = list(config.devices)
+        self._devices = set(config.devices)
         script = Script(in_place="the session ends on any thread", all_threads=True)
         model = ProfilerConfig.model_validate(config.settings())
         self._windows = ScriptWindows(model, script, marks_steps=False)
-        self._warn_of_missing(config.devices)
         self._thread = threading.current_thread()
         self._windows.end_at_exit = self._end_at_exit
         self._windows.open(lambda _step: ProfilerAction.RECORD, 0)
+        self._warn_of_missing(config.devices)
 
     def join(self, config: Config) -> None:
         """Let another config be recorded from here on; one profiler serves all."""
-        self._devices += config.devices
+        self._devices.update(config.devices)
         self._warn_of_missing(config.devices)
         if config.settings() != self._first.settings():
             warn_script("one profiler serves all configs, with the settings of the first")
 
     def insist_may_end(self, call: str) -> None:
-        """Raise where only the thread that opened the window may end it, as on an NPU."""
+        """Raise where the window cannot be ended now, and goes on.
+
+        Raises:
+            BackendError: The capture of another thread does not end.
+            SessionError: Only the thread that opened it may end it, as on an NPU.
+        """
         if self._windows.window and not self._windows.is_movable:
             text = f"only the thread that started this recording may stop it: {self._thread.name}"
             raise SessionError(f"{call}: {text}")
+        self._windows.insist_may_close()
 
     def _warn_of_missing(self, devices: tuple[int, ...]) -> None:
         """Warn of devices that this process does not see; what it sees is recorded."""
@@ -76,7 +82,7 @@ class SessionWindow:
         """
         if not self._windows.window or self._windows.puts_off(self.end):
             return
-        recorded = self._windows.close({"devices": self._devices})
+        recorded = self._windows.close({"devices": sorted(self._devices)})
         if recorded:
             save_now(recorded, self._folder, worker_here(), use_gzip=True, analyse=False)
 

@@ -26,6 +26,7 @@ from dynprof.files.output import PrivateFolder
 from dynprof.files.who_may_change import who_else_may_change
 from dynprof.marks.nvtx import NVTX_MARKS
 from dynprof.process.graph_captures import GRAPH_CAPTURES
+from dynprof.process.whole_modules import whole_module
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class NpuBackend:
 
     def capabilities(self) -> Capabilities:
         """Offer what the vendor's profiler supports; the job must have imported torch_npu."""
-        device = getattr(sys.modules.get("torch_npu"), "npu", None)
+        device = getattr(whole_module("torch_npu"), "npu", None)
         if device is None:
             return Capabilities(self.name, missing="this process has not imported torch_npu")
         try:

@@ -39,6 +39,7 @@ from dynprof.backends.unfinished_operators import UNFINISHED
 from dynprof.backends.unsafe_moments import follow_graph_captures, in_backward, why_not_now
 from dynprof.companions import Companions, Lacking, companions_for
 from dynprof.errors import BackendError
+from dynprof.process.whole_modules import whole_module
 from dynprof.requests.capabilities import Capabilities, fallbacks
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class TorchBackend:
 
     def capabilities(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
-        if not hasattr(sys.modules.get("torch"), "autograd"):
+        if not hasattr(whole_module("torch"), "autograd"):
             return Capabilities(self.name, missing="this process has not imported torch")
         import torch.profiler
 

@@ -43,11 +43,11 @@ class StreamMarks(Companion, Sink):
         domains: Which to take.
     """
 
+    hears_begins = True  # also without a device: a range may never end, and is said to be of none
     of_streams = True
 
     def __init__(self, device: Device | None, domains: Domains) -> None:
         self._device, self._domains = device, domains
-        self.hears_begins = device is not None
         self._wall = Wall(StderrNotes())
         self._texts: list[str] = []
 

@@ -84,10 +84,11 @@ class Sinks:
         of_long: Of those that only some of them take.
         of_begins: Those that hear of begins, without a stream.
         longest: Bytes of the longest message that any takes.
-        before_plug: Is called before one is plugged in; None for nothing.
+        before_plug: Has what marks by itself look for what it marks; returns whether it has found
+            it. Is called before one is plugged in; None for nothing.
     """
 
-    before_plug: Callable[[], None] | None = None
+    before_plug: Callable[[], bool] | None = None
 
     def __init__(self) -> None:
         self.all: tuple[Sink, ...] = ()

@@ -21,6 +21,7 @@
 #define PLACES 16384u /* of the queue; a power of two, as are the others */
 #define RANGES 8192u  /* that may be open */
 #define TRIES 64u     /* places in the table that a range looks at */
+#define STRIDE 5063u  /* between those of ranges that follow each other; odd, so each has its own */
 #define DOMAINS 1024u
 
 /* Python's side reads this structure: see dynprof/native/library.py. */
@@ -153,7 +154,7 @@ EXPORT mstxRangeId mstxDomainRangeStartA(mstxDomainHandle_t domain, const char *
     uint64_t number = atomic_fetch_add(&begun, 1) + 1;
     (void)stream;
     for (uint64_t n = 0; n < TRIES; n++) {
-        uint64_t slot = (number + n) % RANGES, id = number * RANGES + slot;
+        uint64_t slot = (number * STRIDE + n) % RANGES, id = number * RANGES + slot;
         struct open_range *range = &ranges[slot];
         uint_fast64_t state = FREE;
         if (!atomic_compare_exchange_strong(&range->state, &state, CHANGING)) continue;

@@ -1,7 +1,8 @@
 """Marks the phases of torch's training loops without a line in the script.
 
 ``import dynprof.plugin``, ``dynprof.init(..., plugin=True)`` or ``DYNPROF_PLUGIN=1`` wraps torch's
-own functions, of a torch that is imported later when the next window opens: data loaders, the
+own functions, of a torch that is imported later within a second of a session, and when the next
+window opens: data loaders, the
 model's forward, backward, optimizers, saving, collectives. In come their calls; out go marks in the
 domain ``phases``, while a window or a subscriber takes them. The range ``step N`` alone is always
 open, from a step of the optimizer that was made last to its next. Never changes what a call does,
@@ -11,7 +12,6 @@ uses it but ``dynamic_profile``.
 
 from __future__ import annotations
 
-import sys
 import threading
 
 from dynprof.marks.sinks import SINKS
@@ -20,6 +20,7 @@ from dynprof.plugin.torch_phases import unwrap_all, wrap_all
 from dynprof.process.forked_child import forget_in_child
 from dynprof.process.vendor_imports import answer_import
 from dynprof.process.warnings_to_script import warn_script
+from dynprof.process.whole_modules import whole_module
 
 _patches = Patches()
 _lock = threading.RLock()
@@ -29,23 +30,23 @@ _TOO_EARLY = "marks nothing before torch is imported and the next window opens; 
 def install() -> None:
     """Mark phases from now on; a second time it wraps what was imported since.
 
-    ``import mstx_torch_plugin`` finds this module from then on, unless there is a real one.
+    ``import mstx_torch_plugin`` does the same from then on, unless there is a real one. Where the
+    environment asks for the plugin, it comes before torch, and that is not worth a warning.
     """
     answer_import("mstx_torch_plugin", __name__)
     with _lock:
         SINKS.before_plug = _wrap
         _wrap()
-        if not _patches.on:
+        if not _patches.on and os.environ.get("DYNPROF_PLUGIN") != "1":
             warn_script(f"dynprof.plugin {_TOO_EARLY}")
 
 
-def _wrap() -> None:
-    """Wrap what torch has by now, if it is there and whole."""
-    torch = sys.modules.get("torch")
-    is_half = getattr(getattr(torch, "__spec__", None), "_initializing", False)
-    if hasattr(torch, "autograd") and not is_half:  # another thread may be importing it
+def _wrap() -> bool:
+    """Wrap what torch has by now, if it is there and whole; return whether that is so."""
+    if hasattr(whole_module("torch"), "autograd"):
         with _lock:
             wrap_all(_patches)
+    return _patches.on
 
 
 def uninstall() -> None:

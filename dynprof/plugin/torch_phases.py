@@ -50,7 +50,8 @@ def wrap_all(patches: Patches) -> None:
     patches.replace(torch.nn.Module, "__call__", lambda call: _ModuleCall(call, forward(call)))
     patches.replace(torch.autograd, "backward", marking("backward"))
     saving = marking("save_checkpoint")
-    patches.replace(torch, "save", lambda save: _unless_by(CHECKPOINTS, save, saving(save)))
+    for module in (torch, torch.serialization):
+        patches.replace(module, "save", lambda save: _unless_by(CHECKPOINTS, save, saving(save)))
     for name in ("save", "async_save"):
         patches.replace(_loaded(CHECKPOINTS), name, saving)
     for name in COLLECTIVES:

@@ -4,7 +4,7 @@ Tells the rank, starts threads and interpreters of dynprof's own, and finds the 
 that a warning is about. Decides nothing, and keeps no state of a session. Others use ``rank``,
 ``process_group``, ``forked_child``, ``threads``, ``thread_switching``, ``fresh_interpreter``,
 ``child_environment``, ``side_process``, ``package_files``, ``greenlets``, ``file_size_limit``,
-``interruptions``, ``graph_captures``, ``shadowed_modules``, ``vendor_imports``,
+``interruptions``, ``graph_captures``, ``shadowed_modules``, ``vendor_imports``, ``whole_modules``,
 ``warnings_to_script``, ``shared_looks``, ``spool``, ``standard_error``, ``connections``,
 ``unwatched``, ``memory``, ``thread_place``, ``process_end`` and ``acting_user``.
 """

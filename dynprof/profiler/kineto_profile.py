@@ -140,13 +140,15 @@ class _KinetoProfile(Exports):
         """End, and keep what was recorded; in a graph capture of this thread when that has ended.
 
         Raises:
-            BackendError: The profiler failed; what it recorded is lost.
+            BackendError: The profiler failed; what it recorded is lost. Or the capture of another
+                thread does not end; the profiler goes on.
             ProfileError: It is not running, or only another thread may stop it.
         """
         if not self._running:
             raise ProfileError("stop(): the profiler is not running; start() it first")
         if self._windows.window:
             self._windows.insist("stop")
+        self._windows.insist_may_close()
         if self._windows.puts_off(self.__exit__):
             return
         try:

@@ -162,6 +162,21 @@ class ScriptWindows:
             warn_script(f"the profiler stops when the capture has ended: {reason}")
         return bool(reason)
 
+    def insist_may_close(self) -> None:
+        """Wait until the captures of other threads have ended, for the window can then be closed.
+
+        Raises:
+            BackendError: One did not end; the window goes on.
+        """
+        if self._current is None or GRAPH_CAPTURES.mine():
+            return
+        try:
+            with GRAPH_CAPTURES.held_back():
+                pass
+        except BackendError as error:
+            text = f"the profiler cannot stop: {error}; it goes on, stop it when that has ended"
+            raise BackendError(text) from error
+
     def joins_step(self) -> bool:
         """Return whether a step goes on, for nothing can be opened or closed after it."""
         reason = GRAPH_CAPTURES.under_way()

@@ -11,6 +11,7 @@ from dynprof.files.layout import free_disk_mb
 from dynprof.files.leftovers import OLD_S, remove_leftovers
 from dynprof.files.scratch_dirs import workshops
 from dynprof.journal.status_file import remove_stale
+from dynprof.marks.sinks import SINKS
 from dynprof.process.threads import own_thread
 from dynprof.session.standstill import Standstill
 
@@ -55,6 +56,7 @@ class Upkeep:
         self._steps = steps
         self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
         self._told: set[Path] = set()  # of captures that were left behind
+        self._marks_torch = False
 
     def tick(self) -> None:
         """Do what is due once a second, on the journal's thread."""
@@ -63,11 +65,17 @@ class Upkeep:
     def _tick(self) -> None:
         learn_rank(self._process, self._journal)
         self._wall.attempt("where steps come from", self._steps.look)
+        self._wall.attempt("looking for torch", self._look_for_torch)
         self._wall.attempt("analysis", self._analyses.look)
         self._costs.sample()
         self._wall.attempt("looking for a standstill", self._standstill.look)
         self._wall.attempt("counting the cost", lambda: self._costs.settle(final=False))
         self._wall.attempt("looking at the disk", self._look_at_disk)
+
+    def _look_for_torch(self) -> None:
+        """Have the plugin, if there is one, mark a torch that was imported since."""
+        if SINKS.before_plug and not self._marks_torch:
+            self._marks_torch = SINKS.before_plug()
 
     def _look_at_disk(self) -> None:
         if waiting := self._inbox.waiting:

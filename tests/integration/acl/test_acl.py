@@ -87,7 +87,9 @@ def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
         print(*(warning.message for warning in caught))
         acl.prof.stop(one)
         model(4)
+        acl.prof.start(one)
         acl.prof.stop(two)
+        acl.prof.stop(one)
         acl.prof.finalize()
         """.replace("\n        ", "\n"),
     )
@@ -107,6 +109,9 @@ def test_stamps(tmp_path: Path) -> None:
         prof.start(one)
         refused(prof.pop)
         stamp = prof.create_stamp("loading")
+        refused(prof.create_stamp, "")
+        refused(prof.set_stamp_trace_message, stamp, b"abc", 3)
+        refused(prof.set_stamp_trace_message, stamp, "x" * 157, 157)
         prof.mark(stamp)
         prof.push(stamp); model(4); prof.pop()
         prof.set_stamp_trace_message(stamp, "crossing")
@@ -122,6 +127,10 @@ def test_stamps(tmp_path: Path) -> None:
     )
     assert said[0].startswith("acl.prof.pop(): no push()")
     assert said[1:] == [
+        "acl.prof.create_stamp(): the message is '', it must be a string that is not empty",
+        "acl.prof.set_stamp_trace_message(): the message is b'abc', "
+        "it must be a string that is not empty",
+        "acl.prof.set_stamp_trace_message(): the message has more than 156 bytes",
         "acl.prof.range_stop(): there is no open range 1",
         "acl.prof.mark(): the stamp was destroyed",
     ]
@@ -166,7 +175,7 @@ def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
         ("[1]", "cannot be read as a JSON object"),
         ("{torn", "cannot be read as a JSON object"),
         ('{"profiler": {"switch": "yes"}}', "/profiler/switch"),
-        ('{"profiler": {"switch": "on", "device_id": "a"}}', "/profiler/device_id"),
+        ('{"profiler": {"switch": "on", "device_id": "all"}}', "numbers of devices with commas"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:

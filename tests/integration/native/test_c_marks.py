@@ -224,6 +224,19 @@ def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
     assert bool(dropped) == (each > 1500)
 
 
+def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> None:
+    """Ranges opened one after the other and left open keep no later one from beginning."""
+    script = """
+    open_ones = [lib.mstxRangeStartA(b"long", None) for _ in range(1000)]
+    for _ in range(20_000):
+        number = lib.mstxRangeStartA(b"short", None)
+        assert number
+        lib.mstxRangeEnd(number)
+    assert len({*open_ones}) == 1000 and all(open_ones)
+    """
+    run(tmp_path, script)
+
+
 def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: Path) -> None:
     """Where a slow callback makes marks of C find no room, a warning has their number."""
     script = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,67 @@ def test_the_vendors_import_of_the_plugin_works_after_an_install(tmp_path: Path)
     (tmp_path / "mstx_torch_plugin.py").write_text("")
     done = run([sys.executable, "-c", VENDORS], cwd=tmp_path)
     assert done.stdout == "mstx_torch_plugin\n", done.stderr
+
+
+ASKED_BY_THE_ENVIRONMENT = """
+import dynprof as dp
+dp.init("prof_config")
+
+import torch
+import mstx_torch_plugin
+import dynprof.mstx as mstx
+optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)])
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)
+optimizer.step()
+found = []
+with mstx.subscribe(found.append):
+    optimizer.step()
+print(*(marker.message for marker in found), sep=", ")
+"""
+
+
+def test_the_vendors_import_after_torch_marks_where_the_environment_asks(tmp_path: Path) -> None:
+    """With DYNPROF_PLUGIN=1 before torch, ``import mstx_torch_plugin`` marks, without a warning."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    env = {**os.environ, "DYNPROF_PLUGIN": "1"}
+    done = run([sys.executable, "-c", ASKED_BY_THE_ENVIRONMENT], cwd=tmp_path, env=env)
+    assert done.stdout == "optimizer.step, step 1\n", done.stderr
+    assert "dynprof.plugin" not in done.stderr
+
+
+FOUND_BY_THE_SESSION = """
+import time
+import dynprof as dp
+dp.init("prof_config")
+
+import torch
+while not hasattr(torch.autograd.backward, "dynprof_put"):
+    time.sleep(0.01)
+"""
+
+
+def test_a_session_finds_torch_for_the_plugin(tmp_path: Path) -> None:
+    """A torch that is imported after the plugin is marked soon, also without a window."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    env = {**os.environ, "DYNPROF_PLUGIN": "1"}
+    done = run([sys.executable, "-c", FOUND_BY_THE_SESSION], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+
+
+UNINSTALLED = """
+import torch
+import dynprof.plugin
+dynprof.plugin.uninstall()
+import mstx_torch_plugin
+print(hasattr(torch.autograd.backward, "dynprof_put"))
+"""
+
+
+def test_the_vendors_import_installs_the_plugin_again(tmp_path: Path) -> None:
+    """After an uninstall the first ``import mstx_torch_plugin`` marks once more."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = run([sys.executable, "-c", UNINSTALLED], cwd=tmp_path)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_an_import_of_the_plugin_warns_at_its_own_line(tmp_path: Path) -> None:

@@ -239,6 +239,16 @@ def test_what_a_call_raises_passes_and_its_range_ends() -> None:
     assert not open_ranges.all_open()
 
 
+def test_a_save_is_a_phase_by_either_name(tmp_path: Path) -> None:
+    """``torch.serialization.save``, which the vendor's plugin wraps, and ``torch.save`` are one."""
+
+    def work() -> None:
+        torch.save({}, tmp_path / "one.pt")
+        torch.serialization.save({}, tmp_path / "two.pt")
+
+    assert marked(work) == ["save_checkpoint", "save_checkpoint"]
+
+
 def test_threads_have_phases_of_their_own() -> None:
     """The forward pass of one does not hide that of another."""
     inside, leave = threading.Event(), threading.Event()
@@ -263,6 +273,7 @@ def test_everything_is_put_back() -> None:
     dp.plugin.uninstall()
     watched = [
         (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"),
+        (torch.serialization, "save"),
         (torch.optim.Optimizer, "profile_hook_step"), (torch.optim.Optimizer, "zero_grad"),
         (torch.optim.Optimizer, "__init__"),
         (torch.utils.data.dataloader._BaseDataLoaderIter, "__next__"),

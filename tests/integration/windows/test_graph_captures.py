@@ -151,7 +151,8 @@ def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
     acl.init()
     acl.prof.init("out")
     config = acl.prof.create_config([0])
-    with dp.graph_capture():
+    with dp.graph_capture(), warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is said to be recorded
         try:
             acl.prof.start(config)
         except BackendError as error:
@@ -170,6 +171,45 @@ def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
     assert Graph.broken == [], Graph.broken
     """
     run(tmp_path, GRAPHS + dedent(script))
+
+
+def test_a_stop_that_waits_too_long_for_a_capture_may_come_again(tmp_path: Path) -> None:
+    """Where another thread's capture goes on, stop() is an error, and a later one saves all."""
+    script = """
+    import warnings
+    from dynprof import acl
+    from dynprof.errors import BackendError
+    from dynprof.process import graph_captures
+    from dynprof.profiler import profile
+    warnings.simplefilter("ignore")
+    graph_captures.WAIT_S = 0.01
+    config = acl.prof.create_config([0])
+    def cannot_stop(stop):
+        thread = capture_elsewhere()
+        try:
+            stop()
+        except BackendError as error:
+            assert "cannot stop: a graph is being captured on thread capturing" in str(error), error
+        else:
+            raise AssertionError("stopped in a capture")
+        torch.ones(2).div(3)
+        over.set()
+        thread.join()
+        stop()
+    acl.init()
+    acl.prof.init("out")
+    acl.prof.start(config)
+    cannot_stop(lambda: acl.prof.stop(config))
+    acl.prof.finalize()
+    assert len(list(Path("out").rglob("*.trace.json*"))) == 1
+    mine = profile(activities=["CPU"], strict=True)
+    mine.start()
+    cannot_stop(mine.stop)
+    mine.export_chrome_trace("stopped.json")
+    assert Graph.broken == [], Graph.broken
+    """
+    run(tmp_path, GRAPHS + dedent(script))
+    assert "aten::div" in (tmp_path / "stopped.json").read_text()
 
 
 def test_a_script_that_stops_a_window_in_a_capture(tmp_path: Path) -> None:

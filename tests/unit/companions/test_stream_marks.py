@@ -122,6 +122,12 @@ def test_without_a_device_it_is_said_once() -> None:
     assert "test_stream_marks.py" in said[0].filename
 
 
+def test_a_range_that_stays_open_is_said_to_be_on_the_host() -> None:
+    """Without a device the begin of a range says so: its end may come after the window."""
+    with pytest.warns(UserWarning, match="no window has recorded a CUDA device"):
+        assert window(None, lambda: mstx.range_start("open", STREAM)) == [NO_DEVICE]
+
+
 def test_a_stream_of_another_device_is_said_once() -> None:
     """Also one that cannot be compared, ordered or hashed; the marks are on the host's side."""
 
