@@ -12,6 +12,7 @@ uses it but ``dynamic_profile``.
 
 from __future__ import annotations
 
+import os
 import threading
 
 from dynprof.marks.sinks import SINKS
