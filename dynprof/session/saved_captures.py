@@ -89,8 +89,9 @@ class SavedCaptures:
         self._journal.tell(number, "saving", text)
 
         def say_trouble(why: str) -> None:
-            text = f"request {number}: its capture is not in {order.target} yet: {why}"
-            self._journal.warning(f"{text}; tried again, for {order.retry_s:g} s")
+            text = f"its capture is not in {order.target} yet: {why}"
+            text += f"; tried again, for {order.retry_s:g} s"
+            self._journal.tell(number, "saving", text, loud=True)
 
         def end(arrived: str, why: str) -> None:
             if arrived:

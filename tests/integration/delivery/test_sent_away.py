@@ -77,7 +77,8 @@ def test_a_store_that_is_away_is_asked_again(tmp_path: Path, bucket: Bucket) -> 
         wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
         status = running.when("a later step", lambda status: status.state != "saving")
         assert (status.state, status.edits[-1].outcome) == ("sending", "saving")
-        assert "rank 0: request 1: put together in " in dynprof("status", running.root)[1]
+        why = "rank 0: request 1: its capture is not in s3://runs/job/"
+        assert why in dynprof("status", running.root)[1]
         with bucket.served():
             running.when("the capture", lambda status: bool(status.last_capture))
             keys = bucket.objects()

@@ -215,6 +215,24 @@ def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
     assert said.splitlines()[0].startswith("1 of 2 ranks saved it")
 
 
+def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture on its way is waited for, an answer is not; no cancel is proposed for either."""
+    why = "the process ended; it waits up to 600 s for what is being saved and sent"
+    on_its_way = Answer(1, "abc", time.time(), "saving", "its capture is not in s3://b yet: denied")
+    ends = dataclasses.replace(alive(0), agreement="", still_s=99.0, ending=why)
+    monkeypatch.setattr(time, "sleep", never)
+    code, said = told(tmp_path, capsys, ends)
+    assert (code, said) == (LOST, f"rank 0: has not answered; the process is ending: {why}")
+    monkeypatch.undo()
+    write(tmp_path, dataclasses.replace(ends, edits=(on_its_way,)))
+    follower = Follower(tmp_path / CONFIG_NAME, "abc", [ends])
+    assert follower.follow([ends], 0.2) == LOST
+    assert (follower.gave_up, follower.can_be_cancelled) == ("the time is up", False)
+    assert f"rank 0: still saving: {on_its_way.text}" in capsys.readouterr().err
+
+
 def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:
     """As where ``dp.step()`` was forgotten: a step of minutes is a compilation, or that."""
     status = Status("waiting", heartbeat=time.time(), still_s=51.0)
