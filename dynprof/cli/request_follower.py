@@ -88,6 +88,7 @@ class Follower:
             BarColumn(),
             TimeElapsedColumn(),
             console=console,
+            disable=not console.is_terminal,
         )
         with bar:
             task = bar.add_task("saved", total=1)

@@ -44,7 +44,7 @@ def told(directory: Path, capsys: pytest.CaptureFixture[str], *after: Status) ->
     write(directory, *after)
     before = [dataclasses.replace(one, state="idle", edits=()) for one in after]
     code = Follower(directory / CONFIG_NAME, "abc", before).follow(before, None)
-    return code, "\n".join(capsys.readouterr().err.splitlines()[1:])  # without the bar
+    return code, "\n".join(capsys.readouterr().err.splitlines())  # a bar is for a terminal
 
 
 def ended(job: JobStatus | None, cut: str = CUT) -> Status:
