@@ -119,6 +119,10 @@ def init(
     if disabled():
         _inbox = NoInbox(silent=True)
         return
+    if not isinstance(path, (str, os.PathLike)):
+        from dynprof.errors import UnusablePathError
+
+        raise UnusablePathError(f'init({path!r}) names no directory; write init("prof_config")')
     with _beginning:
         if _session is not None and _from_outside is not None:
             path, steps = _take_over(path, steps)

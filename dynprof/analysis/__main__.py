@@ -10,11 +10,13 @@ from pathlib import Path
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
+from dynprof.analysis.output.asked_for import asked_for
 from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Place, located, place_of
-from dynprof.captures.manifest import NOT_WRITTEN
+from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
+from dynprof.plural import counted
 from dynprof.process.file_size_limit import in_words, limit_file_size
 
 
@@ -40,7 +42,7 @@ def main() -> None:
 def _analyse(named: str, only: str | None) -> str:
     """Analyse one trace; return why it could not be done.
 
-    The manifest and standard error get what was left out, and why.
+    The manifest gets what was left out, and why; standard error too, of what was asked for.
     """
     if Path(named).is_symlink():  # what was saved is none; somebody has put it there since
         return f"{named} is a symbolic link, which is not followed"
@@ -53,12 +55,21 @@ def _analyse(named: str, only: str | None) -> str:
                 print(place.deliver(made))
             if measured:
                 reasons = left_out(measured)
-                for name, why in reasons.items():
-                    print(f"{NOT_WRITTEN}{name}, {why}", file=sys.stderr)
+                _say(reasons, measured)
                 _note(reasons, trace, place)
     except (DynprofError, OSError) as error:
         return in_words(error, describe(error))
     return ""
+
+
+def _say(reasons: dict[str, str], measured: MeasuredTrace) -> None:
+    """Name the files that the config asked for, and count the others."""
+    manifest = measured.manifest
+    asked = asked_for(reasons, manifest.request.config if manifest else {})
+    for name, why in asked.items():
+        print(f"{NOT_WRITTEN}{name}, {why}", file=sys.stderr)
+    if others := sum(len(name.split(", ")) for name in reasons.keys() - asked.keys()):
+        print(f"{counted(others, 'file has', 'files have')} {SILENT}", file=sys.stderr)
 
 
 def _note(reasons: dict[str, str], trace: Path, place: Place) -> None:

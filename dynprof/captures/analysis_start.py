@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.captures.manifest import NOT_WRITTEN
+from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import CaptureError
 from dynprof.process.side_process import SideProcess
 
@@ -55,6 +55,22 @@ def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
         raise CaptureError(f"{trace} is saved, but could not be analysed: {reason}")
 
 
+class _Asked(NamedTuple):
+    """An analysis that is to be done.
+
+    Attributes:
+        trace: The path or URL of the trace.
+        arguments: As :func:`arguments_for` returns them.
+        request: The number of its request.
+        manifest: Where its manifest is, as the log names it.
+    """
+
+    trace: str
+    arguments: tuple[str, ...]
+    request: int
+    manifest: str
+
+
 class Analyses:
     """Those of a session, one at a time: windows may come faster than they are analysed.
 
@@ -64,36 +80,51 @@ class Analyses:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._running: tuple[str, SideProcess] | None = None
-        self._waiting: deque[tuple[str, tuple[str, ...]]] = deque()
+        self._running: tuple[_Asked, SideProcess] | None = None
+        self._waiting: deque[_Asked] = deque()
 
-    def begin(self, trace: str, arguments: tuple[str, ...]) -> None:
+    def begin(self, trace: str, arguments: tuple[str, ...], request: int, manifest: str) -> None:
         """Begin one, or let it wait for its turn.
+
+        Args:
+            trace: The path or URL of the trace.
+            arguments: As :func:`arguments_for` returns them.
+            request: The number of its request.
+            manifest: Where its manifest is, as the log names it.
 
         Raises:
             OSError: No process can be started.
         """
-        self._waiting.append((trace, arguments))
+        self._waiting.append(_Asked(trace, arguments, request, manifest))
         self.look()
 
     def look(self) -> None:
         """Write down the one that has ended, with what it left out, and begin the next.
 
+        The files that the config did not ask for by a setting of their own are only counted.
+
         Raises:
             OSError: No process can be started.
         """
         if self._running:
-            trace, process = self._running
+            asked, process = self._running
             words = process.words()
             if words is None:
                 return
-            shown, self._running = "/".join(trace.split("/")[-2:]), None
+            shown, self._running = "/".join(asked.trace.split("/")[-2:]), None
             *lines, last = words.split("\n")
             if last == WHOLE:
-                left_out = [line for line in lines if line.startswith(NOT_WRITTEN)]
-                self._journal.info("\n".join([f"analysed {shown}", *left_out]))
+                named = [line for line in lines if line.startswith(NOT_WRITTEN)]
+                others = [
+                    f"{line}; {asked.manifest} names them"
+                    for line in lines
+                    if line.endswith(SILENT)
+                ]
+                text = "\n".join([f"analysed {shown}", *named, *others])
+                self._journal.info(f"request {asked.request}: {text}")
             else:
-                self._journal.warning(f"{shown} could not be analysed: {last}")
+                text = f"{shown} could not be analysed: {last}"
+                self._journal.warning(f"request {asked.request}: {text}")
         if self._waiting:
             self._begin_next()
 
@@ -105,10 +136,10 @@ class Analyses:
         """
         waiting = list(self._waiting)
         self._waiting.clear()
-        for asked in dict.fromkeys(arguments for _, arguments in waiting):
-            first, *more = [trace for trace, arguments in waiting if arguments == asked]
-            begin_analysis(first, *more, *asked)
+        for arguments in dict.fromkeys(one.arguments for one in waiting):
+            first, *more = [one.trace for one in waiting if one.arguments == arguments]
+            begin_analysis(first, *more, *arguments)
 
     def _begin_next(self) -> None:
-        trace, arguments = self._waiting.popleft()
-        self._running = trace, begin_analysis(trace, *arguments)
+        asked = self._waiting.popleft()
+        self._running = asked, begin_analysis(asked.trace, *asked.arguments)

@@ -19,6 +19,8 @@ MAX_ADDED_BYTES = 10_000
 """Of what analysis adds to one: it names some twenty files."""
 NOT_WRITTEN = "not written: "
 """What a line about a file begins with that analysis left out."""
+SILENT = "nothing to say here"
+"""How the line about all others ends."""
 
 
 class Record(BaseModel):

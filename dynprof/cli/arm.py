@@ -24,6 +24,7 @@ from dynprof.journal.status import LEADS, NOBODY_YET
 from dynprof.plural import counted, listed, listed_ranks
 
 if TYPE_CHECKING:
+    from dynprof.cli.request_follower import Follower
     from dynprof.config import Parsed, ProfilerConfig
     from dynprof.journal.edit_outcomes import Answer
     from dynprof.journal.status import Status
@@ -96,13 +97,18 @@ def _save(
     path = directory_of(directory) / CONFIG_NAME
     stays = "if the request was saved, it stays"
     undo = "" if ("cancel",) in asked else f"; dynprof cancel {directory} takes it back"
+    can_be_cancelled = True
     try:
         raw, before = _changed(path, asked, resets)
         stays = "the request stays"
-        code, why = _after_saving(path, raw, before, asked, wait=wait, timeout=timeout)
+        code, why, can_be_cancelled = _after_saving(
+            path, raw, before, asked, wait=wait, timeout=timeout
+        )
     except KeyboardInterrupt:
         code, why = 130, "Ctrl-C"
     if why:
+        if not can_be_cancelled:
+            stays, undo = "what is recorded is saved and sent all the same", ""
         say(f"not waiting any more ({why}); {stays}{undo}", err=True)
     raise typer.Exit(code)
 
@@ -115,11 +121,12 @@ def _after_saving(
     *,
     wait: bool,
     timeout: float | None,
-) -> tuple[int, str]:
+) -> tuple[int, str, bool]:
     """Report the answer to the request, and follow it with ``--wait``.
 
     Returns:
-        The exit code, and why the request is followed no more though it is not over.
+        The exit code, why the request is followed no more though it is not over, and whether a
+        cancel could still take it back.
     """
     if text := mounted_alone(path):
         say(text, err=True)
@@ -148,12 +155,21 @@ def _after_saving(
         _tell_what_is_recorded(config)
         _tell_what_has_no_effect(parsed, path)
     if not wait:
-        return 0, ""
+        return 0, "", True
     from dynprof.cli.request_follower import Follower
 
     follower = Follower(path, digest, before)
-    code = follower.follow(watching or leading, timeout)
-    return max(code, LOST) if missing else code, follower.gave_up
+    code = _followed(follower, watching or leading, timeout)
+    code = max(code, LOST) if missing else code
+    return code, follower.gave_up, follower.can_be_cancelled
+
+
+def _followed(follower: Follower, asked: list[Status], timeout: float | None) -> int:
+    try:
+        return follower.follow(asked, timeout)
+    except KeyboardInterrupt:
+        follower.gave_up = "Ctrl-C"
+        return 130
 
 
 def _nobody_asked(directory: Path) -> str:

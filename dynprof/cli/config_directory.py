@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dynprof.cli.terminal_tables import Column
 
 LIVE = ("alive", "starting", "stuck")
+"""The health of those that take requests."""
+THERE = (*LIVE, "ending")
 
 _NAMED = typer.Argument(
     help="The directory given to dp.init(), or the id of a process that watches one.",
@@ -123,6 +125,9 @@ def nobody(directory: Path) -> str:
     """Return the sentence for a directory that no live process watches."""
     text = f"no process watches {directory}"
     if last := max(statuses(directory), key=lambda status: status.heartbeat, default=None):
+        if health(last) == "ending":
+            who = f"rank {last.rank}, {last.host}, pid {last.pid}"
+            return f"{text} any more: the process is ending ({who}): {last.ending}"
         how = "stopped" if last.state == "stopped" else "was last heard of"
         text += f"; the last one (rank {last.rank}, {last.host}, pid {last.pid}) {how} at "
         return f"{text}{local(last.heartbeat)}{_unwatched(last)}"
@@ -170,5 +175,5 @@ def in_json(status: Status, moment_s: float | None) -> dict[str, object]:
 
 
 def live(directory: Path) -> list[Status]:
-    """Return the status of the ranks that are there, whether they move or not."""
+    """Return the status of the ranks that take requests, whether they move or not."""
     return [status for status in statuses(directory) if health(status) in LIVE]

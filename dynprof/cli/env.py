@@ -38,7 +38,8 @@ def env(
         raise typer.BadParameter("--install and --uninstall are both given; keep one")
     try:
         if install:
-            say(f"{install_file()} is installed: jobs with {CONFIG}=DIR watch it")
+            named = f"{CONFIG}=DIR or {VENDORS_CONFIG}=DIR"
+            say(f"{install_file()} is installed: jobs with {named} watch it")
         elif uninstall:
             there = uninstall_file()
             say(f"{pth_file()} is removed" if there else f"{pth_file()} was not there")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dynprof.cli.config_directory import LIVE, health, statuses
+from dynprof.cli.config_directory import LIVE, THERE, health, statuses
 from dynprof.cli.outcome import LOST, UNSERVED, say
 from dynprof.cli.whole_job import tell_of_all
 from dynprof.files.destination import placed
@@ -58,6 +58,7 @@ class Follower:
 
     Attributes:
         gave_up: Why it is followed no more though a rank has not served it; empty where all have.
+        can_be_cancelled: Whether a rank waits with it, records it or has not answered.
     """
 
     def __init__(self, config: Path, sha256: str, before: list[Status]) -> None:
@@ -77,6 +78,7 @@ class Follower:
         self._began_s = time.monotonic()
         self._told_expected = False
         self.gave_up = ""
+        self.can_be_cancelled = True
 
     def follow(self, asked: list[Status], timeout_s: float | None) -> int:
         """Show how it goes on in these processes until all is over; return the exit code."""
@@ -86,6 +88,7 @@ class Follower:
             BarColumn(),
             TimeElapsedColumn(),
             console=console,
+            disable=not console.is_terminal,
         )
         with bar:
             task = bar.add_task("saved", total=1)
@@ -94,6 +97,7 @@ class Follower:
                 found = [newest.get(status.process) for status in asked]
                 said = [self._answers(status) for status in found]
                 self._tell_expected(found, said)
+                self.can_be_cancelled = any(map(_can_be_cancelled, found, said))
                 words, share = _progress(list(zip(found, said, strict=True)))
                 bar.update(task, description=printable(words), completed=share)
                 patient, led = timeout_s is not None, self._led(newest)
@@ -146,7 +150,7 @@ class Follower:
             answer = self._answer(status) if status.job else None
             known = self._windows(status.job, answer) if status.job and answer else []
             over = all(one.pending == 0 for one in known)
-            if known and answer and (health(status) in LIVE or over):
+            if known and answer and (health(status) in THERE or over):
                 return [one for one in known if _goes_on(one, status.rank, answer)]
         return []
 
@@ -193,7 +197,7 @@ class Follower:
         if answers and all(answer.outcome not in ON_THE_WAY for answer in answers):
             return True
         how = health(status) if status else "dead"
-        if how not in LIVE or (how == "stuck" and not patient):
+        if how not in (THERE if answers else LIVE) or (how == "stuck" and not patient):
             return True
         late = time.monotonic() - self._began_s > ANSWER_S
         return not answers and (late or _is_lost(led, status))
@@ -209,7 +213,7 @@ class Follower:
         if answer and answer.outcome not in ON_THE_WAY:
             say(f"rank {rank}: {in_words(answer.outcome, answer.text)}", err=True)
             return 0 if answer.outcome in GOOD else UNSERVED
-        if how not in LIVE:
+        if how not in THERE:
             say(f"rank {rank}: the process {_ended(how)}", err=True)
             return LOST
         if not answer and _is_lost(led, status):
@@ -257,13 +261,21 @@ def _tell_of_cuts(said: dict[int, list[Answer]]) -> None:
 
 
 def _standing_still(status: Status | None, how: str) -> str:
-    """Say for how long a rank stands in its step, where that is remarkable."""
+    """Say for how long a rank stands in its step, where that is remarkable, or that it ends."""
+    if status and how == "ending":
+        return f"; the process is ending: {status.ending}"
     what = {"stuck": "its step counter has stood still", "starting": "it is in its first step"}
     if status is None or how not in what:
         return ""
     text = f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
     nobody = how == "starting" and status.steps_from.startswith(NOBODY_YET)
     return f"{text}, and its steps come from {status.steps_from}" if nobody else text
+
+
+def _can_be_cancelled(status: Status | None, answers: list[Answer]) -> bool:
+    if not answers:
+        return bool(status and health(status) in LIVE)
+    return any(one.outcome in ("waiting", "open") for one in answers)
 
 
 def _ended(how: str) -> str:

@@ -13,6 +13,7 @@ from rich.console import Group
 
 from dynprof.cli.config_directory import (
     LIVE,
+    THERE,
     MaybeDirectory,
     dated,
     directory_of,
@@ -39,7 +40,10 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
-STYLES = {"dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "stopped": "dim"}
+STYLES = {
+    "dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "ending": "cyan",
+    "stopped": "dim",
+}  # fmt: skip
 COLUMNS = (
     Column("rank", 0, left=True),
     Column("process", 4, least=12, left=True),
@@ -73,12 +77,12 @@ def status(
 ) -> None:
     """Show where every rank stands: its health, step, request and last capture.
 
-    A rank is alive, starting (in its first step), stuck, dead, stopped, or unwatched where its
-    process goes on. Without a directory, show all processes of this machine and user that watch
-    one.
+    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead,
+    stopped, or unwatched where its process goes on. Without a directory, show all processes of
+    this machine and user that watch one.
 
-    Exit code 0: some rank is alive or starting, and none is stuck; 2: there is no such directory;
-    3: all are dead, stopped or unwatched, or there is none; 7: a rank is stuck.
+    Exit code 0: some rank is alive, starting or ending, and none is stuck; 2: there is no such
+    directory; 3: all are dead, stopped or unwatched, or there is none; 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
@@ -98,7 +102,7 @@ def status(
         typer.echo(json.dumps(_plain(directory, found), indent=2))
     elif not watch:
         _show(directory, found)
-    if not any(health(one) in LIVE for one in found):
+    if not any(health(one) in THERE for one in found):
         fail(nobody(directory), NOBODY)
     if stuck := [one.rank for one in found if health(one) == "stuck"]:
         what = f"{listed_ranks(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
@@ -165,7 +169,7 @@ def screen(found: list[Status], width: int) -> Group:
     moment = moment_of(found)
     rows = [_cells(one, moment) for one in shown]
     ranks = table(dated(COLUMNS, moment), rows, width, styles)
-    alive = [one for one in found if health(one) in LIVE]
+    alive = [one for one in found if health(one) in THERE]
     jobs = [line for one in alive for line in job_lines(one)]
     if elsewhere := led_elsewhere(alive):
         jobs.append((elsewhere, ""))
@@ -259,6 +263,8 @@ def _notes(status: Status) -> list[tuple[str, str]]:
     found = health(status)
     if found == "stuck" or (status.stands_in and found in LIVE):
         notes.append((_where_stuck(status), "yellow"))
+    if found == "ending":
+        notes.append((status.ending, "cyan"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
     if last := status.last_capture:

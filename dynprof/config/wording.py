@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -56,20 +58,49 @@ def violation(error: ValidationError) -> str:
     wanted = allowed(error.schema if isinstance(error.schema, dict) else {}, error)
     if whole := _whole_but_for_its_point(error):
         return f"{found} is not allowed; write {whole}, without a decimal point."
+    if meant := _but_for_quotes(error):
+        return f"{found} is not allowed; write {meant}."
     near = near_miss(error.instance, _choices(error))
     return f"{found} is not allowed; write {wanted}." + (f' Did you mean "{near}"?' if near else "")
 
 
 def _whole_but_for_its_point(error: ValidationError) -> str:
     value = error.instance
-    if not isinstance(value, float) or not value.is_integer() or not isinstance(error.schema, dict):
+    if not isinstance(value, float) or not value.is_integer():
         return ""
-    allows = any(
-        option.get("type") == "integer"
-        and option.get("minimum", value) <= value <= option.get("maximum", value)
-        for option in map(_resolve, error.schema.get("anyOf", [error.schema]))
+    return str(int(value)) if _allows(error, int(value)) else ""
+
+
+def _but_for_quotes(error: ValidationError) -> str:
+    """Return what to write for a number or a truth value in quotes, or a text without them."""
+    value = error.instance
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, OverflowError, RecursionError):
+            meant = json.loads(value)
+            if isinstance(meant, (int, float)) and math.isfinite(meant) and _allows(error, meant):
+                return f"{show(meant)}, without quotes"
+    elif isinstance(value, int) and _allows(error, str(value)):
+        return f"{show(str(value))}, in quotes"
+    return ""
+
+
+_TYPES: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",),
+}  # fmt: skip
+
+
+def _allows(error: ValidationError, value: float | str) -> bool:
+    """Return whether the schema that a value violates lets another one through."""
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    options = [_resolve(option) for option in schema.get("anyOf", [schema])]
+    options = [option for option in options if option.get("type") in _TYPES[type(value)]]
+    if isinstance(value, str):
+        return any(re.search(option.get("pattern", "(?!)"), value) for option in options)
+    return any(
+        option.get("minimum", value) <= value <= option.get("maximum", value)
+        and option.get("exclusiveMinimum", -math.inf) < value
+        for option in options
     )
-    return str(int(value)) if allows else ""
 
 
 def branch_violations(error: ValidationError) -> list[ValidationError]:
@@ -77,7 +108,8 @@ def branch_violations(error: ValidationError) -> list[ValidationError]:
 
     An alternative was meant if the value has its type; without one the list is empty.
     """
-    if isinstance(error.instance, str) and error.instance.strip(" +-").replace(".", "").isdecimal():
+    text = error.instance if isinstance(error.instance, str) else ""
+    if text.lstrip(" +-").rstrip().replace(".", "").isdecimal():
         return []  # a number that somebody has put into quotes
     branches: dict[Any, list[ValidationError]] = {}
     for inner in error.context or []:

@@ -39,7 +39,7 @@ class Errand:
     Attributes:
         order: What is to be sent where.
         wait_s: Returns how long to leave the place to others first, in seconds.
-        on_trouble: Called with the reason where it did not work the first time.
+        on_trouble: Called with the reason where a try did not work, once for the same in a row.
         on_end: Called with the place of its last file, and else with why it is not there.
     """
 
@@ -131,10 +131,11 @@ class Deliveries:
         errand = self._errands.get()
         self._ending.wait(errand.wait_s())
         until_s, pause_s = time.monotonic() + errand.order.retry_s, FIRST_PAUSE_S
-        said = sent(errand.order)
+        said, told = sent(errand.order), ""
         while not _is_final(said) and time.monotonic() < until_s:
-            if pause_s == FIRST_PAUSE_S:
+            if said != told:
                 errand.on_trouble(said)
+                told = said
             time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             said = sent(errand.order)

@@ -118,6 +118,7 @@ class Status:
         remarks: What of the last edit has no effect or was downgraded, and in which slower or
             lesser ways its window is recorded.
         last_capture: Manifest of the last capture, relative to the config's directory.
+        ending: Why it ends, and for what it waits; empty while it takes requests.
         last_error: The last failure of dynprof itself, one line.
         stands_in: Where the main thread is, while a step takes longer than half a minute.
         step_ms: Mean step time of late, in milliseconds; None while unknown.
@@ -150,6 +151,7 @@ class Status:
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
+    ending: str = ""
     last_error: str | None = None
     stands_in: str = ""
     step_ms: float | None = None
@@ -181,13 +183,14 @@ class Status:
         return self._is_fresh(now_s) and self.is_live(now_s)
 
     def health(self, now_s: float) -> str:
-        """Return ``stopped``, ``dead``, ``stuck``, ``starting`` or ``alive``.
+        """Return ``stopped``, ``dead``, ``stuck``, ``ending``, ``starting`` or ``alive``.
 
         Dead is a process that is gone, or not heard of for three heartbeats from another machine.
         Stuck is one that stands in a step for longer than steps may take here: half a minute,
         twenty usual ones, and half as long again as the longest (of which a compilation or an
         evaluation was one), where that makes no more than half an hour; or that is there but does
-        not even write: it was stopped, or a call keeps Python's lock. Starting is one that stands
+        not even write: it was stopped, or a call keeps Python's lock. Ending is one that takes no
+        more requests, and waits for what is being saved and sent. Starting is one that stands
         in its first step, where nobody knows how long that takes, for half an hour.
 
         Args:
@@ -197,7 +200,11 @@ class Status:
             return "stopped"
         if not self.is_live(now_s):
             return "dead"
-        if not self._is_fresh(now_s) or self.still_s > patience_s(self.longest_s, self.step_ms):
+        if not self._is_fresh(now_s):
+            return "stuck"
+        if self.ending:
+            return "ending"
+        if self.still_s > patience_s(self.longest_s, self.step_ms):
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.dynamic_profile import disabled, init_from_outside, running
 from dynprof.errors import LaunchError, UnusablePathError
-from dynprof.launch.variables import CONFIG, STEPS, directory_asked_for
+from dynprof.launch.variables import STEPS, directory_asked_for, variable_that_counts
 from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
 from dynprof.process.shadowed_modules import forget_shadowed
 
@@ -34,24 +34,25 @@ def begin(before: Collection[str] = ()) -> None:
     if directory_asked_for(os.environ)[0] and not why_left_alone(program, os.environ, os.getpid()):
         from dynprof.wall import StderrNotes, Wall
 
-        Wall(StderrNotes()).attempt(f"watching as {CONFIG} asks", _begin)
+        by = variable_that_counts(os.environ)
+        Wall(StderrNotes()).attempt(f"watching as {by} asks", lambda: _begin(by))
     if before:
         forget_shadowed(before, program.folders())
 
 
-def _begin() -> None:
+def _begin(by: str) -> None:
     from dynprof.backends.kineto_messages import keep_kineto_quiet_without_devices
     from dynprof.launch.daemons import follow_daemons
 
     asked_for, other = directory_asked_for(os.environ)
     directory = Path(asked_for).expanduser().absolute()
-    os.environ[CONFIG] = str(directory)  # a script that changes directory starts others from there
+    os.environ[by] = str(directory)  # a script that changes directory starts others from there
     leave_to_children()
     keep_kineto_quiet_without_devices()
 
     def watch() -> None:
         try:
-            init_from_outside(directory, os.environ.get(STEPS) or None, CONFIG)
+            init_from_outside(directory, os.environ.get(STEPS) or None, by)
         except ValueError as error:
             raise LaunchError(f"{STEPS}: {error}") from None
         except UnusablePathError as error:

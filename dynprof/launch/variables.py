@@ -16,7 +16,14 @@ VENDORS_CONFIG = "PROF_CONFIG_PATH"
 WATCHED = "DYNPROF_WATCHED"
 """Set by a process that watches, for its children: its id, and which rank it is."""
 
-__all__ = ["CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "directory_asked_for"]
+__all__ = [
+    "CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "directory_asked_for", "variable_that_counts",
+]  # fmt: skip
+
+
+def variable_that_counts(environ: Mapping[str, str]) -> str:
+    """Return the name of the variable whose directory is to be watched, if any is."""
+    return CONFIG if environ.get(CONFIG) else VENDORS_CONFIG
 
 
 def directory_asked_for(environ: Mapping[str, str]) -> tuple[str, str]:

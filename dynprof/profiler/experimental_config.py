@@ -113,13 +113,20 @@ def _plain(value: Any) -> Any:
 
 def _fitting(name: str, value: Any, usual: dict[str, Any]) -> tuple[Any, str]:
     """Return a value that can be used, and what is wrong with the one given, if anything is."""
+    if not (reason := _why_unfit(name, value)):
+        return value, ""
+    default = usual.get(name, ExperimentalConfig.model_fields[name].get_default())
+    if isinstance(value, str) and not _why_unfit(name, [value]):
+        reason = f"write {[value]!r}"
+    return default, f"{name}={value!r} cannot be used ({reason}); {default!r} is taken"
+
+
+def _why_unfit(name: str, value: Any) -> str:
     try:
         ExperimentalConfig.model_validate({name: value})
     except ValidationError as error:
-        default = usual.get(name, ExperimentalConfig.model_fields[name].get_default())
-        reason = error.errors()[0]["msg"]
-        return default, f"{name}={value!r} cannot be used ({reason}); {default!r} is taken"
-    return value, ""
+        return str(error.errors()[0]["msg"])
+    return ""
 
 
 def _contradictions(settings: ExperimentalConfig) -> Iterator[tuple[str, Any, str]]:

@@ -89,8 +89,9 @@ class SavedCaptures:
         self._journal.tell(number, "saving", text)
 
         def say_trouble(why: str) -> None:
-            text = f"request {number}: its capture is not in {order.target} yet: {why}"
-            self._journal.warning(f"{text}; tried again, for {order.retry_s:g} s")
+            text = f"its capture is not in {order.target} yet: {why}"
+            text += f"; tried again, for {order.retry_s:g} s"
+            self._journal.tell(number, "saving", text, loud=True)
 
         def end(arrived: str, why: str) -> None:
             if arrived:
@@ -107,13 +108,16 @@ class SavedCaptures:
     def _arrive(self, folder: Path | str, manifest: Manifest, capture: str | None) -> None:
         trace = f"{folder}/{manifest.trace}" if manifest.trace else None
         if trace:
-            self._begin_analysis(trace, manifest)
+            self._begin_analysis(trace, manifest, capture or "its manifest")
         self._tell(trace, manifest, capture)
 
-    def _begin_analysis(self, trace: str, manifest: Manifest) -> None:
+    def _begin_analysis(self, trace: str, manifest: Manifest, capture: str) -> None:
+        number = manifest.request.number
         wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
         if wanted is not None:
-            self._wall.attempt("analysis", lambda: self._analyses.begin(trace, wanted))
+            self._wall.attempt(
+                "analysis", lambda: self._analyses.begin(trace, wanted, number, capture)
+            )
 
     def _tell(self, trace: str | None, manifest: Manifest, capture: str | None) -> None:
         if capture:

@@ -59,6 +59,8 @@ class Shutdown:
             KeyboardInterrupt: Ctrl-C meanwhile; what was being saved is given up.
             SystemExit: A signal handler of the script's raised it meanwhile.
         """
+        text = f"{reason}; it waits up to {self._wait_s:g} s for what is being saved and sent"
+        self._journal.remember(ending=text, stands_in="")
         try:
             try:
                 self._close_and_save(reason)

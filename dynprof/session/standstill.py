@@ -44,8 +44,11 @@ class Standstill:
     def look(self) -> None:
         """Warn where the step takes longer than the status allows, and where that has ended.
 
-        What keeps all threads of the process, and so this one, is told afterwards.
+        What keeps all threads of the process, and so this one, is told afterwards. No step has to
+        end once the process itself is ending.
         """
+        if self._journal.remembered.get("ending"):
+            return
         now_s, step = self._clock.now_s(), self._inbox.step
         if (gap_s := now_s - self._looked_s) >= 3 * HEARTBEAT_S:
             self._journal.warning(

@@ -122,6 +122,7 @@ def test_a_wrong_state_warns_and_changes_nothing(tmp_path: Path, state: str) -> 
         ("", 'dp.init("f")', "is not a directory"),
         ("", 'dp.init("f/below")', "cannot be used"),
         ("", 'dp.init("d/profiler_config.json")', "is the config; give init() its directory"),
+        ("", "dp.init(None)", 'init(None) names no directory; write init("prof_config")'),
         ("", 'dp.init("d", watch="inotify")', 'watch="inotify" is none of'),
         ("", 'dp.init("d", rank=-1)', "rank=-1 is not a whole number"),
         ("", 'dp.init("a\\0b")', "cannot be used"),

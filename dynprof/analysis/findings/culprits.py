@@ -122,13 +122,17 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
 def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
     """Return where in the user's code some spans of the host were opened, the longest first.
 
-    What the profiler itself does in them is none of their time.
+    What the profiler itself does in them is none of their time, and what several of them cover at
+    once is the first one's alone.
     """
     spans, own = measured.trace.spans, steps.causes[RECORDING]
-    place = np.flatnonzero(chosen & measured.in_steps)
-    start, length = spans["start"][place], spans["length"][place]
-    recording = covered_until(own, start + length) - covered_until(own, start)
-    return _opened(measured, steps, place, length - recording)
+    place = np.flatnonzero(chosen & measured.in_steps)  # by their begins, of two the longer first
+    end = spans["start"][place] + spans["length"][place]
+    until = np.maximum.accumulate(end)
+    start = np.maximum(spans["start"][place], np.append(0, until)[:-1])
+    end = np.maximum(start, end)
+    recording = covered_until(own, end) - covered_until(own, start)
+    return _opened(measured, steps, place, end - start - recording)
 
 
 def own_openers(

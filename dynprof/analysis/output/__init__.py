@@ -4,5 +4,5 @@ In comes a measured trace; out go files in the vendor's names and headers, each 
 Measures nothing itself. Others use ``tables``, ``own_tables``, ``path_tables``,
 ``sequence_tables``, ``bandwidth_tables``, ``host_tables``, ``merged_events``, ``levels``,
 ``device_schema``, ``database``, ``analysis_database``, ``stacks``, ``json_files``, ``left_out``,
-``free_space`` and ``whole_files``.
+``asked_for``, ``free_space`` and ``whole_files``.
 """

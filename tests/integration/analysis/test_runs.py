@@ -30,15 +30,16 @@ pytestmark = pytest.mark.usefixtures("own_place")
 def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
     """With ``"analyse": true`` tables and databases are made while the job trains.
 
-    Log and manifest name the files that were not written, each with the reason.
+    The manifest names the files that were not written, each with the reason; the log those that the
+    config asked for, and how many others there are.
     """
     script = (
         TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n    dp.step()\n'
     )
     with RunningJob(tmp_path, script) as job:
         job.when("training", lambda status: status.step > 3)
-        job.edit(active=3, analyse=True, experimental_config={"export_type": ["text", "db"]},
-                 metadata={"run": 7})  # fmt: skip
+        settings = {"export_type": ["text", "db"], "l2_cache": True}
+        job.edit(active=3, analyse=True, experimental_config=settings, metadata={"run": 7})
         manifest, _ = job.capture()
         wait_for("the log", lambda: "analysed step_" in job.log() or None)
         (folder,) = below(job.root, "ASCEND_PROFILER_OUTPUT")
@@ -51,7 +52,12 @@ def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
     assert metadata.parent.name.startswith("step_")
     assert json.loads(metadata.read_text()) == {"run": 7}
     assert left_out["kernel_details.csv"] == "no device worked"
-    assert all(f"not written: {name}, {why}\n" in log for name, why in left_out.items())
+    assert f"    not written: l2_cache.csv, {left_out['l2_cache.csv']}\n" in log
+    assert log.count("not written: ") == 1
+    others = sum(len(name.split(", ")) for name in left_out) - 1
+    shown = saved.relative_to(job.root)
+    assert f"    {others} files have nothing to say here; {shown} names them\n" in log
+    assert "request 1: analysed step_" in log
     info = json.loads((folder.parent / "profiler_info.json").read_text())
     assert info["config"]["common_config"]["active"] == 3
     found = [int(row["Step"]) for row in rows(folder / "step_trace_time.csv")]

@@ -77,7 +77,8 @@ def test_a_store_that_is_away_is_asked_again(tmp_path: Path, bucket: Bucket) -> 
         wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
         status = running.when("a later step", lambda status: status.state != "saving")
         assert (status.state, status.edits[-1].outcome) == ("sending", "saving")
-        assert "rank 0: request 1: put together in " in dynprof("status", running.root)[1]
+        why = "rank 0: request 1: its capture is not in s3://runs/job/"
+        assert why in dynprof("status", running.root)[1]
         with bucket.served():
             running.when("the capture", lambda status: bool(status.last_capture))
             keys = bucket.objects()
@@ -107,6 +108,24 @@ def test_the_end_of_the_job_waits_for_what_is_on_its_way(tmp_path: Path, bucket:
         running.process.communicate()
         assert any(key.endswith("trace.json.gz") for key in bucket.objects())
     assert files(running.root / "outgoing") == []
+
+
+def test_a_job_that_has_ended_says_what_it_waits_for(tmp_path: Path, bucket: Bucket) -> None:
+    """It is ending, not stuck, until its capture has arrived, and takes no more requests."""
+    with job(tmp_path, bucket) as running:
+        running.edit(prof_dir=PLACE, active=2)
+        wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
+        (tmp_path / "enough").touch()
+        status = running.when("its end", lambda status: bool(status.ending))
+        assert (status.state, status.health(status.heartbeat)) == ("sending", "ending")
+        code, said, _ = dynprof("status", running.root)
+        assert code == 0
+        assert "rank 0: the process ended; it waits up to 600 s for what is being saved" in said
+        code, _, errors = dynprof("arm", running.root, "--wait")
+        assert (code, "any more: the process is ending (rank 0, " in errors) == (3, True)
+        with bucket.served():
+            running.process.communicate()
+            assert any(key.endswith("trace.json.gz") for key in bucket.objects())
 
 
 @pytest.mark.parametrize(

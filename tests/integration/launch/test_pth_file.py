@@ -50,6 +50,31 @@ def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path, variable:
     assert len(logs(tmp_path)) == 1
 
 
+@pytest.mark.parametrize("variable", [CONFIG, VENDORS_CONFIG])
+def test_messages_name_the_variable_that_was_set(
+    tmp_path: Path, python: Path, variable: str
+) -> None:
+    """Where a script's own directory is not watched, and where none can be; children see no other.
+
+    The path that children find in it is absolute, as they may start elsewhere.
+    """
+    assert (
+        f"jobs with {CONFIG}=DIR or {VENDORS_CONFIG}=DIR watch it"
+        in env(python, "--install").stdout
+    )
+    code = "import os, dynprof; dynprof.init('mine'); "
+    code += f"print([os.environ.get(name) for name in {[CONFIG, VENDORS_CONFIG]}])"
+    asked = {**os.environ, variable: "prof_config"}
+    done = processes.run([python, "-c", code], cwd=tmp_path, env=asked)
+    assert f"watches {tmp_path}/prof_config, as {variable} asks" in done.stderr
+    there = f"{tmp_path}/prof_config"
+    assert done.stdout == f"{[there, None] if variable == CONFIG else [None, there]}\n"
+    (tmp_path / "file").touch()
+    asked[variable] = "file"
+    done = processes.run([python, "-c", "pass"], cwd=tmp_path, env=asked)
+    assert f"watching as {variable} asks failed" in done.stderr
+
+
 def test_of_two_variables_ours_goes_first_and_the_log_names_the_other(
     tmp_path: Path, python: Path
 ) -> None:

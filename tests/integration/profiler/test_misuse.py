@@ -367,6 +367,7 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
         ),
         (lambda: _ExperimentalConfig(op_attr=True), "needs ExportType.Db"),
         (lambda: _ExperimentalConfig(gc_detect_threshold=-1), "gc_detect_threshold=-1"),
+        (lambda: _ExperimentalConfig(host_sys="cpu"), r"\(write \['cpu'\]\); \[\] is taken"),
         (lambda: _ExperimentalConfig(export_type="xml"), "'text' is taken"),
         (lambda: _ExperimentalConfig(export_type=[]), "'text' is taken"),
         (lambda: _ExperimentalConfig(host_sys=["GPU"]), "host_sys"),

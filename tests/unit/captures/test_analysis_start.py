@@ -13,7 +13,7 @@ import pytest
 
 from dynprof.captures import analysis_start
 from dynprof.captures.analysis_start import WHOLE, Analyses, analyse_now, begin_analysis
-from dynprof.captures.manifest import load_manifest
+from dynprof.captures.manifest import SILENT, load_manifest
 from dynprof.errors import CaptureError
 from tests import processes
 from tests.unit.analysis.output.captured import captured
@@ -66,7 +66,7 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
     notes = Notes()
     analyses = Analyses(notes)  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
-        analyses.begin(f"there/window/{name}", ())
+        analyses.begin(f"there/window/{name}", (), 7, "window/info/rank_0.info.json")
     analyses.look()
     assert [one.trace for one in begun] == ["there/window/a"]
     begun[0].ended = "analysed"
@@ -74,20 +74,29 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
     begun[1].ended = "no room"
     analyses.look()
     assert [one.trace[-1] for one in begun] == ["a", "b", "c"]
-    assert notes.lines == ["analysed window/a", "window/b could not be analysed: no room"]
+    assert notes.lines == [
+        "request 7: analysed window/a", "request 7: window/b could not be analysed: no room",
+    ]  # fmt: skip
 
 
 def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
-    """The files that were not written, each with the reason, follow the line on the analysis.
+    """What was asked for follows the line on the analysis with its reason, and how much else.
 
-    Whatever else the process printed does not.
+    The manifest names those. Whatever else the process printed does not follow.
     """
     notes = Notes()
     analyses = Analyses(notes)  # type: ignore[arg-type]
-    analyses.begin("there/window/a", ())
-    begun[0].ended = "a warning\nnot written: l2_cache.csv, no device worked\nanalysed"
+    analyses.begin("there/window/a", (), 7, "window/info/rank_0.info.json")
+    begun[
+        0
+    ].ended = (
+        f"a warning\nnot written: l2_cache.csv, no device worked\n11 files have {SILENT}\nanalysed"
+    )
     analyses.look()
-    assert notes.lines == ["analysed window/a\nnot written: l2_cache.csv, no device worked"]
+    assert notes.lines == [
+        "request 7: analysed window/a\nnot written: l2_cache.csv, no device worked\n"
+        "11 files have nothing to say here; window/info/rank_0.info.json names them"
+    ]
 
 
 def test_the_manifest_says_what_an_analysis_left_out(tmp_path: Path) -> None:
@@ -109,7 +118,7 @@ def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
     """They go on without it, one after the other: a hundred at once would take all memory."""
     analyses = Analyses(Notes())  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
-        analyses.begin(name, ())
+        analyses.begin(name, (), 7, "info/rank_0.info.json")
     analyses.end()
     assert [(one.trace, one.more) for one in begun] == [("a", ()), ("b", ("c",))]
 

@@ -44,7 +44,7 @@ def told(directory: Path, capsys: pytest.CaptureFixture[str], *after: Status) ->
     write(directory, *after)
     before = [dataclasses.replace(one, state="idle", edits=()) for one in after]
     code = Follower(directory / CONFIG_NAME, "abc", before).follow(before, None)
-    return code, "\n".join(capsys.readouterr().err.splitlines()[1:])  # without the bar
+    return code, "\n".join(capsys.readouterr().err.splitlines())  # a bar is for a terminal
 
 
 def ended(job: JobStatus | None, cut: str = CUT) -> Status:
@@ -213,6 +213,24 @@ def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
     code, said = told(tmp_path, capsys, alive(0, saved, job=job), alive(1))
     assert (code, said.splitlines()[1:]) == (LOST, [f"rank 1: {why}"])
     assert said.splitlines()[0].startswith("1 of 2 ranks saved it")
+
+
+def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture on its way is waited for, an answer is not; no cancel is proposed for either."""
+    why = "the process ended; it waits up to 600 s for what is being saved and sent"
+    on_its_way = Answer(1, "abc", time.time(), "saving", "its capture is not in s3://b yet: denied")
+    ends = dataclasses.replace(alive(0), agreement="", still_s=99.0, ending=why)
+    monkeypatch.setattr(time, "sleep", never)
+    code, said = told(tmp_path, capsys, ends)
+    assert (code, said) == (LOST, f"rank 0: has not answered; the process is ending: {why}")
+    monkeypatch.undo()
+    write(tmp_path, dataclasses.replace(ends, edits=(on_its_way,)))
+    follower = Follower(tmp_path / CONFIG_NAME, "abc", [ends])
+    assert follower.follow([ends], 0.2) == LOST
+    assert (follower.gave_up, follower.can_be_cancelled) == ("the time is up", False)
+    assert f"rank 0: still saving: {on_its_way.text}" in capsys.readouterr().err
 
 
 def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:

@@ -39,6 +39,29 @@ def test_a_whole_number_with_a_point_is_no_mistake_that_comes_later() -> None:
     assert problem.endswith("-1.0 is not allowed; write a whole number of at least 1.")
 
 
+@pytest.mark.parametrize(
+    ("document", "wanted"),
+    [
+        ({"active": "3"}, '"3" is not allowed; write 3, without quotes.'),
+        ({"active": "0"}, '"0" is not allowed; write a whole number of at least 1.'),
+        ({"start_step": "5"}, '"5" is not allowed; write 5, without quotes.'),
+        ({"profile_memory": "true"}, '"true" is not allowed; write true, without quotes.'),
+        ({"limits": {"max_seconds": "3.5"}}, '"3.5" is not allowed; write 3.5, without quotes.'),
+        ({"limits": {"max_seconds": "Infinity"}}, "write a number greater than 0 or null."),
+        ({"limits": {"max_seconds": "1" + 400 * "0"}}, "write a number greater than 0 or null."),
+        ({"ranks": 3}, '3 is not allowed; write "3", in quotes.'),
+        ({"ranks": "0-"}, 'such as "all" or "0-3,8" or "every 64th" or "one per host" or "slowest" '
+         'or "median".'),
+    ],
+)  # fmt: skip
+def test_a_value_that_only_quotes_make_wrong_is_said_what_to_write(
+    document: dict[str, object], wanted: str
+) -> None:
+    """A number in quotes, and one that has to be a text; else what the setting takes."""
+    (problem,) = problems_of(document)
+    assert problem.endswith(wanted)
+
+
 def test_all_problems_are_reported_at_once() -> None:
     """Slips, unknown keys, wrong values and wrong types come in one report, in file order."""
     problems = problems_of(
@@ -50,7 +73,7 @@ def test_all_problems_are_reported_at_once() -> None:
         'line 2, column 1, /activties: there is no setting "activties"; did you mean "activities"?',
         "line 3, column 1, /active: 0 is not allowed; write a whole number of at least 1.",
         "line 3, column 14: JSON has no comments; remove it.",
-        'line 4, column 1, /warmup: "2" is not allowed; write a whole number of at least 0.',
+        'line 4, column 1, /warmup: "2" is not allowed; write 2, without quotes.',
         'line 5, column 25, /experimental_config/profiler_level: "level1" is not allowed; write '
         'one of "Level_none", "Level0", "Level1", "Level2". Did you mean "Level1"?',
         "line 5, column 65, /experimental_config/l2_cache: JSON spells this true, not True.",
@@ -82,7 +105,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"start_step": "next multiple of 1" + 15 * "0"}, "too large; write at most 15 digits"),
         ({"start_step": "soon"}, "next multiple of 100"),
         ({"start_step": "next multiple of 0"}, "next multiple of 100"),
-        ({"start_step": "100"}, "write a whole number of at least -1 or a text"),
+        ({"start_step": "100"}, "write 100, without quotes"),
         ({"agreement": {"unable": "ignore"}}, 'one of "refuse", "downgrade"'),
         ({"ranks": "8-3"}, 'the interval "8-3" runs backwards; write "3-8"'),
         ({"ranks": [0], "is_rank": True, "rank_list": [1]}, "named twice"),

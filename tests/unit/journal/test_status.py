@@ -92,6 +92,16 @@ def test_the_first_step_may_take_long() -> None:
     assert here.health(100) == "stuck"
 
 
+def test_a_process_that_ends_is_not_stuck() -> None:
+    """No step of it has to end, however long it waits for a capture; it must write its status."""
+    here = Status("sending", host=host_name(), pid=os.getpid(), pid_namespace=pid_namespace())
+    ends = replace(here, heartbeat=time.time(), still_s=500.0, ending="the process ended")
+    assert ends.health(ends.heartbeat) == "ending"
+    assert replace(ends, ending="").health(ends.heartbeat) == "stuck"
+    assert ends.health(ends.heartbeat + 40) == "stuck"
+    assert replace(ends, state="stopped").health(ends.heartbeat) == "stopped"
+
+
 def test_a_step_may_take_as_long_as_one_did() -> None:
     """Half as long again as the longest, up to half an hour: a second compilation is not stuck."""
     here = Status("idle", host="node9", heartbeat=100.0, longest_s=125.0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pytest
+
+    from dynprof.journal.status import Status
     from tests.fake_job import Job
 
 
@@ -59,6 +62,29 @@ def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
     assert about_standing(job) == []
     pass_seconds(job, 1)
     assert len(about_standing(job)) == 1
+
+
+def test_a_process_that_ends_stands_still_nowhere(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for what is being sent; the status says so, and the log tells of no long step."""
+    begin(job)
+    pass_seconds(job, 31)
+    seen: list[Status] = []
+
+    def wait(_: float) -> bool:
+        pass_seconds(job, 60)
+        seen.append(job.session.status())
+        return True
+
+    monkeypatch.setattr(job.session._deliveries, "wait", wait)
+    about_standing(job)
+    job.session.end("the process ended")
+    assert about_standing(job) == []
+    assert seen[0].stands_in == ""
+    assert seen[0].ending == (
+        "the process ended; it waits up to 600 s for what is being saved and sent"
+    )
 
 
 def test_what_kept_all_threads_is_logged_afterwards(job: Job) -> None:

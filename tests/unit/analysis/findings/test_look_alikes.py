@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.findings.culprits import openers
 from dynprof.analysis.measures.code.user_code import function_of
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.phases import CHECKPOINT, phase_spans
 from tests.unit.analysis.findings.given_spans import HEALTHY, MS, STEP_MS, Span, found, measured
 from tests.unit.analysis.findings.planted import (
     BUSY,
@@ -420,6 +424,56 @@ def test_the_line_is_named_with_a_device_and_without(tmp_path: Path, name: str, 
         (name, "user_annotation", 41, 40),
     ]
     assert ", all at train.py:31 (update)." in found(measured(tmp_path, spans))[title].detail
+
+
+@pytest.mark.parametrize(
+    ("name", "torchs", "title"),
+    [
+        ("optimizer", "Optimizer.step#Adam.step", "The optimizer takes long"),
+        ("checkpoint", "save_checkpoint", "Checkpoints hold the step up"),
+    ],
+)
+def test_what_two_labels_mark_counts_once(
+    tmp_path: Path, name: str, torchs: str, title: str
+) -> None:
+    """The line takes as long as the finding says, where two labels mark one thing, nested."""
+    spans: list[Span] = [
+        ("train.py(31): update", "python_function", 40, 50),
+        (name, "user_annotation", 41, 40),
+        (torchs, "user_annotation", 42, 38),
+    ]
+    detail = found(measured(tmp_path, spans))[title].detail
+    assert "40 ms of a step" in detail
+    assert detail.endswith(", all at train.py:31 (update).")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lines_share_the_time_that_their_spans_cover(tmp_path: Path, seed: int) -> None:
+    """Each moment counts for the first of the spans that are open then, as one by one tells."""
+    draw = random.Random(seed)  # noqa: S311
+    labels = [(draw.randrange(90), draw.randrange(1, 60), thread)
+              for thread in (1, 2, 3) for _ in range(3)]  # fmt: skip
+    labels = [(begin, min(begin + lasts, 95), thread) for begin, lasts, thread in labels]
+    events = [
+        {"ph": "X", "pid": 1, "tid": thread, "cat": category, "name": name,
+         "ts": begin * MS, "dur": (end - begin) * MS}
+        for begin, end, thread, category, name in (
+            *((*label, "user_annotation", "checkpoint") for label in labels),
+            *((0, 99, thread, "python_function", f"t{thread}.py(1): f") for thread in (1, 2, 3)),
+        )
+    ]  # fmt: skip
+    one = measured(tmp_path, [], *events)
+    chosen = phase_spans(one.trace, CHECKPOINT)
+    plain: Counter[str] = Counter()
+    for moment in range(95):
+        is_open = [label for label in labels if label[0] <= moment < label[1]]
+        if is_open:
+            _, _, thread = min(is_open, key=lambda label: (label[0], -label[1]))
+            plain[f"t{thread}.py:1 (f)"] += 1
+    times = {who.place: who.time for who in openers(one, one.breakdown, chosen)}
+    assert {place: time for place, time in times.items() if time} == {
+        place: count * MS * 1000 / one.breakdown.count for place, count in plain.items()
+    }
 
 
 def test_what_a_step_would_save_is_said_once(tmp_path: Path) -> None:
