@@ -81,7 +81,7 @@ def _of_python(name: str, arguments: int) -> Any:
 
 
 def leave_calls_untraced() -> None:
-    """Take torch's function off the only thread of a forked child, where nobody ends it.
+    """Take torch's function off the only thread of a forked child.
 
     It would note every call for ever, in memory that grows, behind locks that others held.
     """

@@ -208,7 +208,7 @@ class ClosedWindow:
         return self._file
 
     def _save(self) -> Path:
-        """Write the trace into a folder that goes when nobody needs this object any more.
+        """Write the trace into a folder that goes with this object.
 
         Raises:
             BackendError: It could not be written whole.

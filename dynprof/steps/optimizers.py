@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 AWAY = 100
-"""So many steps of another optimizer without one of the chosen: the training goes on with that."""
+"""After this many steps of another optimizer without one of the chosen that one is chosen."""
 
 
 class OptimizerSteps:
