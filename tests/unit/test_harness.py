@@ -22,7 +22,6 @@ ALLOWED = {
     "npu/fetch.py": "is no test: make npu runs it",
     "storm/children.py": "forks for a job that is a process of the test",
     "storm/job.py": "is a job that forks, and a process of the test",
-    "unit/process/test_garbage_collector.py": "forks a child that looks at one flag and ends",
     "unit/process/test_thread_switching.py": "forks a child that looks at one number and ends",
 }
 OF_SUBPROCESS = {"run", "Popen", "call", "check_call", "check_output", "getoutput"}

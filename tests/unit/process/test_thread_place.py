@@ -10,7 +10,7 @@ from dynprof.process.thread_place import place_of
 def test_the_place_names_the_line_of_the_script_below_functions_of_libraries() -> None:
     """The functions of dynprof count as such; they wrap functions of torch."""
     place = place_of(threading.get_ident())
-    assert " (thread_place.py:" in place or " (one_at_a_time.py:" in place
+    assert " (thread_place.py:" in place
     assert f", called at {__file__}:" in place
     assert place.endswith(
         " in test_the_place_names_the_line_of_the_script_below_functions_of_libraries"
