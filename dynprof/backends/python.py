@@ -206,9 +206,9 @@ class PythonRecording:
 
 def _threads_left_out() -> tuple[str, ...]:
     """Name the threads whose calls VizTracer cannot record: up to Python 3.11, those before it."""
-    names = sorted(thread.name for thread in threads_of_others())
-    if sys.version_info >= (3, 12) or not names:
+    if sys.version_info >= (3, 12) or not (others := threads_of_others()):
         return ()
+    names = sorted(thread.name for thread in others)
     some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     text = f"threads that began before the window are left out before Python 3.12: {some}"
     return (text,)

@@ -17,9 +17,6 @@ _OF_THE_THREAD = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP",
 """What a thread brings about itself; blocked, it would end the process without faulthandler."""
 
 
-_here = threading.local()
-
-
 class _Thread(threading.Thread):
     """A thread of dynprof's own."""
 
@@ -38,7 +35,7 @@ def threads_of_others() -> list[threading.Thread]:
 
 def is_own_thread() -> bool:
     """Return whether the calling thread is one of dynprof's own, for which no script waits."""
-    return getattr(_here, "is_own", False)
+    return isinstance(threading.current_thread(), _Thread)
 
 
 def own_thread(run: Callable[..., object], name: str, *args: object) -> threading.Thread:
@@ -50,7 +47,6 @@ def own_thread(run: Callable[..., object], name: str, *args: object) -> threadin
 
 
 def _run_apart(run: Callable[..., object], *args: object) -> None:
-    _here.is_own = True
     if hasattr(signal, "pthread_sigmask"):
         kept = {getattr(signal, name, None) for name in _OF_THE_THREAD}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - kept)

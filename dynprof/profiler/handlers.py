@@ -186,9 +186,12 @@ def _why_unusable(folder: Path) -> str:
         make_dir(folder)
     except OSError as error:
         return describe(error)
-    return (
-        "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written by this user"
-    )
+    return _why_not_written(folder)
+
+
+def _why_not_written(folder: Path) -> str:
+    can_write = os.access(folder, os.W_OK | os.X_OK)
+    return "" if can_write else f"{folder} cannot be written by this user"
 
 
 def worker_here() -> str:
@@ -229,8 +232,8 @@ def prepare_folder(folder: Path) -> Path:
     except OSError as error:
         raise CaptureError(f"the trace cannot be saved: {describe(error)}") from error
     for made in (place, info):
-        if not os.access(made, os.W_OK | os.X_OK):
-            raise CaptureError(f"the trace cannot be saved: {made} cannot be written by this user")
+        if why := _why_not_written(made):
+            raise CaptureError(f"the trace cannot be saved: {why}")
     return place
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from dynprof.profiler.closed_window import ClosedWindow
     from dynprof.requests.plan import Script
 
+MAX_CHARS = 1024
+"""Of a trace's id, as with the vendor."""
+
 
 class _KinetoProfile(Exports):
     """Records from :meth:`start` to :meth:`stop`, or within ``with``.
@@ -291,7 +294,3 @@ class _TraceIds:
     def newest(self) -> str:
         """Return the id of the newest trace."""
         return self._newest
-
-
-MAX_CHARS = 1024
-"""Of a trace's id, as with the vendor."""
