@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import CodeType, TracebackType
 
 _TAKES_ANY_NUMBER = 0x04
 """A flag of code, as in :mod:`inspect`, which takes as long to import as all the rest."""
@@ -35,26 +34,18 @@ def ended_by_interrupt() -> Iterator[None]:
 def came_from_a_signal(error: BaseException) -> bool:
     """Return whether a signal handler raised it, which Python runs between any two lines.
 
-    One is known by being installed, or by the number and the frame that it was called with: it need
-    not be installed any more, and may have let go of what it was given.
+    A handler is known by being installed, or by its arguments, a number and a frame: it may have
+    restored the default before it raised, or deleted arguments that it does not use.
     """
-    installed = {code for number in signal.valid_signals() if (code := _code_of(number))}
-    frames = itertools.islice(_frames(error.__traceback__), 1, None)
-    return any(frame.f_code in installed or _was_given_a_frame(frame) for frame in frames)
-
-
-def _frames(tail: TracebackType | None) -> Iterator[FrameType]:
+    installed = {
+        getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()
+    }
+    tail = error.__traceback__ and error.__traceback__.tb_next  # the first is the caller's
     while tail:
-        yield tail.tb_frame
+        if tail.tb_frame.f_code in installed or _was_given_a_frame(tail.tb_frame):
+            return True
         tail = tail.tb_next
-
-
-def _code_of(number: signal.Signals) -> CodeType | None:
-    handler = signal.getsignal(number)
-    for found in (handler, getattr(handler, "__func__", None), getattr(handler, "func", None)):
-        if code := getattr(found, "__code__", None):
-            return code  # type: ignore[no-any-return]
-    return None
+    return False
 
 
 def _was_given_a_frame(frame: FrameType) -> bool:
