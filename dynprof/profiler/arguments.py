@@ -8,6 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig
+from dynprof.process.warnings_to_script import warn_script
+from dynprof.profiler.enums import watched_here
 from dynprof.profiler.experimental_config import _ExperimentalConfig
 from dynprof.requests.plan import Script
 
@@ -24,6 +26,7 @@ def config_from(
     wrong: Callable[[str, str], None],
     *,
     activities: Iterable[Any] | None,
+    use_cuda: object = None,
     **settings: Any,
 ) -> tuple[ProfilerConfig, Any]:
     """Return the config, and ``experimental_config`` unless it cannot be used.
@@ -32,10 +35,12 @@ def config_from(
         experimental_config: Ours, torch's, or None.
         wrong: Takes what is wrong with an argument, and what is taken in its place.
         activities: What to watch; None for all.
+        use_cuda: Torch's, deprecated: whether CUDA is added to them or removed; None for neither.
         settings: The other arguments, as the config file names them.
     """
+    activities = _with_cuda(activities, use_cuda, wrong)
     if activities is not None:
-        settings["activities"] = names_of(activities)
+        settings["activities"] = _names_of(activities)
     if isinstance(experimental_config, _ExperimentalConfig):
         settings["experimental_config"] = experimental_config.settings
     elif experimental_config is not None and not _is_torchs(experimental_config):
@@ -61,11 +66,26 @@ def _is_torchs(experimental_config: Any) -> bool:
     return type(experimental_config).__name__ == _ExperimentalConfig.__name__
 
 
-def names_of(activities: Any) -> Any:
+def _names_of(activities: Any) -> Any:
     """Return the names of some activities; what is no list of any stays, to be found wrong."""
     if isinstance(activities, str) or not isinstance(activities, Iterable):
         return activities
     return [_name(activity) for activity in activities]
+
+
+def _with_cuda(activities: Any, use_cuda: object, wrong: Callable[[str, str], None]) -> Any:
+    """Return the activities with CUDA, or without it; left out, they are all of this machine."""
+    if use_cuda is None:
+        return activities
+    if not isinstance(use_cuda, bool):
+        wrong(f"use_cuda={use_cuda!r:.80} is not True or False", "it is left out")
+        return activities
+    warn_script("use_cuda is deprecated; name CUDA among the activities, or leave it out")
+    named = watched_here() if activities is None else _names_of(activities)
+    if not named or not isinstance(named, list):
+        return activities
+    others = [name for name in named if name != "CUDA"]
+    return [*others, "CUDA"] if use_cuda else others
 
 
 def _name(activity: Any) -> Any:

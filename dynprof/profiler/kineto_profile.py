@@ -60,6 +60,7 @@ class _KinetoProfile(Exports):
 
     _in_place = "the script may ask for the results"
     _marks_steps = False
+    _use_cuda: object = None
 
     def __init__(
         self,
@@ -85,6 +86,7 @@ class _KinetoProfile(Exports):
             experimental_config,
             self._strictness.wrong,
             activities=activities,
+            use_cuda=self._use_cuda,
             record_shapes=record_shapes,
             profile_memory=profile_memory,
             with_stack=with_stack,

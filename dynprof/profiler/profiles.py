@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.arguments import names_of
-from dynprof.profiler.enums import watched_here
 from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
-from dynprof.profiler.strictness import Strictness, forgiving
+from dynprof.profiler.strictness import forgiving
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:
@@ -69,9 +67,9 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     ) -> None:
         if isinstance(on_trace_ready, TraceHandler) and on_trace_ready.async_mode:
             self._in_place = ""
-        self._marks_steps = callable(schedule)
+        self._marks_steps, self._use_cuda = callable(schedule), use_cuda
         super().__init__(
-            _with_cuda(activities, use_cuda, Strictness(type(self).__name__, raises=strict)),
+            activities,
             record_shapes,
             profile_memory,
             with_stack,
@@ -257,18 +255,3 @@ def _ends(before: ProfilerAction, action: ProfilerAction) -> bool:
     if before in RECORDING:
         return before is SAVE or action not in RECORDING
     return action is NONE
-
-
-def _with_cuda(activities: Any, use_cuda: object, strictness: Strictness) -> Any:
-    """Return the activities with CUDA, or without it; left out, they are all of this machine."""
-    if use_cuda is None:
-        return activities
-    if not isinstance(use_cuda, bool):
-        strictness.wrong(f"use_cuda={use_cuda!r:.80} is not True or False", "it is left out")
-        return activities
-    warn_script("use_cuda is deprecated; name CUDA among the activities, or leave it out")
-    named = watched_here() if activities is None else names_of(activities)
-    if not named or not isinstance(named, list):
-        return activities
-    others = [name for name in named if name != "CUDA"]
-    return [*others, "CUDA"] if use_cuda else others

@@ -24,7 +24,7 @@ class Strictness:
 
     def __init__(self, name: str, *, raises: bool) -> None:
         self._name, self._raises = name, raises
-        self._often = Wall(_First(self))
+        self._wall, self._often = Wall(self), Wall(_First(self))
 
     def wrong(self, what: str, taken: str) -> None:
         """Say that an argument is wrong, and what is taken in its place.
@@ -49,7 +49,7 @@ class Strictness:
         if self._raises:
             action()
             return False
-        return Wall(self).attempt(doing, action) is not None
+        return self._wall.attempt(doing, action) is not None
 
     def attempt_often(self, doing: str, action: Callable[[], object]) -> bool:
         """Do the same at each step: only the first failure is said, in one line.
