@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
-from dynprof.backends.base import discard
 from dynprof.backends.kineto_messages import keep_kineto_quiet
+from dynprof.clock import SystemClock
 from dynprof.errors import BackendError, ProfileError
 from dynprof.files.layout import Layout
 from dynprof.process.forked_child import forget_in_child
@@ -26,15 +24,14 @@ from dynprof.profiler.tidying import tidy
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
 from dynprof.wall import StderrNotes, Wall
-from dynprof.windows.open_window import OpenWindow
+from dynprof.windows.driver import UnendedWindows, WindowDriver
 from dynprof.windows.this_process import ThisProcess
 from dynprof.windows.window import Window
-from dynprof.windows.window_manifest import window_manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from dynprof.backends import Backend, Recording
+    from dynprof.backends import Backend
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
     from dynprof.files.output import PrivateFolder
@@ -73,7 +70,7 @@ class ScriptWindows:
         if not script.in_place:
             self._wait_until_known()
         self._windows = 0
-        self._current: OpenWindow | None = None
+        self._current: WindowDriver | None = None
         if self._plan.remarks:
             warn_script("; ".join(_in_script(remark) for remark in self._plan.remarks))
 
@@ -123,24 +120,12 @@ class ScriptWindows:
             raise BackendError(f"the profiler cannot start: {blocked_by}")
         self._process.learn_rank()
         self._windows += 1
+        wall_s = self._process.clock.wall_s()
+        request = Request(self._windows, self._plan, wall_s, "", self._plan.remarks)
         window = Window(0, None, step, action_at=action_at, marks_steps=self._marks_steps)
-        began_s = time.perf_counter()
-        current = OpenWindow(
-            window=window,
-            request=Request(self._windows, self._plan, time.time(), "", self._plan.remarks),
-            backend=backend,
-            thread=threading.current_thread(),
-            opened_s=began_s,
-            opened_step=step,
-            opened_wall_s=time.time(),
-            memory_mb=0.0,
-            step_before_ms=None,
-        )
-        _release_dead()
-        with self._dropping(current):
-            window.open(self._prepare, step)
-        window.resume(time.perf_counter())
-        current.open_ms = (time.perf_counter() - began_s) * 1e3
+        current = WindowDriver(self._process, _WALL, _UNENDED, request, window, step)
+        _discard_dead()
+        current.open(self._make_scratch)
         self._current, self.is_parents = current, False
         _open_now.add(self)
         call_at_forked_end(_end_all)
@@ -156,7 +141,7 @@ class ScriptWindows:
 
     def puts_off(self, again: Callable[[], object]) -> bool:
         """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
-        later = functools.partial(Wall(StderrNotes()).attempt, "stopping a profiler", again)
+        later = functools.partial(_WALL.attempt, "stopping a profiler", again)
         reason = GRAPH_CAPTURES.put_off(later) if self._current else None
         if reason:
             warn_script(f"the profiler stops when the capture has ended: {reason}")
@@ -184,10 +169,6 @@ class ScriptWindows:
             warn_script(f"step() has no effect, the step goes on until the next: {reason}")
         return bool(reason)
 
-    def _prepare(self) -> Recording:
-        backend = self._process.backend(self._plan.backend)
-        return backend.prepare(self._plan, self._process.rank, self._make_scratch)
-
     def _make_scratch(self) -> PrivateFolder:
         tidy(self._layout.root)
         return self._layout.make_scratch(self._layout.root)
@@ -199,38 +180,34 @@ class ScriptWindows:
             BackendError: The profiler failed; what it recorded is lost.
         """
         current = self.insist("stop")
-        began_s = time.perf_counter()
         self._current = None
         _open_now.discard(self)
-        with self._dropping(current):
-            recording = current.window.close()
+        try:
+            recording = current.close()
             if recording is None:
                 return None
-            current.note_end(recording)
-            close_ms = (time.perf_counter() - began_s) * 1e3
-            manifest = window_manifest(
-                current, self._process, reason="", close_ms=close_ms, closed_wall_s=time.time()
-            )
+            manifest = current.manifest()
             config = {**manifest.request.config, "metadata": metadata}
             request = manifest.request.model_copy(update={"config": config})
             manifest = manifest.model_copy(update={"request": request})
-            return ClosedWindow(recording, manifest, current.backend.trace_suffix)
+            closed = ClosedWindow(recording, manifest, current.backend.trace_suffix)
+            current.release()
+            return closed
+        finally:
+            current.discard()  # what failed; the closed window has what did not
 
     def end_step(self) -> None:
         """End a step."""
-        self.insist("step").window.end_step(time.perf_counter())
+        self.insist("step").end_step(self._process.clock.now_s())
 
     def begin_step(self, step: int) -> None:
         """Begin a step."""
-        window = self.insist("step").window
-        window.begin_step(step)
-        window.resume(time.perf_counter())
+        self.insist("step").begin_step(step)
 
     @property
     def is_dead(self) -> bool:
         """Whether a window is open on a thread that has ended: nobody can close it any more."""
-        current = self._current
-        return bool(current and current.window.bound_to_thread and not current.thread.is_alive())
+        return bool(self._current and self._current.has_lost_thread)
 
     @property
     def is_movable(self) -> bool:
@@ -238,41 +215,20 @@ class ScriptWindows:
         return bool(self._current and self._current.movable)
 
     def discard(self) -> None:
-        """Drop the open window, if there is one, and what it recorded; not in a graph capture."""
-        if GRAPH_CAPTURES.under_way():
-            return
+        """Drop the open window, if there is one, and what it recorded."""
         current, self._current = self._current, None
         _open_now.discard(self)
-        recording = current.window.release() if current else None
-        if current is None or recording is None:
-            return
-        if current.may_end(recording):
-            discard(recording)
-            return
-        recording.companions.discard()
-        if not current.thread.is_alive():
-            recording.abandon()
+        if current:
+            current.discard()
 
     def abandon(self) -> None:
         """Forget the window in a child that was just forked: it is its parent's."""
         current, self._current = self._current, None
         if current:
             self.is_parents = True
-            current.window.abandon()
+            current.abandon()
 
-    @contextlib.contextmanager
-    def _dropping(self, current: OpenWindow) -> Iterator[None]:
-        """Drop a window that fails, so that others can follow."""
-        done = False
-        try:
-            yield
-            done = True
-        finally:
-            recording = None if done else current.window.release()
-            if recording:
-                discard(recording)
-
-    def insist(self, call: str) -> OpenWindow:
+    def insist(self, call: str) -> WindowDriver:
         """Return the open window.
 
         Raises:
@@ -280,8 +236,7 @@ class ScriptWindows:
         """
         if self._current is None:
             raise ProfileError(f"{call}(): nothing is being recorded")
-        elsewhere = self._current.thread is not threading.current_thread()
-        if elsewhere and self._current.window.bound_to_thread:
+        if not self._current.movable:
             name = self._current.thread.name
             raise ProfileError(f"{call}(): only the thread that started the profiler may: {name}")
         return self._current
@@ -311,6 +266,8 @@ def _in_script(problem: Problem) -> str:
 
 AFTERWARDS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
+_WALL = Wall(StderrNotes())
+_UNENDED = UnendedWindows(SystemClock())
 _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more.
 
@@ -320,28 +277,28 @@ Gone through as a copy: other threads, and the end of an object anywhere, begin 
 def recorder_of_another_thread() -> str:
     """Return which backend records a thread alone that is not the calling one; empty for none."""
     open_now = [windows._current for windows in _open_now.copy()]
-    here = threading.current_thread()
-    found = [one for one in open_now if one and one.window.bound_to_thread]
-    return next((one.backend.name for one in found if one.thread is not here), "")
+    return next((one.backend.name for one in open_now if one and not one.movable), "")
 
 
-def _release_dead() -> None:
-    """Let go of windows whose threads have ended, before another one opens."""
+def _discard_dead() -> None:
+    """Discard windows whose threads have ended, before another one opens."""
+    _UNENDED.look()
     for windows in [windows for windows in _open_now.copy() if windows.is_dead]:
         warn_script("a profile was never stopped, and its thread has ended; it is lost")
         windows.discard()
 
 
 def _end_all() -> None:
-    """Save what is open at the end of the process, or let go of it: torch would crash over it."""
+    """Save what is open at the end of the process, or discard it: torch would crash over it."""
     if _open_now:
         GRAPH_CAPTURES.process_ends()
     for windows in _open_now.copy():
         if windows.end_at_exit and windows.is_movable:
-            Wall(StderrNotes()).attempt("ending a profile", windows.end_at_exit)
+            _WALL.attempt("ending a profile", windows.end_at_exit)
         if windows in _open_now:
             say("a profile was never stopped; it is lost")
             windows.discard()
+    _UNENDED.look()
     for action in AFTERWARDS:
         action()
 
@@ -350,6 +307,7 @@ def _abandon_all() -> None:
     for windows in _open_now.copy():
         windows.abandon()
     _open_now.clear()
+    _UNENDED.abandon()
 
 
 atexit.register(_end_all)

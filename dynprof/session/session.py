@@ -5,7 +5,7 @@ Three walks go through here, each one way:
 - a save: ``Watcher`` -> :meth:`Session.take` -> ``Agreements``, where ranks agree ->
   ``EditHandler`` -> ``Inbox``, or a refusal;
 - a step: ``step()`` sees that the inbox is due -> :meth:`Session._turn` -> ``Loop`` opens, moves or
-  closes a window -> ``Handover`` -> ``Exporter``;
+  closes a window, through its ``WindowDriver`` -> ``Exporter``;
 - a saved capture: ``Exporter`` -> ``SavedCaptures``, which counts its cost, begins its analysis and
   tells the ``Journal``.
 
@@ -275,8 +275,7 @@ class Session:
     def leave_child(self) -> None:
         """Stop recording in a child that was just forked, saying nothing: locks may be held."""
         self._steps.end()
-        if current := self._loop.open_window:
-            current.window.abandon()
+        self._loop.abandon()
 
     def stop(self, reason: str = "stopped by the script") -> None:
         """Close the open window early; from another thread, at the next step."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.loop import Loop
-    from dynprof.windows.open_window import OpenWindow
 
 CLOSE_WAIT_S = 3.0
 """How long it waits for the training thread's next step, if a window is open on it."""
@@ -87,7 +86,7 @@ class Shutdown:
         Also one of this thread's, while a graph is captured on another.
         """
         deadline_s = time.monotonic() + CLOSE_WAIT_S
-        while (current := self._loop.open_window) and not _closes_now(current):
+        while (current := self._loop.open_window) and current.blocked_by():
             if not current.thread.is_alive() or time.monotonic() > deadline_s:
                 return
             self._inbox.order_close(reason)
@@ -124,7 +123,3 @@ class Shutdown:
             self._journal.tell(manifest.request.number, "failed", text)
             self._journal.remember(last_error=text)
             say(f"{text}.")
-
-
-def _closes_now(window: OpenWindow) -> bool:
-    return window.movable and not window.window.blocked_by()

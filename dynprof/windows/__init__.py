@@ -1,7 +1,6 @@
 """The training thread's side: a window opens, moves from step to step, closes, or is given up.
 
 In come the inbox and the calls of ``step()``; out go recordings, handed to the exporter, and what
-each window cost the job. Reads no config file and writes no trace. Others use ``loop``, ``window``
-and ``schedule`` (the engine), ``open_window``, ``window_manifest``, ``cost_account`` and
-``this_process``.
+each window cost the job. Reads no config file and writes no trace. Others use ``loop``, ``driver``,
+``window`` and ``schedule`` (the engine), ``cost_account`` and ``this_process``.
 """

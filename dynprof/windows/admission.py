@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Request
+    from dynprof.windows.driver import UnendedWindows
     from dynprof.windows.this_process import ThisProcess
-    from dynprof.windows.unended_recordings import UnendedRecordings
 
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
@@ -33,11 +33,11 @@ class Admission:
         process: This process.
         inbox: The step that is running, and what is known of the disk.
         exporter: May be saving.
-        unended: Recordings that have not been ended yet.
+        unended: Discarded windows whose recording has not ended yet.
     """
 
     def __init__(
-        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, unended: UnendedRecordings
+        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, unended: UnendedWindows
     ) -> None:
         self._process, self._inbox = process, inbox
         self._exporter, self._unended = exporter, unended

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Load
 from dynprof.plural import about
 
 if TYPE_CHECKING:
-    from dynprof.windows.open_window import OpenWindow
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.driver import WindowDriver
 
 LOOK_EVERY_S, REST = 0.05, 5.0
 """The time between two looks at memory and events, or this many times what the last one took, if
@@ -26,9 +26,24 @@ _LIFTED = "; limits.max_memory_mb null lifts this limit"
 _FEWER = "; ask for fewer steps, or without stacks, shapes and memory"
 STAYS_AWAY_S = 60.0
 """For so long steps of other threads go by without one of the thread that a window is bound to."""
+UNUSUAL = 3
+"""A step is not believed to have more than this many times the events of the last window's steps:
+the number of calls is an estimate, the last trace's events were counted."""
 
 
-def why_stuck(current: OpenWindow, now_s: float) -> str:
+def look_at_load(current: WindowDriver, *, inside_step: bool = False) -> Load | None:
+    """Note what a window's recording holds, and return it; None where nothing is to be bounded."""
+    load = current.window.load(inside_step=inside_step)
+    if load and current.usual_events:
+        most = UNUSUAL * current.usual_events * (current.window.recorded + 1)
+        load = replace(load, events=min(load.events, most))
+    current.load = load or current.load
+    if load and not inside_step:
+        current.load_steps = current.window.recorded
+    return load
+
+
+def why_stuck(current: WindowDriver, now_s: float) -> str:
     """Return why the thread that alone may move a window will not; empty where it may yet.
 
     Args:
@@ -43,7 +58,7 @@ def why_stuck(current: OpenWindow, now_s: float) -> str:
     return ""
 
 
-def why_forgotten(current: OpenWindow, now_s: float) -> str:
+def why_forgotten(current: WindowDriver, now_s: float) -> str:
     """Return why a window that any thread may close shall not wait for a step; empty where it may.
 
     Nobody may ever end one again, as no request comes. A step of a training that takes long is left
@@ -63,13 +78,12 @@ def why_forgotten(current: OpenWindow, now_s: float) -> str:
     return f"{text}, and no step has ended for {still_s:.0f} s"
 
 
-def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
+def why_early(current: WindowDriver, now_s: float) -> str:
     """Return which limit of its config an open window has passed at a step's end; empty where none.
 
     Args:
         current: The window.
         now_s: Monotonic time.
-        process: Which knows its memory.
     """
     limits = current.request.config.limits
     seconds = now_s - current.opened_s
@@ -80,30 +94,30 @@ def why_early(current: OpenWindow, now_s: float, process: ThisProcess) -> str:
         return ""
     began_s = time.thread_time()
     try:
-        return _why_memory(current, process) or _why_load(current, process)
+        return _why_memory(current) or _why_load(current)
     finally:
         current.due_s = now_s + min(LOOK_EVERY_S, REST * (time.thread_time() - began_s))
 
 
-def _why_memory(current: OpenWindow, process: ThisProcess) -> str:
+def _why_memory(current: WindowDriver) -> str:
     """Say that the process has grown too much; empty where it has not."""
     most_mb = current.request.config.limits.max_memory_mb
-    if most_mb is None or (grown_mb := process.memory_mb() - current.memory_mb) <= most_mb:
+    if most_mb is None or (grown_mb := current.process.memory_mb() - current.memory_mb) <= most_mb:
         return ""
     return f"the process grew by {grown_mb:.0f} MB, limits.max_memory_mb is {most_mb:g}"
 
 
-def _why_load(current: OpenWindow, process: ThisProcess) -> str:
+def _why_load(current: WindowDriver) -> str:
     """Say which limit the window will have passed at the next look; empty where none."""
-    before, load = current.load, current.look_at_load()
+    before, load = current.load, look_at_load(current)
     if not load:
         return ""
     # Memory two looks ahead: what the first step is told to have may be half of what it has.
     ahead = Load(2 * load.events - before.events, 3 * load.saving_mb - 2 * before.saving_mb)
-    return _why_too_much(current, load, ahead, process)
+    return _why_too_much(current, load, ahead)
 
 
-def why_too_much_inside(current: OpenWindow, process: ThisProcess) -> str:
+def why_too_much_inside(current: WindowDriver) -> str:
     """Return why a window shall not wait for the end of its step; empty where it may.
 
     Its calls are not counted before that: what it has allocated may be tensors. So memory that runs
@@ -111,31 +125,29 @@ def why_too_much_inside(current: OpenWindow, process: ThisProcess) -> str:
 
     Args:
         current: The window.
-        process: Which knows its memory.
     """
-    load = current.look_at_load(inside_step=True)
+    load = look_at_load(current, inside_step=True)
     if not load:
         return ""
     if current.request.config.limits.max_memory_mb is not None and current.free_mb:
-        free_mb = process.free_mb()
+        free_mb = current.process.free_mb()
         if free_mb < SHORT * current.free_mb:
             text = f"{free_mb:,.0f} MB of memory are left of {current.free_mb:,.0f}"
             return f"{text} that were free as the window opened{_LIFTED}"
     halved = Load(load.events // 2, load.saving_mb)
-    return _why_too_much(current, load, halved, process)
+    return _why_too_much(current, load, halved)
 
 
-def why_too_late(current: OpenWindow, process: ThisProcess) -> str:
+def why_too_late(current: WindowDriver) -> str:
     """Return why what an open window holds cannot be saved; empty where it can, most likely.
 
     Args:
         current: The window, about to be closed.
-        process: Which knows its memory.
     """
     load = current.load
     if current.request.config.limits.max_memory_mb is None or not load.saving_mb:
         return ""
-    free_mb = process.free_mb()
+    free_mb = current.process.free_mb()
     if load.saving_mb <= MOST * free_mb:
         return ""
     text = f"to save its {about(load.events)} events would take about {load.saving_mb:,.0f} MB"
@@ -143,14 +155,13 @@ def why_too_late(current: OpenWindow, process: ThisProcess) -> str:
     return f"{text} of memory, and {free}; nothing is kept{_FEWER}"
 
 
-def _why_too_much(current: OpenWindow, load: Load, ahead: Load, process: ThisProcess) -> str:
+def _why_too_much(current: WindowDriver, load: Load, ahead: Load) -> str:
     """Say which limit is passed; empty where none.
 
     Args:
         current: The window.
         load: What it holds.
         ahead: What it will hold at the next look, so that the limit holds for what is kept.
-        process: Which knows its memory.
     """
     limits = current.request.config.limits
     if limits.max_events and ahead.events > limits.max_events:
@@ -158,7 +169,7 @@ def _why_too_much(current: OpenWindow, load: Load, ahead: Load, process: ThisPro
         return f"{text}, limits.max_events is {limits.max_events:,}"
     if limits.max_memory_mb is None or not ahead.saving_mb:
         return ""
-    free_mb = process.free_mb()
+    free_mb = current.process.free_mb()
     if ahead.saving_mb <= SHARE * free_mb:
         return ""
     text = f"to save the {about(load.events)} events so far takes about {load.saving_mb:,.0f} MB"

@@ -1,4 +1,4 @@
-"""What ``step()`` does when something is due: opens, moves and closes windows."""
+"""What ``step()`` does when something is due: it opens, steps and ends the operator's windows."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.captures.exporter import Export
+from dynprof.delivery.order import delivery_of
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
+from dynprof.files.layout import window_dir_name
+from dynprof.plural import counted
 from dynprof.windows.admission import Admission
-from dynprof.windows.handover import Handover
+from dynprof.windows.cost_account import Span
+from dynprof.windows.driver import UnendedWindows, WindowDriver
 from dynprof.windows.limits import (
+    look_at_load,
     why_early,
     why_forgotten,
     why_stuck,
@@ -17,26 +23,33 @@ from dynprof.windows.limits import (
     why_too_much_inside,
 )
 from dynprof.windows.noted_steps import NotedSteps
-from dynprof.windows.open_window import OpenWindow
 from dynprof.windows.thread_turns import Turns
-from dynprof.windows.unended_recordings import UnendedRecordings
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
+    from dynprof.backends import Recording
     from dynprof.captures.exporter import Exporter
+    from dynprof.captures.manifest import Manifest
+    from dynprof.delivery.order import Delivery
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Request
     from dynprof.wall import Wall
     from dynprof.windows.cost_account import CostAccount
-    from dynprof.windows.handover import OnSaved
     from dynprof.windows.this_process import ThisProcess
+
+    OnSaved = Callable[[Span, Delivery, str, Path, Manifest], None]
 
 TOLD_AFTER = 3
 """Steps after which it is told what a window will cost: the first alone may mislead."""
 _RIVAL = "the script started a profiler of its own"
+_ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
+_ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
+_BINDING = ("profile_memory", "memory_snapshot")
+"""Settings with which only the thread that opened a window is recorded."""
 
 
 class Loop:
@@ -49,7 +62,8 @@ class Loop:
         journal: The log.
         wall: Keeps failures from the training loop.
         costs: The step times of the job.
-        on_saved: Called by the exporter, as :class:`Handover` says.
+        on_saved: Called by the exporter with the time that the window was open, how its capture
+            gets to its place, why it was closed early, the path of its manifest and the manifest.
 
     Attributes:
         admission: Decides whether a request may open.
@@ -69,13 +83,14 @@ class Loop:
         self._process, self._clock = process, process.clock
         self._inbox, self._exporter, self._said = inbox, exporter, ""
         self._journal, self._wall, self._costs = journal, wall, costs
-        self._open: OpenWindow | None = None
+        self._on_saved = on_saved
+        self._open: WindowDriver | None = None
         self._claimed: Request | None = None  # which is being opened
-        self._unended = UnendedRecordings(wall, self._clock)
+        self._export: Export | None = None  # of the open window, once it has ended
+        self._unended = UnendedWindows(self._clock)
         self._noted: NotedSteps | None = None
         self.turns = Turns(first=self._begin, last=self._settle)
         self.admission = Admission(process, inbox, exporter, self._unended)
-        self._handover = Handover(process, inbox, exporter, on_saved)
 
     @property
     def busy(self) -> bool:
@@ -88,7 +103,7 @@ class Loop:
         return self.busy or self._exporter.busy
 
     @property
-    def open_window(self) -> OpenWindow | None:
+    def open_window(self) -> WindowDriver | None:
         """The open window, to look at."""
         return self._open
 
@@ -122,22 +137,25 @@ class Loop:
         if self._open and self._why_inside(self._open):
             self._close_where(self._why_inside)  # a step may have ended meanwhile
 
-    def _why_inside(self, current: OpenWindow) -> str:
+    def _why_inside(self, current: WindowDriver) -> str:
         forgotten = why_forgotten(current, self._clock.now_s())
-        return forgotten or why_too_much_inside(current, self._process)
+        return forgotten or why_too_much_inside(current)
 
-    def _close_where(self, why: Callable[[OpenWindow], str], *, may_lose: bool = False) -> None:
+    def _close_where(self, why: Callable[[WindowDriver], str], *, may_lose: bool = False) -> None:
         """Close the window where there is a reason, at the end of its step if need be."""
         with self.turns.take() as mine:  # not where a signal handler asks, in the midst of a turn
             current = self._open
             if not current or not (reason := why(current)):
                 return
             if mine and may_lose and not current.movable:
-                self._discard(LostWindowError(current.why_lost(reason)))
-            elif not mine or not current.movable or current.window.blocked_by():
+                self._discard(LostWindowError(_why_lost(current, reason)))
+            elif not mine or current.blocked_by():
                 self._inbox.order_close(reason)
             else:
-                current.note_cut()
+                if current.window.state == "recording":
+                    current.remark(
+                        f"the trace ends inside step {current.step}, which is not counted"
+                    )
                 close = functools.partial(self._close, current, reason, inside_step=True)
                 self._wall.attempt_or("closing", close, self._discard)
 
@@ -145,9 +163,15 @@ class Loop:
         """Discard the open window, which could not be closed before the process ended."""
         with self.turns.take() as mine:
             if mine and self._open:
-                blocked_by = self._open.window.blocked_by()
+                blocked_by = self._open.blocked_by()
                 text = f"{reason}, but {blocked_by}" if blocked_by else reason
                 self._discard(LostWindowError(text))
+
+    def abandon(self) -> None:
+        """Leave the windows to the parent, in a child that was just forked."""
+        if self._open:
+            self._open.abandon()
+        self._unended.abandon()
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
@@ -171,7 +195,7 @@ class Loop:
         if self._unended:
             self._inbox.knock()
 
-    def _turn(self, met: OpenWindow | None) -> None:
+    def _turn(self, met: WindowDriver | None) -> None:
         """Take a turn, with the window that was open when the step ended.
 
         One that was opened while this thread waited for its turn has nothing of that step.
@@ -183,44 +207,45 @@ class Loop:
         if self._open and self._open.movable:
             window = self._open.window
             if not window.recorded:
-                self._open.look_at_load()
+                look_at_load(self._open)
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
-                self._noted = NotedSteps(self._open, self._inbox, self._clock)
+                self._noted = NotedSteps(self._open, self._inbox)
                 self._inbox.on_due = self._noted.note
 
-    def _end_step(self, current: OpenWindow) -> None:
+    def _end_step(self, current: WindowDriver) -> None:
         """End a step of the window; whichever thread calls ``step()``, each call ends one."""
         now_s = self._clock.now_s()
         current.step += 1
-        current.note_thread()
+        if current.thread is not threading.current_thread():
+            current.remark(_ONE_THREAD if current.window.bound_to_thread else _ALL_THREADS)
         if not current.movable:
             self._end_step_elsewhere(current, now_s)
             return
         current.moved_s = now_s
-        if blocked_by := current.window.blocked_by():
+        if blocked_by := current.blocked_by():
             self._say_once(f"this step is joined with the next: {blocked_by}")
             current.remark(f"step {current.step} is part of the one before: {blocked_by}")
             return
-        finished = current.window.end_step(now_s)
+        finished = current.end_step(now_s)
         reason = "" if finished else self._order_or_limit(current, now_s)
         if finished or reason:
             self._close(current, reason)
         else:
             if self._expect_cost(current):
                 self._tell_cost(current, f"recording {current.window.asked}")
-            current.window.begin_step(current.step)
+            current.begin_step(current.step)
 
-    def _end_step_elsewhere(self, current: OpenWindow, now_s: float) -> None:
+    def _end_step_elsewhere(self, current: WindowDriver, now_s: float) -> None:
         """A step ends on a thread that cannot close the window: wait for its own, or discard it."""
         reason = why_stuck(current, now_s) or self._order_or_limit(current, now_s)
         if reason:
-            self._discard(LostWindowError(current.why_lost(reason)))
+            self._discard(LostWindowError(_why_lost(current, reason)))
         else:
             self._say_once("steps of other threads are left out: the window is of one thread alone")
 
-    def _order_or_limit(self, current: OpenWindow, now_s: float) -> str:
-        return self._inbox.order or why_early(current, now_s, self._process)
+    def _order_or_limit(self, current: WindowDriver, now_s: float) -> str:
+        return self._inbox.order or why_early(current, now_s)
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting
@@ -239,33 +264,22 @@ class Loop:
         self._claimed = None
 
     def _open_window(self, request: Request) -> None:
-        backend = self._process.backend(request.plan.backend)
-        began_s, step, warmup = self._clock.now_s(), self._inbox.step, request.config.warmup
-        self._said = ""
-        current = OpenWindow(
-            window=Window(warmup, request.config.active, step + warmup),
-            request=request,
-            backend=backend,
-            thread=threading.current_thread(),
-            opened_s=began_s,
-            opened_step=step,
-            opened_wall_s=self._clock.wall_s(),
-            memory_mb=self._process.memory_mb(),
-            free_mb=self._process.free_mb(),
-            step_before_ms=self._costs.window_opens(),
-            steps_from=self._inbox.steps_from,
-        )
+        step, warmup = self._inbox.step, request.config.warmup
+        window = Window(warmup, request.config.active, step + warmup)
+        current = WindowDriver(self._process, self._wall, self._unended, request, window, step)
+        current.memory_mb, current.free_mb = self._process.memory_mb(), self._process.free_mb()
+        current.step_before_ms = self._costs.window_opens()
+        current.steps_from = self._inbox.steps_from
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")
+        self._said, self._export = "", None
         self._open = current
         try:
-            current.window.open(self._process.preparing(request), step, self.give_way)
+            current.open(functools.partial(self._process.make_scratch, request), self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._unended.discard(current)
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
-        current.open_ms = (self._clock.now_s() - began_s) * 1e3
         foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
         news = [text for text in fallbacks if text not in foretold]
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
@@ -275,13 +289,13 @@ class Loop:
         if fallbacks != foretold:
             self._journal.remember(remarks=(*fallbacks, *map(str, request.remarks)))
 
-    def _tell_cost(self, current: OpenWindow, text: str, news: Sequence[str] = ()) -> None:
+    def _tell_cost(self, current: WindowDriver, text: str, news: Sequence[str] = ()) -> None:
         """Tell that a window is open, what it is expected to cost, and what else is new."""
         expected = current.expected or ""
         text = "\n".join([f"{text}; {expected}" if expected else text, *news])
         self._journal.tell(current.request.number, "open", text, expected=expected)
 
-    def _expect_cost(self, current: OpenWindow, *, after: int = TOLD_AFTER) -> bool:
+    def _expect_cost(self, current: WindowDriver, *, after: int = TOLD_AFTER) -> bool:
         """Note what it will cost to save, once its first steps tell; return if that is news."""
         if current.expected is not None or current.load_steps < after:
             return False
@@ -290,26 +304,22 @@ class Loop:
         current.expected = self._costs.expected.by_steps(current.request, each, step_s)
         return bool(current.expected)
 
-    def _close(self, current: OpenWindow, reason: str, *, inside_step: bool = False) -> None:
+    def _close(self, current: WindowDriver, reason: str, *, inside_step: bool = False) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
-        current.look_at_load(inside_step=inside_step)
-        if late := why_too_late(current, self._process):
+        look_at_load(current, inside_step=inside_step)
+        if late := why_too_late(current):
             self._discard(LostWindowError(late))
             return
         self._expect_cost(current, after=1)
-        began_s = self._clock.now_s()
-        recording = current.window.close()
-        close_ms = (self._clock.now_s() - began_s) * 1e3
-        current.note_end(recording)
-        text = current.how_closed(close_ms, reason)
+        recording = current.close()
         self._journal.tell(
             current.request.number,
             "saving",
-            text,
+            _how_closed(current, reason),
             loud=bool(reason),
             expected=current.expected or "",
         )
-        self._handover.submit(current, recording, reason=reason, close_ms=close_ms)
+        self._submit(current, recording, reason)
         self._open = None
         self.admission.note_success(current.backend.name)
 
@@ -322,21 +332,68 @@ class Loop:
             return
         current, self._open = self._open, None
         self._note_no_more()
-        if self._handover.complete(current):
+        if self._export:  # the failure came after the window had ended
+            self._hand_over(current, self._export)
             return
-        self._unended.discard(current)
+        current.discard()
         reason = describe(error)
         if not isinstance(error, LostWindowError):
             self.admission.note_failure(current.backend.name)
             reason = f"the {current.backend.name} backend failed: {reason}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         if self._wall.attempt(
-            "leaving a manifest",
-            lambda: self._handover.submit(current, None, reason=reason, close_ms=0.0),
-        ):  # nobody else will say what became of it
+            "leaving a manifest", lambda: self._submit(current, None, reason)
+        ):  # nothing else says what became of it
             self._journal.tell(current.request.number, "failed", reason)
+
+    def _submit(self, current: WindowDriver, recording: Recording | None, reason: str) -> None:
+        """Have the exporter save a window that has ended, also one that kept nothing.
+
+        Args:
+            current: The window.
+            recording: What it recorded; None where that is lost.
+            reason: Why it is not complete; empty where it is.
+        """
+        layout, request, window = self._process.layout, current.request, current.window
+        manifest = current.manifest(reason)
+        delivery = delivery_of(request.config, layout, self._process.rank)
+        span = Span(current.opened_s, current.opened_step, self._clock.now_s(), self._inbox.step)
+        parent = delivery.destination.workshop
+        self._export = Export(
+            recording=recording,
+            manifest=manifest,
+            folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
+            trace_name=layout.trace_name(current.ended_wall_s, current.backend.trace_suffix),
+            layout=layout,
+            least_free_mb=request.config.limits.min_free_disk_mb,
+            on_end=functools.partial(self._on_saved, span, delivery, reason),
+            wait_s=delivery.wait_s if delivery.destination.is_direct else None,
+        )
+        self._hand_over(current, self._export)
+
+    def _hand_over(self, current: WindowDriver, export: Export) -> None:
+        """Give an export to the exporter; again where that was interrupted."""
+        self._exporter.submit(export)
+        if export.recording:
+            current.release()
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
             self._said = text
             self._journal.info(text)
+
+
+def _why_lost(current: WindowDriver, reason: str) -> str:
+    """Say why a thread that may not end a window discards it, and what binds it to another."""
+    text = f"{reason}; only the thread that opened the window could have kept it"
+    asked = [name for name in _BINDING if getattr(current.request.config, name)]
+    return f"{text}; without {' and '.join(asked)} all are recorded" if asked else text
+
+
+def _how_closed(current: WindowDriver, reason: str) -> str:
+    """Say how a window was closed, for the log; a ``reason`` is why it is not complete."""
+    window = current.window
+    text = f"closed at step {current.step} in {current.close_ms:.2f} ms ({current.closing}), "
+    text += f"{window.recorded:,} of {counted(window.active or 0, 'step')}"
+    text += f" ({window.kept})" if reason and window.recorded else ""
+    return text + (f"; early: {reason}" if reason else "")

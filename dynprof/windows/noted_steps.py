@@ -8,9 +8,8 @@ from time import time_ns
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dynprof.clock import Clock
     from dynprof.requests.inbox import Inbox
-    from dynprof.windows.open_window import OpenWindow
+    from dynprof.windows.driver import WindowDriver
 
 TURN_EVERY_S = 0.25
 """So often a turn comes all the same, which looks at the window's limits."""
@@ -39,17 +38,16 @@ class NotedSteps:
         current: The window, which has a turn now.
         inbox: Has the number of the step that is running; the window has its own, where the script
             has set another meanwhile.
-        clock: Of this process.
     """
 
-    def __init__(self, current: OpenWindow, inbox: Inbox, clock: Clock) -> None:
+    def __init__(self, current: WindowDriver, inbox: Inbox) -> None:
         done, asked = current.window.progress
         step = inbox.step  # once: another thread may be ending one
         self._current, self._inbox = current, inbox
-        self._now_s = clock.now_s
+        self._now_s = current.process.clock.now_s
         self._behind = step - current.step
         self._next, self._last = step + 1, step + asked - done
-        self._until_s = clock.now_s() + TURN_EVERY_S
+        self._until_s = self._now_s() + TURN_EVERY_S
         self._steps: deque[tuple[int, float, int]] = deque()
         self._counted = False
         self._token = _HERE.noting = object()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -17,9 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.backends import Backend, Recording
+    from dynprof.backends import Backend
     from dynprof.clock import Clock
     from dynprof.files.layout import Layout
+    from dynprof.files.output import PrivateFolder
     from dynprof.process.rank import Rank
     from dynprof.requests.capabilities import Capabilities
     from dynprof.requests.edits import Reading
@@ -69,12 +69,11 @@ class ThisProcess:
         path, follows = file or self.layout.config, self.layout.follow_symlinks
         return read(path, follow_symlinks=follows, is_watched=file is None)
 
-    def preparing(self, request: Request) -> Callable[[], Recording]:
-        """Return what prepares the recording that a request asks for."""
-        config, backend = request.config, self.backend(request.plan.backend)
+    def make_scratch(self, request: Request) -> PrivateFolder:
+        """Make the folder that a profiler may write in while it records for a request."""
+        config = request.config
         place = destination(self.layout, config.prof_dir, config.storage.scratch_dir).workshop
-        scratch = functools.partial(self.layout.make_scratch, place)
-        return functools.partial(backend.prepare, request.plan, self.rank, scratch)
+        return self.layout.make_scratch(place)
 
     def backend(self, name: str) -> Backend:
         """Return the profiler of that name.

@@ -32,6 +32,7 @@ class Window:
         numbers: The job's numbers of the steps that began while recording.
         recorded: Whole steps recorded so far.
         durations_s: Duration of each, in seconds, without dynprof's own time between them.
+        recording: What it drives; None before it is open, and once another owner has it.
     """
 
     warmup: int
@@ -42,9 +43,9 @@ class Window:
     numbers: list[int] = field(default_factory=list)
     recorded: int = 0
     durations_s: list[float] = field(default_factory=list)
+    recording: Recording | None = None
     _done: int = 0
     _action: ProfilerAction = ProfilerAction.NONE
-    _recording: Recording | None = None
     _step_began_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -88,25 +89,25 @@ class Window:
     @property
     def results(self) -> Any:
         """The profiler's own object, for those that know it; None where it has none."""
-        return self._recording.results if self._recording else None
+        return self.recording.results if self.recording else None
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
         """Slower or lesser ways in which it is recorded."""
-        return self._recording.fallbacks if self._recording else ()
+        return self.recording.fallbacks if self.recording else ()
 
     @property
     def bound_to_thread(self) -> bool:
         """Whether only the thread that opened it may close it."""
-        return self._recording is not None and self._recording.bound_to_thread
+        return self.recording is not None and self.recording.bound_to_thread
 
     def blocked_by(self) -> str | None:
         """Return why it can be neither moved nor closed at this very moment; None where it can."""
-        return self._recording.blocked_by() if self._recording else None
+        return self.recording.blocked_by() if self.recording else None
 
     def load(self, *, inside_step: bool) -> Load | None:
         """Return what is recorded so far; None before that begins, and where it is not told."""
-        recording = self._recording if self._action in RECORDING else None
+        recording = self.recording if self._action in RECORDING else None
         return recording.load(inside_step=inside_step) if recording else None
 
     def open(
@@ -122,9 +123,9 @@ class Window:
             step: The job's number of the step that begins.
             give_way: Is called where another profiler is about to begin.
         """
-        self._recording = prepare()
+        self.recording = prepare()
         if give_way:
-            self._recording.when_rivalled(give_way)
+            self.recording.when_rivalled(give_way)
         self.begin_step(step)
 
     def end_step(self, now_s: float) -> bool:
@@ -137,19 +138,19 @@ class Window:
 
     def begin_step(self, step: int) -> None:
         """Begin the step that the job calls ``step``; the first to keep starts the recording."""
-        if self._recording is None:
+        if self.recording is None:
             raise RuntimeError("the window is not open")
         before, self._action = self._action, self._action_at(self._done)
         if self._action in RECORDING:
             if before not in RECORDING:
-                self._begin_recording(self._recording)
+                self._begin_recording(self.recording)
             self.numbers.append(step)
-            self._recording.begin_step(step if self.marks_steps else None)
+            self.recording.begin_step(step if self.marks_steps else None)
 
     @property
     def takes_steps_later(self) -> bool:
         """Whether :meth:`count_noted` can begin the steps that follow, but for the last."""
-        recording = self._recording
+        recording = self.recording
         return bool(recording and recording.note_step and self._action in RECORDING)
 
     def count_noted(self, step: int, now_s: float, at_ns: int) -> None:
@@ -163,8 +164,8 @@ class Window:
         self.end_step(now_s)
         self._action = self._action_at(self._done)
         self.numbers.append(step)
-        if self._recording and self._recording.note_step:
-            self._recording.note_step(step if self.marks_steps else None, at_ns)
+        if self.recording and self.recording.note_step:
+            self.recording.note_step(step if self.marks_steps else None, at_ns)
         self.resume(now_s)
 
     def _begin_recording(self, recording: Recording) -> None:
@@ -178,11 +179,8 @@ class Window:
         self._step_began_s = now_s
 
     def close(self) -> Recording | None:
-        """Stop; return the recording, or None where no step was begun that could be kept.
-
-        It stays this window's until :meth:`release`.
-        """
-        recording = self._recording
+        """Stop; return the recording, or None where no step was begun that could be kept."""
+        recording = self.recording
         if recording is None:
             return None
         if self._action in RECORDING:
@@ -190,16 +188,5 @@ class Window:
             recording.companions.stop()
             return recording
         discard(recording)
-        self._recording = None
+        self.recording = None
         return None
-
-    def release(self) -> Recording | None:
-        """Return the recording, untouched; who has it now saves, discards or abandons it."""
-        recording, self._recording = self._recording, None
-        return recording
-
-    def abandon(self) -> None:
-        """Leave the recording to the parent, in a child that was just forked."""
-        if self._recording:
-            self._recording.abandon()
-            self._recording.companions.abandon()

@@ -192,8 +192,8 @@ def test_a_window_whose_thread_stays_away(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-        from dynprof.windows import unended_recordings
-        unended_recordings.WAIT_S = 0.2
+        from dynprof.windows import driver
+        driver.WAIT_S = 0.2
         opened, again, over = threading.Event(), threading.Event(), threading.Event()
         def away():
             window(active=1000, profile_memory=True)

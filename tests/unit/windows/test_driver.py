@@ -1,0 +1,108 @@
+"""The driver of a window, in each of its endings."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.config import ProfilerConfig
+from dynprof.files.layout import Layout
+from dynprof.process.rank import Rank
+from dynprof.requests.plan import Plan
+from dynprof.requests.request import Request
+from dynprof.testing import FakeBackend, FakeClock
+from dynprof.wall import StderrNotes, Wall
+from dynprof.windows.driver import UnendedWindows, WindowDriver
+from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.files.output import PrivateFolder
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """Return the backend of the driver."""
+    return FakeBackend()
+
+
+@pytest.fixture
+def driver(backend: FakeBackend, tmp_path: Path) -> WindowDriver:
+    """Return a driver whose window is not open yet."""
+    process = ThisProcess(
+        Layout(tmp_path, 0, "host", 42), Rank(0, 1, "test"), (backend,), clock=FakeClock()
+    )
+    plan = Plan(ProfilerConfig(), "fake", ("CPU",), None, ())
+    request = Request(1, plan, 0.0, "", ())
+    unended = UnendedWindows(process.clock)
+    return WindowDriver(process, Wall(StderrNotes()), unended, request, Window(0, 9, 5), 5)
+
+
+def no_folder() -> PrivateFolder:
+    """Fail: nothing is written while recording."""
+    raise AssertionError
+
+
+def elsewhere(action: Callable[[], None]) -> None:
+    """Do something on another thread."""
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("call", ["prepare", "start", "begin_step"])
+def test_an_opening_that_fails_leaves_nothing_open(
+    backend: FakeBackend, driver: WindowDriver, call: str
+) -> None:
+    """An opening that fails raises what failed, and no recording runs."""
+    backend.fail_at = {call}
+    with pytest.raises(RuntimeError, match=call):
+        driver.open(no_folder)
+    assert backend.running == 0
+    assert not driver.unended
+
+
+def test_a_window_that_is_closed_is_discarded_until_it_is_released(
+    backend: FakeBackend, driver: WindowDriver
+) -> None:
+    """A discard ends a closed recording that nothing has taken over, and no other."""
+    driver.open(no_folder)
+    (recording,) = backend.recordings
+    assert driver.close() is recording
+    driver.discard()
+    driver.discard()
+    assert recording.calls[-2:] == ["close", "discard"]
+
+
+def test_a_discarded_window_ends_where_it_may(backend: FakeBackend, driver: WindowDriver) -> None:
+    """A recording that is bound to a thread ends there, once nothing blocks it."""
+    driver.open(no_folder)
+    (recording,) = backend.recordings
+    elsewhere(driver.discard)
+    assert recording.running
+    backend.in_the_way = "a CUDA graph is being captured"
+    driver.unended.look()
+    assert recording.running
+    backend.in_the_way = None
+    elsewhere(driver.unended.look)
+    assert recording.running
+    driver.unended.look()
+    assert recording.calls[-1] == "discard"
+    assert not driver.unended
+
+
+def test_a_discarded_window_of_a_thread_that_has_ended_is_abandoned(
+    backend: FakeBackend, driver: WindowDriver
+) -> None:
+    """Another thread abandons a recording whose own thread has ended."""
+    driver.thread = threading.Thread()  # it does not run
+    driver.open(no_folder)
+    driver.discard()
+    (recording,) = backend.recordings
+    assert recording.calls[-1] == "abandon"
+    assert not driver.unended
