@@ -67,7 +67,7 @@ class Handover:
         delivery = delivery_of(request.config, layout, self._process.rank)
         span = Span(current.opened_s, current.opened_step, clock.now_s(), self._inbox.step)
         parent = delivery.destination.workshop
-        current.export = Export(
+        export = Export(
             recording=recording,
             manifest=manifest,
             folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
@@ -77,12 +77,5 @@ class Handover:
             on_end=functools.partial(self._on_saved, span, delivery, reason),
             wait_s=delivery.wait_s if delivery.destination.is_direct else None,
         )
-        self.complete(current)
-
-    def complete(self, current: OpenWindow) -> bool:
-        """Go on where a signal handler may have raised amid that; False where nothing had begun."""
-        if current.export is None:
-            return False
-        self._exporter.submit(current.export)
+        self._exporter.submit(export)
         current.window.release()  # the exporter has it
-        return True

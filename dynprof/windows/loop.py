@@ -322,8 +322,6 @@ class Loop:
             return
         current, self._open = self._open, None
         self._note_no_more()
-        if self._handover.complete(current):
-            return
         self._unended.discard(current)
         reason = describe(error)
         if not isinstance(error, LostWindowError):

@@ -11,7 +11,6 @@ from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from dynprof.backends import Backend, Recording
-    from dynprof.captures.exporter import Export
     from dynprof.requests.request import Request
     from dynprof.windows.window import Window
 
@@ -47,7 +46,6 @@ class OpenWindow:
         closing: How the recording is closed.
         without: Activities of the plan that it does not watch.
         remarks: What was odd about its steps.
-        export: What the exporter has of it, once it is handed over.
         load: What it held at the last look.
         free_mb: How many MB (10^6 bytes) the process might still get before opening.
         load_steps: Of how many whole steps that was.
@@ -72,7 +70,6 @@ class OpenWindow:
     without: tuple[str, ...] = ()
     step: int = 0
     remarks: list[str] = field(default_factory=list)
-    export: Export | None = None
     load: Load = field(default_factory=Load)
     free_mb: float = 0.0
     load_steps: int = 0
