@@ -10,7 +10,7 @@ from dynprof.config import ProfilerConfig
 from dynprof.errors import SessionError
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.handlers import prepare_folder, save_now, worker_here
+from dynprof.profiler.saving import prepare_folder, save_now, worker_here
 from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
 from dynprof.windows.schedule import ProfilerAction

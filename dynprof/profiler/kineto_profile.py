@@ -10,11 +10,11 @@ from dynprof.errors import ProfileError
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import config_from, script_from
+from dynprof.profiler.autosave import Autosave
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.metadata import Metadata
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
 from dynprof.profiler.strictness import Strictness, forgiving
-from dynprof.profiler.unclaimed import Unclaimed
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _KinetoProfile(Exports):
         self._observer = self._usable_observer(execution_trace_observer)
         self._metadata = Metadata(self._strictness.wrong)
         self._recorded: ClosedWindow | None = None
-        self._unclaimed = Unclaimed(self)
+        self._autosave = Autosave(self)
         self._running = False
         script = script_from(
             experimental_config,
@@ -213,10 +213,10 @@ class _KinetoProfile(Exports):
 
     def _close(self) -> None:
         self._windows.end_at_exit = None  # it keeps this object, which may be thrown away now
-        self._unclaimed.let_go()
+        self._autosave.submit()
         self._recorded = self._windows.close(dict(self._metadata.values))
         if self._recorded and self._is_to_be_asked():
-            self._unclaimed.keep(self._recorded)
+            self._autosave.keep(self._recorded)
 
     def _is_to_be_asked(self) -> bool:
         """Whether nothing but the script's asking makes anything of what was recorded."""
@@ -235,9 +235,9 @@ class _KinetoProfile(Exports):
         if recorded is None:
             raise ProfileError("nothing was recorded yet")
         no_rescue = contextlib.nullcontext()
-        with no_rescue if recorded.is_exported else self._unclaimed.rescuing(recorded, call):
+        with no_rescue if recorded.is_exported else self._autosave.rescuing(recorded, call):
             yield recorded
-        self._unclaimed.claim()
+        self._autosave.cancel()
 
     def _usable_observer(self, observer: Any) -> Any:
         if observer is None or all(
