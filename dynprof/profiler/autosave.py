@@ -160,10 +160,10 @@ class _Autosaves:
             self.submit(kept)
         if self._queued or self._deferred:
             exporter().run("saving the last trace of a profile", self._save_deferred)
-        why, lost = wait_at_end(), len(self._queued) + len(self._deferred)
-        if why and lost:
+        wait_at_end()
+        if lost := len(self._queued) + len(self._deferred):
             traces = counted(lost, "trace of a profile", "traces of profiles")
-            say(f"saving was given up: {why}; lost too: {traces}")
+            say(f"saving was given up as the process ended; lost too: {traces}")
 
     def _save_next(self) -> None:
         """Save a window; one that would keep the training waiting at the end of the process."""

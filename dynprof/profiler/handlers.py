@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.process.process_end import call_at_end
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
@@ -17,6 +18,7 @@ from dynprof.profiler.saving import (
     save_now,
     usable_folder,
     usual_folder,
+    wait_at_end,
     worker_here,
 )
 
@@ -81,6 +83,7 @@ class TraceHandler:
         wanted, analyse = export.folder / export.trace_name, self._analyse
         export.on_end = lambda _, manifest: follow_up(wanted, manifest, analyse=analyse)
         exporter().submit(export)
+        call_at_end(wait_at_end)
 
     def _folder_of(self, recorded: ClosedWindow, base: Path) -> Path:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""

@@ -44,23 +44,19 @@ def exporter() -> Exporter:
     return _exporter
 
 
-def wait_at_end() -> str:
-    """Wait until everything is saved, as the process ends; return why it is not, or nothing.
-
-    Traces that are given up are named.
-    """
+def wait_at_end() -> None:
+    """Wait until everything is saved, as the process ends; name what is given up."""
     global _exporter
     limit_s = HANDLERS_WAIT_S if _exporter.busy else AUTOSAVE_WAIT_S
     why = f"it took more than {limit_s:g} s, and the process ended"
     try:
         if _exporter.wait(limit_s):
-            return ""
+            return
     except (KeyboardInterrupt, SystemExit):  # the user wants the process to end
         why = "the process was interrupted"
     given_up, _exporter = _exporter, _new_exporter()
     for export in given_up.abandon(why):
         say(_lost(export.folder / export.trace_name, export.manifest))
-    return why
 
 
 def follow_up(wanted: Path, manifest: Manifest, *, analyse: bool) -> None:

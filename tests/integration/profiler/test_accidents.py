@@ -397,6 +397,23 @@ def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:
     assert load_manifest(path).complete
 
 
+def test_an_exit_function_of_the_script_finds_the_traces_of_async_mode(tmp_path: Path) -> None:
+    """What a script registered with ``atexit`` before runs once the traces are saved."""
+    done = run(
+        """
+        import atexit, pathlib
+        atexit.register(lambda: print([p.name for p in pathlib.Path("log").glob("*.trace.json")]))
+        with profile(record_shapes=True, on_trace_ready=tensorboard_trace_handler(
+                "log", async_mode=True, analyse_flag=False)):
+            for _ in range(20_000):
+                torch.ones(4).add(1)
+        """,
+        tmp_path,
+    )
+    (path,) = (tmp_path / "log").glob("*.trace.json")
+    assert done.stdout.endswith(f"['{path.name}']\n")
+
+
 def test_two_savers_in_one_folder(tmp_path: Path) -> None:
     """One on its thread, one on this: both traces are saved."""
     with profile(
