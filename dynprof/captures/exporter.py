@@ -77,8 +77,13 @@ class Export:
 
     @property
     def manifest_path(self) -> Path:
-        """Where its manifest lies."""
+        """The path of its manifest."""
         return self.layout.manifest(self.folder, self.copy)
+
+    @property
+    def trace_path(self) -> Path:
+        """The path of its trace, though that may be lost."""
+        return self.folder / (self.manifest.trace or self.trace_name)
 
 
 class Exporter:
@@ -104,13 +109,8 @@ class Exporter:
         return bool(self._submitted)
 
     def start(self) -> None:
-        """Start the thread, unless it was started before.
-
-        Raises:
-            RuntimeError: There can be no thread.
-        """
-        if self._thread.ident is None:
-            self._thread.start()
+        """Start the thread."""
+        self._thread.start()
 
     def submit(self, export: Export) -> None:
         """Take a stopped recording over; returns at once."""
@@ -211,7 +211,7 @@ class Exporter:
         if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
             _remove_empty(export)
-        export.manifest, self._saving = manifest, None
+        export.manifest, export.recording, self._saving = manifest, None, None
         if export in self._submitted:
             self._submitted.remove(export)
 
@@ -235,7 +235,12 @@ def _save_manifest(export: Export, manifest: Manifest) -> None:
 def _write_capture(export: Export) -> None:
     """Save into the workplace, where no reader looks, and note the trace in the manifest."""
     with brisk_switching():
-        export.workplace = _write_folder_files(export)
+        _claim(export)
+        metadata = _user_metadata(export.manifest)
+        if metadata and export.manifest.backend != "npu":
+            _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
+        token = secrets.token_hex(4)  # two captures may be saved at the same time
+        export.workplace = PrivateFolder(export.layout.workplace(export.folder, token))
     if export.recording:
         export.manifest = save_trace(
             export.recording,
@@ -249,14 +254,6 @@ def _write_capture(export: Export) -> None:
         )
 
 
-def _write_folder_files(export: Export) -> PrivateFolder:
-    """Make the folders, and write what is known before the trace is there; return the workplace."""
-    _claim(export)
-    if (metadata := _user_metadata(export.manifest)) and export.manifest.backend != "npu":
-        _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
-    return PrivateFolder(export.layout.workplace(export.folder, secrets.token_hex(4)))
-
-
 def _write_metadata(export: Export, text: str) -> None:
     """Write the vendor's file next to the trace; an NPU's capture has its own.
 
@@ -267,14 +264,11 @@ def _write_metadata(export: Export, text: str) -> None:
     shared = export.folder / METADATA
     if write_if_absent(shared, text) or _is_content(shared, text):
         return
-    own = [_own_metadata(export, copy) for copy in range(export.copy, 0, -1)]
+    stems = [export.layout.stem(export.folder, copy) for copy in range(export.copy, 0, -1)]
+    own = [export.folder / own_metadata(stem.name) for stem in stems]
     newest = next((path for path in own if path.exists()), None)
     if newest is None or not _is_content(newest, text):
         write_atomic(own[0], text)
-
-
-def _own_metadata(export: Export, copy: int) -> Path:
-    return export.folder / own_metadata(export.layout.stem(export.folder, copy).name)
 
 
 def _is_content(path: Path, text: str) -> bool:
@@ -283,20 +277,15 @@ def _is_content(path: Path, text: str) -> bool:
     return False
 
 
-def _look_for_root(export: Export) -> None:
-    """Raise where the directory was removed or moved away, which nobody wants made anew."""
-    root = export.layout.root
-    if root in export.folder.parents and not root.exists():
-        raise FileNotFoundError(errno.ENOENT, "the directory of the config is gone", str(root))
-
-
 def _claim(export: Export) -> None:
     """Make the folders, take the first manifest's name that is free, and say there that it began.
 
     Raises:
         OSError: The folders cannot be had: a symbolic link is in the way, or a file.
     """
-    _look_for_root(export)
+    root = export.layout.root
+    if root in export.folder.parents and not root.exists():  # the user may have moved it away
+        raise FileNotFoundError(errno.ENOENT, "the directory of the config is gone", str(root))
     export.layout.make_dir(export.manifest_path.parent)
     begun, copy = export.manifest.begun().to_text(), 1
     while not write_if_absent(export.layout.manifest(export.folder, copy), begun):

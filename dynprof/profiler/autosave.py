@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.captures.exporter import Exporter
-    from dynprof.captures.manifest import Manifest
     from dynprof.profiler.closed_window import ClosedWindow
 
 MOST = 10
@@ -194,12 +193,11 @@ def _save(kept: _Kept) -> None:
         _say_saved(kept, window.write(folder / trace_name(worker, window.suffix)))
         return
     export = export_of(window, folder, worker, least_free_mb=Limits().min_free_disk_mb)
-    wanted = export.folder / export.trace_name
 
-    def tell(_: Path, manifest: Manifest) -> None:
-        follow_up(wanted, manifest, analyse=False)
-        if manifest.trace:
-            _say_saved(kept, wanted.with_name(manifest.trace))
+    def tell(*_: object) -> None:
+        follow_up(export, analyse=False)
+        if export.manifest.trace:
+            _say_saved(kept, export.trace_path)
 
     export.on_end = tell
     kept.exporter.save(export)

@@ -74,14 +74,12 @@ class TraceHandler:
         if why:
             warn_script(why)
         tidy(base)
-        folder = self._folder_of(recorded, base)
-        if not self.async_mode:
-            gzip, analyse = self._use_gzip, self._analyse
-            save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
-            return
+        folder, analyse = self._folder_of(recorded, base), self._analyse
         export = export_of(recorded, folder, self._worker, use_gzip=self._use_gzip)
-        wanted, analyse = export.folder / export.trace_name, self._analyse
-        export.on_end = lambda _, manifest: follow_up(wanted, manifest, analyse=analyse)
+        if not self.async_mode:
+            save_now(recorded, export, analyse=analyse)
+            return
+        export.on_end = lambda *_: follow_up(export, analyse=analyse)
         exporter().submit(export)
         call_at_end(wait_at_end)
 

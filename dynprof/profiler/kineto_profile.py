@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,6 @@ from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.autosave import Autosave
 from dynprof.profiler.exports import Exports
-from dynprof.profiler.metadata import Metadata
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
 from dynprof.profiler.strictness import Strictness, forgiving
 from dynprof.windows.schedule import ProfilerAction
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 1024
 """Of a trace's id, as with the vendor."""
+MAX_METADATA_CHARS = 4096
+"""Of a key or a value of metadata."""
+MAX_METADATA_BYTES = 50 * 1024
+"""Of all metadata together."""
+LEFT_OUT = "it is left out"
 
 
 class _KinetoProfile(Exports):
@@ -98,7 +103,7 @@ class _KinetoProfile(Exports):
         )
         self._trace_ids = _TraceIds(custom_trace_id_callback, self._strictness)
         self._observer = self._usable_observer(execution_trace_observer)
-        self._metadata = Metadata(self._strictness.wrong)
+        self._metadata = _Metadata(self._strictness.wrong)
         self._recorded: ClosedWindow | None = None
         self._autosave = Autosave(self)
         self._running = False
@@ -294,3 +299,62 @@ class _TraceIds:
     def newest(self) -> str:
         """Return the id of the newest trace."""
         return self._newest
+
+
+class _Metadata:
+    """What a script writes about its capture; what breaks a limit is left out, with a warning.
+
+    Args:
+        wrong: Takes what is wrong, and what became of it.
+
+    Attributes:
+        values: What was taken.
+    """
+
+    def __init__(self, wrong: Callable[[str, str], None]) -> None:
+        self.values: dict[str, Any] = {}
+        self._wrong = wrong
+
+    def add(self, key: str, value: str) -> None:
+        """Take a string."""
+        if isinstance(value, str):
+            self._take(key, value, value)
+        else:
+            self._wrong(f"the value of metadata {key!r} is {value!r:.80}, no string", LEFT_OUT)
+
+    def add_json(self, key: str, value: Any) -> None:
+        """Take a value of JSON, written as JSON or as Python has it."""
+        try:
+            text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+            parsed = json.loads(text, parse_constant=_refuse)
+        except (TypeError, ValueError, RecursionError) as error:
+            text = f"the value of metadata {key!r} is {value!r:.80}, no JSON ({error})"
+            self._wrong(text, LEFT_OUT)
+        else:
+            self._take(key, text, parsed)
+
+    def _take(self, key: str, text: str, value: Any) -> None:
+        others = {k: v for k, v in self.values.items() if k != key}
+        if not isinstance(key, str):
+            self._wrong(f"the key of metadata {key!r} is no string", LEFT_OUT)
+        elif not _is_text(key) or not _is_text(text):
+            self._wrong(f"metadata {key!r} holds half a surrogate pair", LEFT_OUT)
+        elif max(len(key), len(text)) > MAX_METADATA_CHARS:
+            self._wrong(
+                f"metadata {key[:40]!r} has more than {MAX_METADATA_CHARS} characters", LEFT_OUT
+            )
+        elif len(json.dumps({**others, key: value})) > MAX_METADATA_BYTES:
+            text = f"with metadata {key!r} all together have more than {MAX_METADATA_BYTES} bytes"
+            self._wrong(text, LEFT_OUT)
+        else:
+            if key in self.values:
+                warn_script(f"metadata {key!r} was given before; the newer value is taken")
+            self.values[key] = value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is none")
+
+
+def _is_text(text: str) -> bool:
+    return text == text.encode("utf-8", "replace").decode()

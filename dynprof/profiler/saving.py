@@ -20,7 +20,6 @@ from dynprof.profiler.output_paths import output_path
 from dynprof.wall import StderrNotes, Wall
 
 if TYPE_CHECKING:
-    from dynprof.captures.manifest import Manifest
     from dynprof.profiler.closed_window import ClosedWindow
 
 
@@ -39,7 +38,7 @@ _exporter = _new_exporter()
 
 def exporter() -> Exporter:
     """Return the exporter of the script's traces; its thread starts with the first call."""
-    with contextlib.suppress(RuntimeError):  # the interpreter is ending: wait_at_end() saves
+    with contextlib.suppress(RuntimeError):  # it runs, or no thread can start: wait_at_end() saves
         _exporter.start()
     return _exporter
 
@@ -56,63 +55,41 @@ def wait_at_end() -> None:
         why = "the process was interrupted"
     given_up, _exporter = _exporter, _new_exporter()
     for export in given_up.abandon(why):
-        say(_lost(export.folder / export.trace_name, export.manifest))
+        say(_lost(export))
 
 
-def follow_up(wanted: Path, manifest: Manifest, *, analyse: bool) -> None:
-    """Say that a trace is lost, or have it analysed in a process of its own.
-
-    Args:
-        wanted: The path of the trace, as it was to be.
-        manifest: What became of it.
-        analyse: Make tables from it.
-    """
-    if manifest.trace is None:
-        say(_lost(wanted, manifest))
-    elif (arguments := arguments_for(manifest, analyse=analyse)) is not None:
-        begin_analysis(wanted.with_name(manifest.trace), *arguments)
+def follow_up(export: Export, *, analyse: bool) -> None:
+    """Say that a trace is lost, or have it analysed, with tables or without; wait for nothing."""
+    if export.manifest.trace is None:
+        say(_lost(export))
+    elif (arguments := arguments_for(export.manifest, analyse=analyse)) is not None:
+        begin_analysis(export.trace_path, *arguments)
 
 
-def _lost(wanted: Path, manifest: Manifest) -> str:
-    return f"the trace {wanted} is lost: {manifest.reason}"
+def _lost(export: Export) -> str:
+    return f"the trace {export.trace_path} is lost: {export.manifest.reason}"
 
 
-def save_now(
-    recorded: ClosedWindow,
-    folder: Path,
-    worker: str,
-    *,
-    use_gzip: bool = False,
-    analyse: bool = False,
-) -> None:
-    """Save a trace with its manifest in a folder, on the calling thread.
-
-    Args:
-        recorded: What was recorded.
-        folder: Where to; it is made.
-        worker: The first part of the trace's name.
-        use_gzip: Compress it.
-        analyse: Make tables from it, and wait for them.
+def save_now(recorded: ClosedWindow, export: Export, *, analyse: bool) -> None:
+    """Save a window on the calling thread; make its tables and wait for them, if wanted.
 
     Raises:
         CaptureError: It could not be saved, or not be analysed.
     """
-    export = export_of(recorded, folder, worker, use_gzip=use_gzip)
-    wanted, is_interrupted = export.folder / export.trace_name, True
+    is_interrupted = True
     try:
         _new_exporter().save(export)
         is_interrupted = False
     finally:
         if is_interrupted:
-            say(_lost(wanted, export.manifest))
+            say(_lost(export))
     if export.manifest.trace is None:
         recorded.note_lost()
-        raise CaptureError(_lost(wanted, export.manifest))
-    trace = wanted.with_name(export.manifest.trace)
-    recorded.saved_as(trace)
+        raise CaptureError(_lost(export))
+    recorded.saved_as(export.trace_path)
     arguments = arguments_for(export.manifest, analyse=analyse)
     if arguments is not None:
-        analyse_now(trace, arguments)
+        analyse_now(export.trace_path, arguments)
 
 
 def usual_folder() -> Path:
