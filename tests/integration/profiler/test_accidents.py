@@ -17,6 +17,7 @@ import pytest
 
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.captures import exporter
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from dynprof.files.layout import host_name
@@ -647,7 +648,7 @@ def test_a_full_temporary_folder_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     """The message says where traces are put together, and how to have them elsewhere."""
     prof = recorded(strict=True)
     monkeypatch.setattr(closed_window, "free_disk_mb", lambda _: 0.0)
-    monkeypatch.setattr(closed_window, "pack", fail_for_want_of_space)
+    monkeypatch.setattr(exporter, "pack", fail_for_want_of_space)
     with pytest.raises(CaptureError, match=f"{tempfile.gettempdir()} is full.*; set TMPDIR"):
         prof.export_chrome_trace("trace.json")
 
