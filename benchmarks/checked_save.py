@@ -19,7 +19,7 @@ import torch
 from benchmarks.tables import print_table
 from dynprof.captures import exporter, trace_packing
 from dynprof.captures.manifest import load_manifest
-from dynprof.profiler import handlers, profile, tensorboard_trace_handler
+from dynprof.profiler import profile, saving, tensorboard_trace_handler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ def saved() -> tuple[float, float, float, float]:
             for _ in range(CALLS):
                 tensor = add(tensor)
             began = time.process_time()
-        handlers._background().wait()
+        saving.exporter().wait()
         whole = time.process_time() - began - took["unchecked"]
         (path,) = folder.rglob("*.info.json")
         size = load_manifest(path).trace_bytes_raw / 1e6

@@ -225,29 +225,16 @@ class HandExporter(Exporter):
     def __init__(self, attempt: Attempt, *, hold: bool = False) -> None:
         super().__init__(attempt)
         self.hold = hold
-        self.held: list[Export] = []
 
     def start(self) -> None:
         """Start nothing."""
 
     def submit(self, export: Export) -> None:
         """Save now, or hold."""
-        self._idle.clear()
-        self._newest = export
-        self.held.append(export)
+        super().submit(export)
         if not self.hold:
             self.finish()
 
     def finish(self) -> None:
         """Save what is held."""
-        while self.held:
-            self._export(self.held.pop(0))
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Save what is held; never waits."""
-        del timeout_s
-        self.finish()
-        return True
-
-    def stop(self) -> None:
-        """Stop nothing."""
+        self.wait()

@@ -10,7 +10,7 @@ from dynprof.config import ProfilerConfig
 from dynprof.errors import SessionError
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.handlers import prepare_folder, save_now, worker_here
+from dynprof.profiler.saving import export_of, prepare_folder, save_now, worker_here
 from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
 from dynprof.windows.schedule import ProfilerAction
@@ -84,7 +84,8 @@ class SessionWindow:
             return
         recorded = self._windows.close({"devices": sorted(self._devices)})
         if recorded:
-            save_now(recorded, self._folder, worker_here(), use_gzip=True, analyse=False)
+            export = export_of(recorded, self._folder, worker_here(), use_gzip=True)
+            save_now(recorded, export, analyse=False)
 
     def _end_at_exit(self) -> None:
         """Do what the script forgot."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import queue
 import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import discard
 from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
-from dynprof.errors import describe
+from dynprof.errors import DynprofError, describe
 from dynprof.files.layout import METADATA, VENDORS_FOLDER, own_metadata
 from dynprof.files.output import PrivateFolder, write_atomic, write_if_absent
 from dynprof.files.regular import read_regular
@@ -46,21 +47,19 @@ class Export:
 
     Attributes:
         recording: The stopped recording; None where nothing was recorded.
-        manifest: What is known about it before saving.
+        manifest: What is known about it; once it is saved or given up, what became of it.
         folder: The window's folder.
         trace_name: The trace's file name, without compression.
         layout: Names the other files.
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
-        on_end: Called with the manifest's path and the finished manifest.
+        on_end: Called with the manifest's path and the finished manifest, unless it is given up.
         compress: Whether the trace becomes a ``.gz``.
         members: What is added to the trace's JSON object; left out, who recorded it and the
             user's metadata.
         wait_s: Returns how long it is to wait until others have written, in seconds; None: not.
-        is_taken: Whether it has come to be saved: it may be submitted again.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
         workplace: Where the trace is put together; None until that begins.
-        token: Tells that folder from those of other captures.
     """
 
     recording: Recording | None
@@ -73,19 +72,18 @@ class Export:
     compress: bool = True
     members: Mapping[str, object] | None = None
     wait_s: Callable[[], float] | None = None
-    is_taken: bool = False
     copy: int = 0
     workplace: PrivateFolder | None = None
-    token: str = field(default_factory=lambda: secrets.token_hex(4))
 
     @property
     def manifest_path(self) -> Path:
-        """Where its manifest lies."""
+        """The path of its manifest."""
         return self.layout.manifest(self.folder, self.copy)
 
-
-INTERRUPTED = "saving was interrupted"
-"""The reason of a capture that a script's Ctrl-C has ended."""
+    @property
+    def trace_path(self) -> Path:
+        """The path of its trace, though that may be lost."""
+        return self.folder / (self.manifest.trace or self.trace_name)
 
 
 class Exporter:
@@ -97,104 +95,109 @@ class Exporter:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._exports: queue.SimpleQueue[Export | None] = queue.SimpleQueue()
-        self._newest: Export | None = None
-        self._idle = threading.Event()
-        self._idle.set()
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._submitted: list[Export] = []
+        self._saving: Export | None = None
         self._hurry = threading.Event()
         self._publishing = threading.Lock()
         self._given_up = False
-        self._thread = own_thread(self._run, "dynprof-export")
+        self._thread = own_thread(self._serve, "dynprof-export")
 
     @property
     def busy(self) -> bool:
-        """Whether a recording is being saved."""
-        return not self._idle.is_set()
+        """Whether a submitted recording is being saved, or waits for that."""
+        return bool(self._submitted)
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
     def submit(self, export: Export) -> None:
-        """Take a stopped recording over; returns at once. A second time has no effect."""
-        self._idle.clear()
-        self._newest = export
-        self._exports.put(export)
+        """Take a stopped recording over; returns at once."""
+        self._submitted.append(export)
+        self._jobs.put(functools.partial(self.save, export))
+
+    def run(self, doing: str, job: Callable[[], object]) -> None:
+        """Have the thread do something else between two exports; takes no lock."""
+        self._jobs.put(functools.partial(self._attempt, doing, job))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is being saved; False if that took longer than ``timeout_s``."""
-        return self._idle.wait(timeout_s)
+        """Wait until all that was asked for is done; False if it took longer than ``timeout_s``.
+
+        Without a thread, as at the end of the interpreter, the caller does it.
+        """
+        done = threading.Event()
+        self._jobs.put(done.set)
+        if not self._thread.is_alive():
+            self._serve(blocks=False)
+        return done.wait(timeout_s)
 
     def hurry(self) -> None:
         """Wait for no other rank any more."""
         self._hurry.set()
 
-    def abandon(self, reason: str) -> Manifest | None:
-        """Let go of what is being saved, if anything is; return its manifest, which says why.
+    def abandon(self, reason: str) -> list[Export]:
+        """Give up all that is not saved, and return it; each manifest says why.
 
         Only for the end of the process: the thread may be in a call that cannot be interrupted.
         """
         with self._publishing:
-            export, self._newest = self._newest, None
-            if export is None:
-                return None
             self._given_up = True
-            failed = export.manifest.finished(save_ms=0, failure=f"saving was given up: {reason}")
-            return self._publish(export, failed)
+            exports = self._submitted.copy()
+            if self._saving and self._saving not in exports:
+                exports.append(self._saving)
+            for export in exports:
+                failure = f"saving was given up: {reason}"
+                self._publish(export, export.manifest.finished(save_ms=0, failure=failure))
+            return exports
 
     def stop(self) -> None:
         """End the thread, once it has told the outcome of what it saved."""
-        self._exports.put(None)
-        if self._thread.is_alive() and not self._given_up:
-            self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._jobs.put(None)
+            if not self._given_up:
+                self._thread.join(timeout=5)
 
-    def save_now(self, export: Export) -> None:
+    def save(self, export: Export) -> None:
         """Save on the calling thread; Ctrl-C and the like pass, and leave nothing half done."""
-        self._newest, is_interrupted = export, True
-        try:
-            self._export(export)
-            is_interrupted = False
-        finally:
-            if is_interrupted:
-                failed = export.manifest.finished(save_ms=0, failure=INTERRUPTED)
-                self._publish(export, failed)
-
-    def _run(self) -> None:
-        while (export := self._exports.get()) is not None:
-            before_mb = grown_mb()
-            try:
-                if not export.is_taken:
-                    export.is_taken = True
-                    self._leave_to_others(export)
-                    self._export(export)
-            finally:  # also where memory is wanting for what lies around these
-                self._rest(export)
-            del export  # the recording holds the events of the whole window
-            if grown_mb(before_mb) > KEPT_MB:
-                give_back()
-
-    def _leave_to_others(self, export: Export) -> None:
+        self._saving = export
         if wait_s := export.wait_s:
             self._attempt("waiting for other ranks", lambda: self._hurry.wait(wait_s()))
+        began_s, failure = time.monotonic(), "saving was interrupted"
+        try:
+            error = self._attempt("saving the capture", lambda: self._save_files(export))
+            failure = f"saving failed: {describe(error)}" if error else ""
+            recording = export.recording
+            if error and recording:  # it may not have come to saving, and nobody else has it
+                self._attempt("discarding the recording", lambda: discard(recording))
+        finally:
+            self._end(export, (time.monotonic() - began_s) * 1e3, failure)
 
-    def _export(self, export: Export) -> None:
-        began_s = time.monotonic()
-        made = [export.manifest]
-        error = self._attempt("saving the capture", lambda: made.append(_save_files(export)))
-        recording = export.recording
-        if error and recording:  # it may not have come to saving, and nobody else has it
-            self._attempt("discarding the recording", lambda: discard(recording))
+    def _serve(self, *, blocks: bool = True) -> None:
+        with contextlib.suppress(queue.Empty):
+            while (job := self._jobs.get(blocks)) is not None and not self._given_up:
+                before_mb = grown_mb()
+                job()
+                del job  # the recording holds the events of the whole window
+                if grown_mb(before_mb) > KEPT_MB:
+                    give_back()
+
+    def _save_files(self, export: Export) -> None:
+        try:
+            _write_capture(export)
+        except (OSError, DynprofError):
+            if not self._given_up:  # else its workplace is gone, and that it is lost was said
+                raise
+
+    def _end(self, export: Export, save_ms: float, failure: str) -> None:
         with self._publishing, brisk_switching():
             if self._given_up:
                 return
-            manifest = made[-1].finished(
-                save_ms=(time.monotonic() - began_s) * 1e3,
-                failure=f"saving failed: {describe(error)}" if error else "",
-            )
-            manifest = self._publish(export, manifest)
-        self._attempt("ending the export", lambda: self._tell(export, manifest))
+            self._publish(export, export.manifest.finished(save_ms=save_ms, failure=failure))
+        path, manifest = export.manifest_path, export.manifest
+        self._attempt("ending the export", lambda: export.on_end(path, manifest))
 
-    def _publish(self, export: Export, manifest: Manifest) -> Manifest:
+    def _publish(self, export: Export, manifest: Manifest) -> None:
         """Move the trace to its place, then write the manifest, which says what is there."""
         workplace = export.workplace
         if workplace and (name := manifest.trace):
@@ -208,16 +211,9 @@ class Exporter:
         if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
             _remove_empty(export)
-        self._rest(export)
-        return manifest
-
-    def _rest(self, export: Export) -> None:
-        if self._newest is export or self._given_up:
-            self._newest = None
-            self._idle.set()
-
-    def _tell(self, export: Export, manifest: Manifest) -> None:
-        export.on_end(export.manifest_path, manifest)
+        export.manifest, export.recording, self._saving = manifest, None, None
+        if export in self._submitted:
+            self._submitted.remove(export)
 
 
 def _remove_empty(export: Export) -> None:
@@ -236,21 +232,26 @@ def _save_manifest(export: Export, manifest: Manifest) -> None:
         manifest.save_profiler_info(export.folder)
 
 
-def _save_files(export: Export) -> Manifest:
-    """Save into the workplace, where no reader looks; return the manifest with the trace in it."""
+def _write_capture(export: Export) -> None:
+    """Save into the workplace, where no reader looks, and note the trace in the manifest."""
     with brisk_switching():
-        _write_folder_files(export)
-    if export.workplace is None or export.recording is None:
-        return export.manifest
-    return _save_trace(export, export.recording, export.workplace)
-
-
-def _write_folder_files(export: Export) -> None:
-    """Make the folders, and write what is known before the trace is there."""
-    _claim(export)
-    if (metadata := _user_metadata(export.manifest)) and export.manifest.backend != "npu":
-        _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
-    export.workplace = PrivateFolder(export.layout.workplace(export.folder, export.token))
+        _claim(export)
+        metadata = _user_metadata(export.manifest)
+        if metadata and export.manifest.backend != "npu":
+            _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
+        token = secrets.token_hex(4)  # two captures may be saved at the same time
+        export.workplace = PrivateFolder(export.layout.workplace(export.folder, token))
+    if export.recording:
+        export.manifest = save_trace(
+            export.recording,
+            export.manifest,
+            export.workplace,
+            export.trace_name,
+            stem=export.layout.stem(export.folder, export.copy),
+            members=export.members,
+            compress=export.compress,
+            least_free_mb=export.least_free_mb,
+        )
 
 
 def _write_metadata(export: Export, text: str) -> None:
@@ -263,14 +264,11 @@ def _write_metadata(export: Export, text: str) -> None:
     shared = export.folder / METADATA
     if write_if_absent(shared, text) or _is_content(shared, text):
         return
-    own = [_own_metadata(export, copy) for copy in range(export.copy, 0, -1)]
+    stems = [export.layout.stem(export.folder, copy) for copy in range(export.copy, 0, -1)]
+    own = [export.folder / own_metadata(stem.name) for stem in stems]
     newest = next((path for path in own if path.exists()), None)
     if newest is None or not _is_content(newest, text):
         write_atomic(own[0], text)
-
-
-def _own_metadata(export: Export, copy: int) -> Path:
-    return export.folder / own_metadata(export.layout.stem(export.folder, copy).name)
 
 
 def _is_content(path: Path, text: str) -> bool:
@@ -279,20 +277,15 @@ def _is_content(path: Path, text: str) -> bool:
     return False
 
 
-def _look_for_root(export: Export) -> None:
-    """Raise where the directory was removed or moved away, which nobody wants made anew."""
-    root = export.layout.root
-    if root in export.folder.parents and not root.exists():
-        raise FileNotFoundError(errno.ENOENT, "the directory of the config is gone", str(root))
-
-
 def _claim(export: Export) -> None:
     """Make the folders, take the first manifest's name that is free, and say there that it began.
 
     Raises:
         OSError: The folders cannot be had: a symbolic link is in the way, or a file.
     """
-    _look_for_root(export)
+    root = export.layout.root
+    if root in export.folder.parents and not root.exists():  # the user may have moved it away
+        raise FileNotFoundError(errno.ENOENT, "the directory of the config is gone", str(root))
     export.layout.make_dir(export.manifest_path.parent)
     begun, copy = export.manifest.begun().to_text(), 1
     while not write_if_absent(export.layout.manifest(export.folder, copy), begun):
@@ -300,51 +293,81 @@ def _claim(export: Export) -> None:
     export.copy = copy
 
 
-def _save_trace(export: Export, recording: Recording, workplace: PrivateFolder) -> Manifest:
-    raw = workplace.path / export.trace_name
-    packed = raw.with_name(f"{export.trace_name}.gz" if export.compress else f"{raw.name}.whole")
-    guard = DiskGuard(workplace.path, export.least_free_mb)
+def save_trace(
+    recording: Recording,
+    manifest: Manifest,
+    folder: PrivateFolder,
+    name: str,
+    *,
+    stem: Path,
+    members: Mapping[str, object] | None = None,
+    compress: bool = True,
+    least_free_mb: float | None = None,
+) -> Manifest:
+    """Write a trace, and nothing else of it, into a folder; return the manifest with the trace.
+
+    Args:
+        recording: The stopped recording.
+        manifest: What is known about it.
+        folder: Where to.
+        name: The trace's file name, without compression.
+        stem: What the paths of other files of the recording begin with.
+        members: What is added to the trace's JSON object; left out, who recorded it and the
+            user's metadata.
+        compress: Whether the trace becomes a ``.gz``.
+        least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
+
+    Raises:
+        DynprofError: It could not be written whole.
+        OSError: A file cannot be written.
+    """
+    raw = folder.path / name
+    packed = raw.with_name(f"{name}.gz" if compress else f"{name}.whole")
+    guard = DiskGuard(folder.path, least_free_mb)
     with guard.watch():
         saved = recording.save(raw)
-        more = recording.companions.save(export.layout.stem(export.folder, export.copy))
+        more = recording.companions.save(stem)
     saved = replace(saved, lost=(*saved.lost, *more))
     if saved.cut:
-        export.manifest = export.manifest.saved_less(saved.cut, saved.lost_steps, saved.first_whole)
+        manifest = manifest.saved_less(saved.cut, saved.lost_steps, saved.first_whole)
     if saved.folder:
-        return _with_trace(export, workplace.path / saved.folder, raw_bytes=None, saved=saved)
-    facts = {**(export.members or _facts(export.manifest)), **saved.facts}
+        return _with_trace(manifest, folder.path / saved.folder, raw_bytes=None, saved=saved)
     with (
         brisk_switching(),
         guard.watch(),
         raw.open("rb") as source,
-        workplace.create(packed.name) as sink,
+        folder.create(packed.name) as sink,
     ):
         done = pack(
             source,
             sink,
-            name=export.trace_name,
-            first_members=facts,
+            name=name,
+            first_members={**(members or _facts(manifest)), **saved.facts},
             on_chunk=guard.check,
             events=recording.companions.events(),
-            compress=export.compress,
+            compress=compress,
         )
     saved = replace(saved, lost=(*saved.lost, *done.remarks()))
-    if (cost := export.manifest.cost).events is not None and done.events:
-        counted = cost.model_copy(update={"events": done.events})
-        export.manifest = export.manifest.model_copy(update={"cost": counted})
+    if manifest.cost.events is not None and done.events:
+        counted = manifest.cost.model_copy(update={"events": done.events})
+        manifest = manifest.model_copy(update={"cost": counted})
     if faults := tuple(done.faults()):
-        export.manifest = export.manifest.saved_less(faults, lost_steps=0, first_whole=0)
+        manifest = manifest.saved_less(faults, lost_steps=0, first_whole=0)
     raw_bytes = raw.stat().st_size
-    if not export.compress:
+    if compress:
+        raw.unlink()
+    else:
         packed = packed.rename(raw)
-    return _with_trace(export, packed, raw_bytes=raw_bytes, saved=saved)
+    return _with_trace(manifest, packed, raw_bytes=raw_bytes, saved=saved)
 
 
-def _with_trace(export: Export, trace: Path, *, raw_bytes: int | None, saved: Saved) -> Manifest:
+def _with_trace(
+    manifest: Manifest, trace: Path, *, raw_bytes: int | None, saved: Saved
+) -> Manifest:
     """Return the manifest with a trace in it, a file or a folder."""
     files = [trace] if trace.is_file() else [path for path in trace.rglob("*") if path.is_file()]
     size = sum(file.stat().st_size for file in files)
-    return export.manifest.model_copy(
+    return manifest.model_copy(
         update={
             "trace": trace.name,
             "trace_bytes": size,

@@ -2,8 +2,8 @@
 
 ``from dynprof.profiler import dynamic_profile as dp`` works as it does there, and costs no more
 than it: the rest is loaded when it is first asked for. In come a script's arguments and steps; out
-go captures, and torch's own results. Never watches a file. ``acl`` uses ``handlers``,
-``output_paths`` and ``script_windows``.
+go captures, and torch's own results. Never watches a file. ``acl`` uses ``output_paths``,
+``saving`` and ``script_windows``.
 """
 
 from __future__ import annotations

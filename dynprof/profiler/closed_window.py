@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.npu_exports import exported
 from dynprof.captures.analysis_start import analyse_now, arguments_for
-from dynprof.captures.trace_packing import pack
+from dynprof.captures.exporter import save_trace
 from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileError
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import free_disk_mb, host_name, trace_stem
 from dynprof.files.output import PrivateFolder, whole
 from dynprof.files.regular import open_regular
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.output_paths import output_path, write_file
-from dynprof.profiler.tidying import tidy
+from dynprof.profiler.output_paths import output_path, tidy, write_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from dynprof.backends import Recording
     from dynprof.captures.manifest import Manifest
@@ -228,26 +227,18 @@ class ClosedWindow:
             raise
 
     def _save_in(self, folder: PrivateFolder) -> Path:
-        place = folder.path
         self._why_not_taken = "the trace is lost: an export could not save it"
-        raw, whole = place / "raw", place / f"{_STEM}.{self.suffix}.gz"
-        saved = self.recording.save(raw)
-        lost = (*saved.lost, *self.recording.companions.save(place / _STEM))
-        if saved.folder:
-            _warn_of(lost)
-            return place / saved.folder
-        with raw.open("rb") as source, folder.create(whole.name) as sink:
-            done = pack(
-                source,
-                sink,
-                name=whole.name,
-                first_members={**self.members, **saved.facts},
-                on_chunk=lambda: None,
-                events=self.recording.companions.events(),
-            )
-        raw.unlink()
-        _warn_of((*lost, *done.remarks(), *done.faults()))
-        return whole
+        manifest = save_trace(
+            self.recording,
+            self.manifest,
+            folder,
+            f"{_STEM}.{self.suffix}",
+            stem=folder.path / _STEM,
+            members=self.members,
+        )
+        if said := (*manifest.lost, *filter(None, [manifest.reason])):
+            warn_script("; ".join(text.rstrip(".") for text in said))
+        return folder.path / str(manifest.trace)
 
     def _copy_folder(self, source: Path, parent: Path) -> Path:
         folder = parent / source.name
@@ -260,11 +251,6 @@ class ClosedWindow:
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
         warn_script(f"{text} makes traces and tables from it")
         return folder
-
-
-def _warn_of(lost: Collection[str]) -> None:
-    if lost:
-        warn_script("; ".join(text.rstrip(".") for text in lost))
 
 
 def _at_the_end_of(window: ClosedWindow, action: Callable[[], object]) -> None:

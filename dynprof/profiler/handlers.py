@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import os
-import socket
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
-from dynprof.captures.exporter import INTERRUPTED, Export, Exporter
-from dynprof.errors import CaptureError, describe
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import INFO_DIR, Layout
-from dynprof.process.forked_child import forget_in_child
 from dynprof.process.process_end import call_at_end
-from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
-from dynprof.profiler.output_paths import output_path
-from dynprof.profiler.tidying import tidy
-from dynprof.wall import StderrNotes, Wall
+from dynprof.profiler.output_paths import tidy
+from dynprof.profiler.saving import (
+    export_of,
+    exporter,
+    follow_up,
+    save_now,
+    usable_folder,
+    usual_folder,
+    wait_at_end,
+    worker_here,
+)
 
 if TYPE_CHECKING:
-    from dynprof.captures.manifest import Manifest
     from dynprof.profiler.closed_window import ClosedWindow
     from dynprof.profiler.exports import Exports
 
 VENDOR_SUFFIX = "ascend_pt"
 MAX_WORKER_CHARS = 225
 """Of a worker's name, as with the vendor: time and ending follow it in a file's name."""
-EXIT_WAIT_S = 600.0
-"""For so long the end of the process waits for traces that are being saved."""
 
 
 class TraceHandler:
@@ -79,14 +74,14 @@ class TraceHandler:
         if why:
             warn_script(why)
         tidy(base)
-        folder = self._folder_of(recorded, base)
+        folder, analyse = self._folder_of(recorded, base), self._analyse
+        export = export_of(recorded, folder, self._worker, use_gzip=self._use_gzip)
         if not self.async_mode:
-            gzip, analyse = self._use_gzip, self._analyse
-            save_now(recorded, folder, self._worker, use_gzip=gzip, analyse=analyse)
+            save_now(recorded, export, analyse=analyse)
             return
-        export = _export(recorded, folder, self._worker, self._use_gzip)
-        export.on_end = functools.partial(self._ended_beside, export)
-        _background().submit(export)
+        export.on_end = lambda *_: follow_up(export, analyse=analyse)
+        exporter().submit(export)
+        call_at_end(wait_at_end)
 
     def _folder_of(self, recorded: ClosedWindow, base: Path) -> Path:
         """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
@@ -97,144 +92,6 @@ class TraceHandler:
         # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
         return base / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
-
-    def _ended_beside(self, export: Export, path: Path, manifest: Manifest) -> None:
-        if manifest.trace is None:
-            say(_why_lost(export, manifest))
-            return
-        arguments = arguments_for(manifest, analyse=self._analyse)
-        if arguments is not None:
-            trace = path.parent.parent / manifest.trace
-            begin_analysis(trace, *arguments)
-
-
-def save_now(
-    recorded: ClosedWindow,
-    folder: Path,
-    worker: str,
-    exporter: Exporter | None = None,
-    *,
-    use_gzip: bool = False,
-    analyse: bool = False,
-    least_free_mb: float | None = None,
-) -> Path:
-    """Save a trace with its manifest in a folder; return where it lies.
-
-    Args:
-        recorded: What was recorded.
-        folder: Where to; it is made.
-        worker: The first part of the trace's name.
-        exporter: Saves it, and may be told to give it up; left out, one of its own.
-        use_gzip: Compress it.
-        analyse: Make tables from it, and wait for them.
-        least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
-
-    Raises:
-        CaptureError: It could not be saved, or not be analysed.
-    """
-    ended: list[Manifest] = []
-    export = _export(recorded, folder, worker, use_gzip)
-    export.least_free_mb = least_free_mb
-    export.on_end = lambda _, manifest: ended.append(manifest)
-    try:
-        (exporter or Exporter(Wall(StderrNotes()).attempt)).save_now(export)
-    finally:
-        if not ended:
-            say(_why_lost(export, export.manifest.finished(save_ms=0, failure=INTERRUPTED)))
-    if ended[0].trace is None:
-        recorded.note_lost()
-        raise CaptureError(_why_lost(export, ended[0]))
-    trace = export.folder / ended[0].trace
-    recorded.saved_as(trace)
-    arguments = arguments_for(ended[0], analyse=analyse)
-    if arguments is not None:
-        analyse_now(trace, arguments)
-    return trace
-
-
-def _why_lost(export: Export, manifest: Manifest) -> str:
-    return f"the trace {export.folder / export.trace_name} is lost: {manifest.reason}"
-
-
-def usual_folder() -> Path:
-    """Return where traces go when the script does not say: as with the vendor.
-
-    Links in the environment's path are followed, as the vendor does.
-    """
-    work_path = os.environ.get("ASCEND_WORK_PATH")
-    return Path(work_path, "profiling_data").resolve() if work_path else Path()
-
-
-def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
-    """Return a folder, or another one where nothing can be written in it, and then what to say.
-
-    Args:
-        folder: The script's, or :func:`usual_folder`.
-        instead: Where the trace goes if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
-    """
-    if folder == instead or not (why := _why_unusable(folder)):
-        return folder, ""
-    place = instead.absolute()
-    return place, (
-        f"ASCEND_WORK_PATH cannot be used ({why}); the trace goes to the working directory, {place}"
-    )
-
-
-def _why_unusable(folder: Path) -> str:
-    """Make a folder without links; return why nothing can be written there, empty where it can."""
-    try:
-        make_dir(folder)
-    except OSError as error:
-        return describe(error)
-    return _why_not_written(folder)
-
-
-def _why_not_written(folder: Path) -> str:
-    can_write = os.access(folder, os.W_OK | os.X_OK)
-    return "" if can_write else f"{folder} cannot be written by this user"
-
-
-def worker_here() -> str:
-    """Return the first part of the names of this process's traces."""
-    return f"{socket.gethostname()}_{os.getpid()}"
-
-
-def trace_name(worker: str, suffix: str) -> str:
-    """Return the name of a trace of this moment."""
-    return f"{worker}.{time.time_ns()}.{suffix}"
-
-
-def _export(recorded: ClosedWindow, folder: Path, worker: str, use_gzip: bool) -> Export:
-    place = prepare_folder(folder)
-    return Export(
-        recording=recorded.hand_over(),
-        manifest=recorded.manifest,
-        folder=place,
-        trace_name=trace_name(worker, recorded.suffix),
-        layout=Layout.here(place, recorded.manifest.rank),
-        least_free_mb=None,
-        on_end=lambda _path, _manifest: None,
-        compress=use_gzip,
-        members=recorded.members,
-    )
-
-
-def prepare_folder(folder: Path) -> Path:
-    """Make the folder of a trace and that of its manifest, before the recording is handed over.
-
-    Raises:
-        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
-    """
-    try:
-        place = output_path(folder)
-        info = place / INFO_DIR
-        Layout.here(place, 0).make_dir(info)
-    except OSError as error:
-        raise CaptureError(f"the trace cannot be saved: {describe(error)}") from error
-    for made in (place, info):
-        if why := _why_not_written(made):
-            raise CaptureError(f"the trace cannot be saved: {why}")
-    return place
 
 
 def tensorboard_trace_handler(
@@ -314,33 +171,3 @@ def _flag(name: str, value: object, *, default: bool) -> bool:
 def _warn_of(name: str, value: object, wanted: str, taken: str) -> None:
     text = f"tensorboard_trace_handler(): {name}={value!r:.80} is no {wanted}"
     warn_script(f"{text}; {taken} is taken")
-
-
-_exporter: Exporter | None = None
-
-
-def _background() -> Exporter:
-    """Return the thread that saves, starting it when it is first needed."""
-    global _exporter
-    if _exporter is None:
-        exporter = Exporter(Wall(StderrNotes()).attempt)
-        exporter.start()
-        _exporter = exporter
-        call_at_end(_wait_at_exit)
-    return _exporter
-
-
-def _wait_at_exit() -> None:
-    exporter = _exporter
-    if exporter is None:
-        return  # a forked child has none: what is being saved is its parent's
-    if not exporter.wait(EXIT_WAIT_S) and (manifest := exporter.abandon("the process ended")):
-        say(manifest.reason)
-
-
-def _forget_in_child() -> None:
-    global _exporter
-    _exporter = None
-
-
-forget_in_child(_forget_in_child)

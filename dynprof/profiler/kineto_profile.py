@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,10 @@ from dynprof.errors import ProfileError
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import config_from, script_from
+from dynprof.profiler.autosave import Autosave
 from dynprof.profiler.exports import Exports
-from dynprof.profiler.metadata import Metadata
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
 from dynprof.profiler.strictness import Strictness, forgiving
-from dynprof.profiler.unclaimed import Unclaimed
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 MAX_CHARS = 1024
 """Of a trace's id, as with the vendor."""
+MAX_METADATA_CHARS = 4096
+"""Of a key or a value of metadata."""
+MAX_METADATA_BYTES = 50 * 1024
+"""Of all metadata together."""
+LEFT_OUT = "it is left out"
 
 
 class _KinetoProfile(Exports):
@@ -100,9 +105,9 @@ class _KinetoProfile(Exports):
         )
         self._trace_ids = _TraceIds(custom_trace_id_callback, self._strictness)
         self._observer = self._usable_observer(execution_trace_observer)
-        self._metadata = Metadata(self._strictness.wrong)
+        self._metadata = _Metadata(self._strictness.wrong)
         self._recorded: ClosedWindow | None = None
-        self._unclaimed = Unclaimed(self)
+        self._autosave = Autosave(self)
         self._running = False
         script = script_from(
             experimental_config,
@@ -215,10 +220,10 @@ class _KinetoProfile(Exports):
 
     def _close(self) -> None:
         self._windows.end_at_exit = None  # it keeps this object, which may be thrown away now
-        self._unclaimed.let_go()
+        self._autosave.submit()
         self._recorded = self._windows.close(dict(self._metadata.values))
         if self._recorded and self._is_to_be_asked():
-            self._unclaimed.keep(self._recorded)
+            self._autosave.keep(self._recorded)
 
     def _is_to_be_asked(self) -> bool:
         """Whether nothing but the script's asking makes anything of what was recorded."""
@@ -237,9 +242,9 @@ class _KinetoProfile(Exports):
         if recorded is None:
             raise ProfileError("nothing was recorded yet")
         no_rescue = contextlib.nullcontext()
-        with no_rescue if recorded.is_exported else self._unclaimed.rescuing(recorded, call):
+        with no_rescue if recorded.is_exported else self._autosave.rescuing(recorded, call):
             yield recorded
-        self._unclaimed.claim()
+        self._autosave.cancel()
 
     def _usable_observer(self, observer: Any) -> Any:
         if observer is None or all(
@@ -296,3 +301,62 @@ class _TraceIds:
     def newest(self) -> str:
         """Return the id of the newest trace."""
         return self._newest
+
+
+class _Metadata:
+    """What a script writes about its capture; what breaks a limit is left out, with a warning.
+
+    Args:
+        wrong: Takes what is wrong, and what became of it.
+
+    Attributes:
+        values: What was taken.
+    """
+
+    def __init__(self, wrong: Callable[[str, str], None]) -> None:
+        self.values: dict[str, Any] = {}
+        self._wrong = wrong
+
+    def add(self, key: str, value: str) -> None:
+        """Take a string."""
+        if isinstance(value, str):
+            self._take(key, value, value)
+        else:
+            self._wrong(f"the value of metadata {key!r} is {value!r:.80}, no string", LEFT_OUT)
+
+    def add_json(self, key: str, value: Any) -> None:
+        """Take a value of JSON, written as JSON or as Python has it."""
+        try:
+            text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+            parsed = json.loads(text, parse_constant=_refuse)
+        except (TypeError, ValueError, RecursionError) as error:
+            text = f"the value of metadata {key!r} is {value!r:.80}, no JSON ({error})"
+            self._wrong(text, LEFT_OUT)
+        else:
+            self._take(key, text, parsed)
+
+    def _take(self, key: str, text: str, value: Any) -> None:
+        others = {k: v for k, v in self.values.items() if k != key}
+        if not isinstance(key, str):
+            self._wrong(f"the key of metadata {key!r} is no string", LEFT_OUT)
+        elif not _is_text(key) or not _is_text(text):
+            self._wrong(f"metadata {key!r} holds half a surrogate pair", LEFT_OUT)
+        elif max(len(key), len(text)) > MAX_METADATA_CHARS:
+            self._wrong(
+                f"metadata {key[:40]!r} has more than {MAX_METADATA_CHARS} characters", LEFT_OUT
+            )
+        elif len(json.dumps({**others, key: value})) > MAX_METADATA_BYTES:
+            text = f"with metadata {key!r} all together have more than {MAX_METADATA_BYTES} bytes"
+            self._wrong(text, LEFT_OUT)
+        else:
+            if key in self.values:
+                warn_script(f"metadata {key!r} was given before; the newer value is taken")
+            self.values[key] = value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is none")
+
+
+def _is_text(text: str) -> bool:
+    return text == text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Paths that a script names for its traces: where they lead, and whose file may be replaced."""
+"""Paths of a script's traces: where they lead, whose file may be replaced, what is left over."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError, why_not_written
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import host_name
+from dynprof.files.leftovers import remove_leftovers
 from dynprof.files.output import remove, take_name
 from dynprof.files.who_may_change import ROOT
+from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _exported: dict[Path, tuple[int, int, int]] = {}
 """The files that this process wrote: its id, for a forked child has a copy; device and inode."""
+_tidied: set[Path] = set()
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
@@ -66,6 +69,16 @@ def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) ->
         if error.filename is None:  # a full disk, or what a signal handler raised
             raise
         raise CaptureError(f"{path} is not written: {why_not_written(error)}") from error
+
+
+def tidy(place: Path) -> None:
+    """Remove what killed processes of this machine left there, and say so; once for each place."""
+    place = place.expanduser().absolute()
+    if place in _tidied:
+        return
+    _tidied.add(place)
+    for path in remove_leftovers((place,), host_name(), deep=False):
+        say(f"removed {path}, which a killed process left unfinished")
 
 
 def _write(place: Path, write: Callable[[Path], object]) -> Path:

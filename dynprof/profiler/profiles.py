@@ -235,7 +235,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     def _trace_ready(self) -> None:
         if self.on_trace_ready and self._recorded:
-            with self._unclaimed.rescuing(self._recorded, "on_trace_ready"):
+            with self._autosave.rescuing(self._recorded, "on_trace_ready"):
                 self.on_trace_ready(self)
 
 

@@ -20,7 +20,7 @@ from dynprof.process.rank import find_rank
 from dynprof.process.standard_error import say
 from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.closed_window import ClosedWindow
-from dynprof.profiler.tidying import tidy
+from dynprof.profiler.output_paths import tidy
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
 from dynprof.wall import StderrNotes, Wall

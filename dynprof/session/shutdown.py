@@ -118,8 +118,8 @@ class Shutdown:
         return wait(max(0.0, until_s - time.monotonic()))
 
     def _give_up(self, reason: str) -> None:
-        if manifest := self._exporter.abandon(reason):
+        for export in self._exporter.abandon(reason):
             text = f"saving is given up: {reason}"
-            self._journal.tell(manifest.request.number, "failed", text)
+            self._journal.tell(export.manifest.request.number, "failed", text)
             self._journal.remember(last_error=text)
             say(f"{text}.")

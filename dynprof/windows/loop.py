@@ -86,7 +86,6 @@ class Loop:
         self._on_saved = on_saved
         self._open: WindowDriver | None = None
         self._claimed: Request | None = None  # which is being opened
-        self._export: Export | None = None  # of the open window, once it has ended
         self._unended = UnendedWindows(self._clock)
         self._noted: NotedSteps | None = None
         self.turns = Turns(first=self._begin, last=self._settle)
@@ -272,7 +271,7 @@ class Loop:
         current.steps_from = self._inbox.steps_from
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")
-        self._said, self._export = "", None
+        self._said = ""
         self._open = current
         try:
             current.open(functools.partial(self._process.make_scratch, request), self.give_way)
@@ -332,9 +331,6 @@ class Loop:
             return
         current, self._open = self._open, None
         self._note_no_more()
-        if self._export:  # the failure came after the window had ended
-            self._hand_over(current, self._export)
-            return
         current.discard()
         reason = describe(error)
         if not isinstance(error, LostWindowError):
@@ -359,7 +355,7 @@ class Loop:
         delivery = delivery_of(request.config, layout, self._process.rank)
         span = Span(current.opened_s, current.opened_step, self._clock.now_s(), self._inbox.step)
         parent = delivery.destination.workshop
-        self._export = Export(
+        export = Export(
             recording=recording,
             manifest=manifest,
             folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
@@ -369,12 +365,8 @@ class Loop:
             on_end=functools.partial(self._on_saved, span, delivery, reason),
             wait_s=delivery.wait_s if delivery.destination.is_direct else None,
         )
-        self._hand_over(current, self._export)
-
-    def _hand_over(self, current: WindowDriver, export: Export) -> None:
-        """Give an export to the exporter; again where that was interrupted."""
         self._exporter.submit(export)
-        if export.recording:
+        if recording:
             current.release()
 
     def _say_once(self, text: str) -> None:

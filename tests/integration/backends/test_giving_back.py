@@ -32,7 +32,6 @@ dynprof.windows.loop.window_dir_name
 dynprof.windows.window.Window.end_step
 dynprof.windows.window.Window.begin_step
 dynprof.windows.window.Window.close
-dynprof.windows.driver.WindowDriver.release
 dynprof.companions.base.Companions.start
 dynprof.companions.base.Companions.stop
 dynprof.companions.base.Companions.save

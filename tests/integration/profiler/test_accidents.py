@@ -17,6 +17,7 @@ import pytest
 
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.captures import exporter
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
 from dynprof.files.layout import host_name
@@ -397,6 +398,23 @@ def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:
     assert load_manifest(path).complete
 
 
+def test_an_exit_function_of_the_script_finds_the_traces_of_async_mode(tmp_path: Path) -> None:
+    """What a script registered with ``atexit`` before runs once the traces are saved."""
+    done = run(
+        """
+        import atexit, pathlib
+        atexit.register(lambda: print([p.name for p in pathlib.Path("log").glob("*.trace.json")]))
+        with profile(record_shapes=True, on_trace_ready=tensorboard_trace_handler(
+                "log", async_mode=True, analyse_flag=False)):
+            for _ in range(20_000):
+                torch.ones(4).add(1)
+        """,
+        tmp_path,
+    )
+    (path,) = (tmp_path / "log").glob("*.trace.json")
+    assert done.stdout.endswith(f"['{path.name}']\n")
+
+
 def test_two_savers_in_one_folder(tmp_path: Path) -> None:
     """One on its thread, one on this: both traces are saved."""
     with profile(
@@ -630,7 +648,7 @@ def test_a_full_temporary_folder_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     """The message says where traces are put together, and how to have them elsewhere."""
     prof = recorded(strict=True)
     monkeypatch.setattr(closed_window, "free_disk_mb", lambda _: 0.0)
-    monkeypatch.setattr(closed_window, "pack", fail_for_want_of_space)
+    monkeypatch.setattr(exporter, "pack", fail_for_want_of_space)
     with pytest.raises(CaptureError, match=f"{tempfile.gettempdir()} is full.*; set TMPDIR"):
         prof.export_chrome_trace("trace.json")
 

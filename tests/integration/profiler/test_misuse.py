@@ -19,6 +19,7 @@ from dynprof.profiler import (
     analyse,
     handlers,
     profile,
+    saving,
     schedule,
     tensorboard_trace_handler,
 )
@@ -644,7 +645,7 @@ def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> No
     steps = schedule(wait=1, warmup=1, active=2, repeat=2)
     places = {
         "saving": (handlers, "save_now"),
-        "analysis": (handlers, "analyse_now"),
+        "analysis": (saving, "analyse_now"),
         "opening": (ScriptWindows, "open"),
     }
     with pytest.MonkeyPatch.context() as patch:

@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ from dynprof.errors import BackendError, CaptureError, DynprofError
 from dynprof.files.layout import Layout
 from dynprof.process import memory
 from dynprof.testing import FakeBackend, FakeRecording, HandExporter
+from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,25 +288,101 @@ def test_a_link_in_the_place_of_info_is_not_followed(
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-class DyingRecording(FakeRecording):
-    """Its saving ends with the process."""
+class WatchedRecording(FakeRecording):
+    """Reads the manifest that a killed process would leave while it is being saved."""
 
     def save(self, path: Path) -> Saved:
-        """Do as a killed process does: nothing any more."""
-        del path
-        raise SystemExit
+        """Read it."""
+        (place,) = path.resolve().parent.parent.glob("rank_0.info.json")
+        self.left = load_manifest(place)
+        return super().save(path)
 
 
 def test_a_process_killed_while_saving_leaves_a_manifest_that_says_so(
+    export: Callable[[FakeRecording, float | None], Manifest],
+) -> None:
+    """The manifest is there before the trace, and says that saving has begun."""
+    recording = WatchedRecording(FakeBackend())
+    export(recording, None)
+    assert not recording.left.complete
+    assert "has begun and not ended" in recording.left.reason
+
+
+class InterruptedRecording(FakeRecording):
+    """Ctrl-C comes while it is being saved."""
+
+    def save(self, path: Path) -> Saved:
+        """Write half of it."""
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_saving_leaves_a_manifest_that_says_so(
     export: Callable[[FakeRecording, float | None], Manifest], tmp_path: Path
 ) -> None:
-    """The manifest is there before the trace."""
-    with pytest.raises(SystemExit):
-        export(DyingRecording(FakeBackend()), None)
+    """Ctrl-C on the thread that saves passes; no half file stays, and the manifest says why."""
+    with pytest.raises(KeyboardInterrupt):
+        export(InterruptedRecording(FakeBackend()), None)
     (path,) = tmp_path.rglob("rank_0.info.json")
-    manifest = load_manifest(path)
-    assert not manifest.complete
-    assert "has begun and not ended" in manifest.reason
+    assert load_manifest(path).reason == "saving was interrupted"
+    names = sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
+    assert names == ["profiler_metadata.json", "rank_0.info.json"]
+
+
+class HangingRecording(FakeRecording):
+    """Hangs while it is being saved, until the test lets it continue."""
+
+    def __init__(self, backend: FakeBackend) -> None:
+        super().__init__(backend)
+        self.hangs, self.disk = threading.Event(), threading.Event()
+
+    def save(self, path: Path) -> Saved:
+        """Hang."""
+        self.hangs.set()
+        self.disk.wait()
+        return super().save(path)
+
+
+def test_a_capture_that_is_given_up_is_said_to_be_lost_once(tmp_path: Path) -> None:
+    """A save that ends after it was given up, with another behind it, changes and says no more."""
+    said, told = list[str](), list[object]()
+
+    def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
+        try:
+            action()
+        except (DynprofError, OSError) as error:
+            said.append(doing)
+            return error
+        return None
+
+    exporter, layout = Exporter(attempt), Layout(tmp_path, 0, "host", 42)
+    recordings = [HangingRecording(FakeBackend()) for _ in range(2)]
+    for number, recording in enumerate(recordings):
+        exporter.submit(
+            Export(
+                recording=recording,
+                manifest=a_manifest(),
+                folder=tmp_path / f"step_{number}",
+                trace_name="t.json",
+                layout=layout,
+                least_free_mb=None,
+                on_end=lambda *outcome: told.append(outcome),
+            )
+        )
+    exporter.start()
+    assert recordings[0].hangs.wait(patience_s())
+    assert not exporter.wait(0)
+    lost = exporter.abandon("on purpose")
+    recordings[0].disk.set()
+    exporter._thread.join(patience_s())
+    assert not exporter._thread.is_alive()
+    assert [export.folder.name for export in lost] == ["step_0", "step_1"]
+    assert [load_manifest(export.manifest_path).reason for export in lost] == [
+        "saving was given up: on purpose"
+    ] * 2
+    assert (said, told, exporter.busy) == ([], [], False)
+    assert not recordings[1].hangs.is_set()
+    assert not list(tmp_path.rglob("*t.json*"))
 
 
 def test_the_manifest_of_a_whole_capture(

@@ -80,7 +80,7 @@ class Training(RuleBasedStateMachine):
         self.job.session.stop()
         assert self.job.session._loop.open_window is None
 
-    @precondition(lambda self: self.job.saving.held)
+    @precondition(lambda self: self.job.saving.busy)
     @rule()
     def save(self) -> None:
         """Let the disk catch up."""
@@ -91,7 +91,7 @@ class Training(RuleBasedStateMachine):
         """One window at a time, and none beside a running save."""
         running = self.job.backend.running
         assert running <= 1
-        assert not (running and self.job.saving.held)
+        assert not (running and self.job.saving.busy)
 
     @invariant()
     def steps_are_counted(self) -> None:

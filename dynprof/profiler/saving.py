@@ -1,0 +1,201 @@
+"""How a script's traces are saved: on its own thread, or on the exporter's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
+from dynprof.captures.exporter import Export, Exporter
+from dynprof.errors import CaptureError, describe
+from dynprof.files.folders import make_dir
+from dynprof.files.layout import INFO_DIR, Layout
+from dynprof.process.forked_child import forget_in_child
+from dynprof.process.standard_error import say
+from dynprof.profiler.output_paths import output_path
+from dynprof.wall import StderrNotes, Wall
+
+if TYPE_CHECKING:
+    from dynprof.profiler.closed_window import ClosedWindow
+
+
+HANDLERS_WAIT_S = 600.0
+"""Limit of the wait at the end of the process while traces of handlers are being saved."""
+AUTOSAVE_WAIT_S = 30.0
+"""The same for traces that the script never requested."""
+
+
+def _new_exporter() -> Exporter:
+    return Exporter(Wall(StderrNotes()).attempt)
+
+
+_exporter = _new_exporter()
+
+
+def exporter() -> Exporter:
+    """Return the exporter of the script's traces; its thread starts with the first call."""
+    with contextlib.suppress(RuntimeError):  # it runs, or no thread can start: wait_at_end() saves
+        _exporter.start()
+    return _exporter
+
+
+def wait_at_end() -> None:
+    """Wait until everything is saved, as the process ends; name what is given up."""
+    global _exporter
+    limit_s = HANDLERS_WAIT_S if _exporter.busy else AUTOSAVE_WAIT_S
+    why = f"it took more than {limit_s:g} s, and the process ended"
+    try:
+        if _exporter.wait(limit_s):
+            return
+    except (KeyboardInterrupt, SystemExit):  # the user wants the process to end
+        why = "the process was interrupted"
+    given_up, _exporter = _exporter, _new_exporter()
+    for export in given_up.abandon(why):
+        say(_lost(export))
+
+
+def follow_up(export: Export, *, analyse: bool) -> None:
+    """Say that a trace is lost, or have it analysed, with tables or without; wait for nothing."""
+    if export.manifest.trace is None:
+        say(_lost(export))
+    elif (arguments := arguments_for(export.manifest, analyse=analyse)) is not None:
+        begin_analysis(export.trace_path, *arguments)
+
+
+def _lost(export: Export) -> str:
+    return f"the trace {export.trace_path} is lost: {export.manifest.reason}"
+
+
+def save_now(recorded: ClosedWindow, export: Export, *, analyse: bool) -> None:
+    """Save a window on the calling thread; make its tables and wait for them, if wanted.
+
+    Raises:
+        CaptureError: It could not be saved, or not be analysed.
+    """
+    is_interrupted = True
+    try:
+        _new_exporter().save(export)
+        is_interrupted = False
+    finally:
+        if is_interrupted:
+            say(_lost(export))
+    if export.manifest.trace is None:
+        recorded.note_lost()
+        raise CaptureError(_lost(export))
+    recorded.saved_as(export.trace_path)
+    arguments = arguments_for(export.manifest, analyse=analyse)
+    if arguments is not None:
+        analyse_now(export.trace_path, arguments)
+
+
+def usual_folder() -> Path:
+    """Return where traces go when the script does not say: as with the vendor.
+
+    Links in the environment's path are followed, as the vendor does.
+    """
+    work_path = os.environ.get("ASCEND_WORK_PATH")
+    return Path(work_path, "profiling_data").resolve() if work_path else Path()
+
+
+def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
+    """Return a folder, or another one where nothing can be written in it, and then what to say.
+
+    Args:
+        folder: The script's, or :func:`usual_folder`.
+        instead: Where the trace goes if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
+    """
+    if folder == instead or not (why := _why_unusable(folder)):
+        return folder, ""
+    place = instead.absolute()
+    return place, (
+        f"ASCEND_WORK_PATH cannot be used ({why}); the trace goes to the working directory, {place}"
+    )
+
+
+def _why_unusable(folder: Path) -> str:
+    """Make a folder without links; return why nothing can be written there, empty where it can."""
+    try:
+        make_dir(folder)
+    except OSError as error:
+        return describe(error)
+    return _why_not_written(folder)
+
+
+def _why_not_written(folder: Path) -> str:
+    can_write = os.access(folder, os.W_OK | os.X_OK)
+    return "" if can_write else f"{folder} cannot be written by this user"
+
+
+def worker_here() -> str:
+    """Return the first part of the names of this process's traces."""
+    return f"{socket.gethostname()}_{os.getpid()}"
+
+
+def trace_name(worker: str, suffix: str) -> str:
+    """Return the name of a trace of this moment."""
+    return f"{worker}.{time.time_ns()}.{suffix}"
+
+
+def export_of(
+    recorded: ClosedWindow,
+    folder: Path,
+    worker: str,
+    *,
+    use_gzip: bool = False,
+    least_free_mb: float | None = None,
+) -> Export:
+    """Return a window's export, and note that the window is handed over.
+
+    Args:
+        recorded: What was recorded.
+        folder: Where to; it is made.
+        worker: The first part of the trace's name.
+        use_gzip: Compress it.
+        least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
+
+    Raises:
+        BackendError: It was given away before, or exported.
+        CaptureError: Nothing can be saved there.
+    """
+    place = prepare_folder(folder)
+    return Export(
+        recording=recorded.hand_over(),
+        manifest=recorded.manifest,
+        folder=place,
+        trace_name=trace_name(worker, recorded.suffix),
+        layout=Layout.here(place, recorded.manifest.rank),
+        least_free_mb=least_free_mb,
+        on_end=lambda _path, _manifest: None,
+        compress=use_gzip,
+        members=recorded.members,
+    )
+
+
+def prepare_folder(folder: Path) -> Path:
+    """Make the folder of a trace and that of its manifest, before the recording is handed over.
+
+    Raises:
+        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
+    """
+    try:
+        place = output_path(folder)
+        info = place / INFO_DIR
+        Layout.here(place, 0).make_dir(info)
+    except OSError as error:
+        raise CaptureError(f"the trace cannot be saved: {describe(error)}") from error
+    for made in (place, info):
+        if why := _why_not_written(made):
+            raise CaptureError(f"the trace cannot be saved: {why}")
+    return place
+
+
+def _forget_in_child() -> None:
+    global _exporter
+    _exporter = _new_exporter()
+
+
+forget_in_child(_forget_in_child)
