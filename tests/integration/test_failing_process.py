@@ -47,7 +47,7 @@ if step == 200:
 
 
 def test_a_fork_inside_a_window(tmp_path: Path) -> None:
-    """The child has no session, is not recorded and writes nothing; the parent's window is whole."""
+    """The child has no session and writes nothing; the parent's window is whole."""
     fork = """
 if dp.status().progress == (3, 50):
     if not (child := os.fork()):
