@@ -158,7 +158,7 @@ def ask_fresh_interpreter() -> Verdict:
 def cache_file() -> Path:
     """Return where the answer for this build of torch, Python and dynprof is kept."""
     facts = library().stat()
-    build = f"{library()} {facts.st_size} {facts.st_mtime_ns} {sys.version} {__file__} 3"
+    build = f"{library()} {facts.st_size} {facts.st_mtime_ns} {sys.version} {__file__} 4"
     digest = hashlib.sha256(build.encode()).hexdigest()[:16]
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))  # not taken where it is not absolute
     home = home if home.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111

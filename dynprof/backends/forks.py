@@ -31,6 +31,7 @@ from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ class _Gate:
         self._lock = threading.RLock()
         self._calm_s = self._first_s = 0.0
         self._done: set[object] = set()
-        self._forking: list[threading.Thread] = []  # one thread, more than once out of a handler
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
@@ -84,19 +84,17 @@ class _Gate:
         while time.monotonic() < self._first_s:
             time.sleep(_PAUSE_S)
         self._lock.acquire()
-        self._forking.append(threading.current_thread())
         while (wait_s := self._calm_s - time.monotonic()) > 0:
             time.sleep(wait_s)
 
     def end_fork(self) -> None:
         """Let changes go on; nothing to do for a fork that had begun before it was guarded."""
-        if self._forking[-1:] == [threading.current_thread()]:
-            self._forking.pop()
+        with contextlib.suppress(RuntimeError):  # the lock belongs to no fork of this thread
             self._lock.release()
 
     def begin_anew(self) -> None:
         """Forget in a child who held the gate in its parent."""
-        self._lock, self._forking = threading.RLock(), []
+        self._lock = threading.RLock()
         self._calm_s = self._first_s = 0.0
 
 
@@ -132,9 +130,8 @@ def first_of_its_kind(what: str, profiler: object, action: Callable[[], None]) -
 @functools.cache
 def guard_forks() -> None:
     """Guard every fork that begins from now on; best done long before a profiler is opened."""
-    os.register_at_fork(
-        before=_gate.begin_fork, after_in_parent=_gate.end_fork, after_in_child=_begin_anew
-    )
+    os.register_at_fork(before=_gate.begin_fork, after_in_parent=_gate.end_fork)
+    forget_in_child(_begin_anew)
 
 
 def _begin_anew() -> None:

@@ -47,12 +47,15 @@ if step == 200:
 
 
 def test_a_fork_inside_a_window(tmp_path: Path) -> None:
-    """The child is not recorded and writes nothing; the parent's window is whole."""
+    """The child has no session and writes nothing; the parent's window is whole."""
     fork = """
-if dp.status().progress == (3, 50) and os.fork() == 0:
-    train_one_step()
-    dp.step()
-    os._exit(0)
+if dp.status().progress == (3, 50):
+    if not (child := os.fork()):
+        for _ in range(60):
+            train_one_step()
+            dp.step()
+        os._exit(dp.status().state != "not initialised")
+    assert os.waitpid(child, 0)[1] == 0
 """
     with TroubledJob(tmp_path, each=fork) as job:
         job.edit(active=50)
@@ -61,6 +64,7 @@ if dp.status().progress == (3, 50) and os.fork() == 0:
         assert {e["pid"] for e in trace["traceEvents"] if e.get("cat") == "cpu_op"} == {
             job.process.pid
         }
+        assert len(below(job.root, "*.info.json")) == 1
         job.ends_unharmed()
 
 

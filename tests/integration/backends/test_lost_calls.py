@@ -133,6 +133,9 @@ def test_a_profile_function_set_in_a_window_of_plain_python(tmp_path: Path) -> N
     assert log(tmp_path).count(f"its capture is not complete: {WHY}") == 4
 
 
+@pytest.mark.skipif(
+    (3, 12) <= sys.version_info < (3, 12, 5), reason="there torch keeps cProfile from starting"
+)
 def test_a_profile_function_set_in_a_window_with_stacks(tmp_path: Path) -> None:
     """As in one of plain Python: torch has the calls by such a function, too."""
     pytest.importorskip("torch", reason="torch is not installed")
