@@ -138,7 +138,9 @@ def test_threads_that_fork_at_once(tmp_path: Path) -> None:
             steps(5)
             fork(sys.exit, 1)  # through exit(), which waits for libkineto's thread if it was there
         forking.join()
-        idle()
+        while dp.status().state != "idle":  # the last window may wait until the one before is saved
+            steps(1)
+            time.sleep(0.001)
         window(active=2)
         steps(3)
         idle()
