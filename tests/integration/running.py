@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 import gzip
 import json
 import os
@@ -99,6 +100,14 @@ def below(folder: Path, pattern: str) -> list[Path]:
     ]
 
 
+@functools.cache
+def _ask_the_self_test() -> None:
+    """Have jobs find its answer: each that is killed before the end of its own would ask again."""
+    from dynprof.backends.detached_close_selftest import remembered_verdict
+
+    remembered_verdict()
+
+
 class RunningJob:
     """A training script in a process of its own.
 
@@ -128,6 +137,8 @@ class RunningJob:
         imports_torch = re.search(r"^ *(import|from) .*\btorch\b", script, re.MULTILINE)
         needs = warm_interpreter.WITH_TORCH if imports_torch else warm_interpreter.WITHOUT_TORCH
         if through is PYTHON and not for_its_start:
+            if imports_torch:
+                _ask_the_self_test()
             self.process: Process = warm_interpreter.start(
                 path, {**clean, **env}, PYTHON[-1], needs=needs, unloads=self.unloads
             )

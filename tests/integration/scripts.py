@@ -49,9 +49,10 @@ while SELF_TEST.answer is None:
     time.sleep(0.01)
 """
 """The beginning of a job with torch: what a script steps, records and profiles with."""
-TUNABLES = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"
-"""Makes glibc give every freed block of some size back to the system at once, so that whoever still
-writes there is killed instead of writing into somebody else's memory."""
+TUNABLES = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000:glibc.malloc.perturb=165"
+"""glibc gives each freed block back to the system at once, and overwrites the smaller ones.
+
+Code that still uses one is killed, instead of using the memory of other code."""
 HELPERS = """
 def idle():
     from dynprof.backends.kineto import KINETO  # which may be letting go of a window that was lost
@@ -80,17 +81,21 @@ def idle():
 """The beginning of a job that loads no torch."""
 
 
-def run(folder: Path, script: str, closing: str = "detached", **env: str) -> str:
+def run(
+    folder: Path, script: str, closing: str = "detached", *, unloads: bool = False, **env: str
+) -> str:
     """Run a script that must end well; return the log of dynprof.
 
     Args:
         folder: Where it works.
         script: What follows the beginning of all of them.
         closing: How windows close.
+        unloads: As :func:`warm_interpreter.run` takes it.
         env: What to add to its environment, which may say how memory is allocated.
     """
     text = JOB + HELPERS + textwrap.dedent(script)
-    done = warm_interpreter.run(text, folder, {**os.environ, "DYNPROF_CLOSE": closing, **env})
+    env = {**os.environ, "DYNPROF_CLOSE": closing, **env}
+    done = warm_interpreter.run(text, folder, env, unloads=unloads)
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
     return log(folder)
 

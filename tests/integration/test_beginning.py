@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import textwrap
 from typing import TYPE_CHECKING
 
-from tests import processes
+from tests import warm_interpreter
 
 if TYPE_CHECKING:
     import subprocess
@@ -15,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a folder."""
-    text = "import dynprof as dp\n" + textwrap.dedent(script)
-    command = [sys.executable, "-W", "always", "-c", text]
-    return processes.run(command, cwd=folder, env={**os.environ, **env})
+    """Run a script in a folder; each warning is shown."""
+    text = "import warnings; warnings.simplefilter('always')\nimport dynprof as dp\n"
+    text += textwrap.dedent(script)
+    needs = warm_interpreter.WITHOUT_TORCH
+    return warm_interpreter.run(text, folder, {**os.environ, **env}, needs=needs)
 
 
 TWO_THREADS = """

@@ -13,7 +13,12 @@ from dynprof.config.starter_files import write_starter_files
 from dynprof.files.layout import CONFIG_NAME
 from dynprof.files.output import write_atomic
 from tests.integration.running import below, wait_for
-from tests.integration.troubled import TroubledJob, mounted_over, small_disk, without_privilege
+from tests.integration.troubled import (
+    WITHOUT_PRIVILEGE,
+    TroubledJob,
+    mounted_over,
+    small_disk,
+)
 from tests.processes import DYNPROF, run
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -27,7 +32,7 @@ def test_disk_full_while_saving(tmp_path: Path) -> None:
     disk = tmp_path / "prof_config" / "to"
     with small_disk(disk, "1m"), TroubledJob(tmp_path) as job:
         limits = {"min_free_disk_mb": 0}
-        job.edit(active=300, with_stack=True, prof_dir="to", limits=limits)
+        job.edit(active=100, with_stack=True, prof_dir="to", limits=limits)
         manifest, trace = job.capture()
         job.ends_unharmed()
         assert trace == {}
@@ -39,7 +44,7 @@ def test_disk_full_while_saving(tmp_path: Path) -> None:
 
 def test_a_read_only_directory(tmp_path: Path) -> None:
     """Captures are refused by the directory and it is said; permissions back, all works again."""
-    with TroubledJob(tmp_path, through=without_privilege()) as job:
+    with TroubledJob(tmp_path, WITHOUT_PRIVILEGE) as job:
         for folder in (job.root, job.root / "log", job.root / "status"):
             folder.chmod(0o500)
         job.edit(active=2)
@@ -123,7 +128,7 @@ def test_a_directory_removed_inside_a_window(tmp_path: Path) -> None:
     each = f"open({str(state)!r}, 'w').write(dp.status().state)"
     with TroubledJob(tmp_path, each=each) as job:
         text = job.config.read_text()
-        job.edit(active=300)
+        job.edit(active=100)
         job.when("the window", lambda status: status.state == "recording")
         remove(job.root)
         wait_for("the end of the window", lambda: state.read_text() == "idle" or None)
@@ -194,11 +199,11 @@ def test_a_config_that_is_a_mount_of_its_own(tmp_path: Path) -> None:
 def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
     """The window goes on to its last step; that the file is gone is said."""
     with TroubledJob(tmp_path) as job:
-        job.edit(active=500)
+        job.edit(active=100)
         job.when("the window", lambda status: status.state == "recording")
         job.config.unlink()
         manifest, _ = job.capture()
-        assert (manifest.complete, manifest.steps.recorded) == (True, 500)
+        assert (manifest.complete, manifest.steps.recorded) == (True, 100)
         assert "the file is gone; nothing changes until it is saved again" in job.log()
         job.ends_unharmed()
 
@@ -206,7 +211,7 @@ def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["log", "status"])
 def test_an_unwritable_log_or_status(tmp_path: Path, name: str) -> None:
     """Captures are made all the same, and what can be written says what cannot."""
-    with TroubledJob(tmp_path, through=without_privilege()) as job:
+    with TroubledJob(tmp_path, WITHOUT_PRIVILEGE) as job:
         replace_with_unwritable(job.root / name)
         job.edit(active=2)
         manifest, _ = job.capture()

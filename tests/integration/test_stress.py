@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -69,16 +68,16 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return torch.full((32,), index / 64.0)
 ready()
-for _ in range(4):
+for _ in range(3):
     for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2):
         train(batch)
         end_step(most_while_saving=16)
 """
 
 COMPILED = """
-fast = torch.compile(model, backend=os.environ["COMPILER"])
+fast = torch.compile(model, backend="aot_eager")
 ready()
-for size in [16] * 150 + [24] * 150:  # the second size compiles again, in a window
+for size in [16] * 80 + [24] * 80:  # the second size compiles again, in a window
     train(torch.randn(size, 32), fast)
     end_step()
 """
@@ -92,7 +91,7 @@ def epoch(name, after_step):
     model.load_state_dict(begin)
     together = torch.nn.parallel.DistributedDataParallel(model)
     torch.manual_seed(dist.get_rank())
-    for number in range(100):
+    for number in range(40):
         train(torch.randn(16, 32), together)
         after_step()
     sys.stdout.flush()
@@ -137,33 +136,28 @@ def test_training_notices_nothing(tmp_path: Path) -> None:
     """Losses are those of a run without dynprof, to the last bit; every trace is whole."""
     expected = run(tmp_path / "off", WORKERS, DYNPROF_DISABLE="1")
     assert run(tmp_path / "on", WORKERS) == expected
-    assert len(expected.splitlines()) >= 60
+    assert len(expected.splitlines()) == 48
     assert len(whole_captures(tmp_path / "on")) >= 3
 
 
 @pytest.mark.timeout(400)
 def test_compiled_steps(tmp_path: Path) -> None:
     """Compiled code runs, and is compiled anew, inside windows."""
-    # Inductor's command for the linker does not quote torch's folder.
-    works = shutil.which("g++") and " " not in torch.__file__
-    compiler = "inductor" if works else "aot_eager"
-    env = {"COMPILER": compiler, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    env["TORCHINDUCTOR_VEC_ISA_OK"] = "0"  # else it compiles for seconds to find out
-    expected = run(tmp_path / "off", COMPILED, DYNPROF_DISABLE="1", **env)
-    assert run(tmp_path / "on", COMPILED, **env) == expected
+    expected = run(tmp_path / "off", COMPILED, DYNPROF_DISABLE="1")
+    assert run(tmp_path / "on", COMPILED) == expected
     assert len(whole_captures(tmp_path / "on")) >= 3
 
 
 @pytest.mark.timeout(400)
-def test_four_ranks_close_together(tmp_path: Path) -> None:
-    """Four processes, joined by gloo in every step, each with its own windows."""
-    with ranks(tmp_path, WINDOWS + RANKS, 4) as running:
-        end_well(running, patience=3)  # on two processors
-    for rank in range(4):
+def test_ranks_close_together(tmp_path: Path) -> None:
+    """Two processes, joined by gloo in every step, each with its own windows."""
+    with ranks(tmp_path, WINDOWS + RANKS, 2) as running:
+        end_well(running, patience=3)
+    for rank in range(2):
         losses, expected = (
             (tmp_path / f"{name}_{rank}.txt").read_text() for name in ("with", "without")
         )
-        assert (losses, len(losses.splitlines())) == (expected, 100)
+        assert (losses, len(losses.splitlines())) == (expected, 40)
     captures = whole_captures(tmp_path)
-    assert {manifest.rank for manifest in captures} == {0, 1, 2, 3}
-    assert {manifest.world_size for manifest in captures} == {4}
+    assert {manifest.rank for manifest in captures} == {0, 1}
+    assert {manifest.world_size for manifest in captures} == {2}

@@ -75,11 +75,11 @@ LOSSES = (
     + """
 if sys.argv[1:] != ["bare"]:
     dp.init("prof_config")
-for n in range(400):
+for n in range(150):
     print(float(train_one_step()).hex())
     if sys.argv[1:] != ["bare"]:
         dp.step()
-        time.sleep(0.015)  # 400 steps outlast the self-test and two windows
+        time.sleep(0.03)  # 150 steps outlast the self-test and two windows
 """
 )
 
@@ -101,7 +101,7 @@ def test_losses_are_bit_identical(tmp_path: Path) -> None:
             manifest, _ = job.capture(number)
             assert manifest.steps.recorded == 10
         assert job.end() == expected
-    assert len(expected.splitlines()) == 400
+    assert len(expected.splitlines()) == 150
 
 
 ENDS: dict[str, Any] = {

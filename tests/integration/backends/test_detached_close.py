@@ -71,11 +71,10 @@ def capture(
 @pytest.mark.parametrize(
     "config",
     [
-        {},
         {"record_shapes": True, "profile_memory": True, "with_flops": True},
         {"with_stack": True, "with_modules": True},
     ],
-    ids=["plain", "shapes and memory", "stacks"],
+    ids=["shapes and memory", "stacks"],
 )
 def test_both_ways_record_the_same(
     train_one_step: Callable[[], None],
@@ -135,12 +134,12 @@ def test_a_job_closes_detached_and_says_so(tmp_path: Path) -> None:
     with RunningJob(tmp_path, JOB) as job:
         job.when("training", lambda status: status.state == "idle")
         for number in (1, 2):
-            job.edit(active=20, with_stack=True)
+            job.edit(active=5, with_stack=True)
             manifest, trace = job.capture(number)
             assert manifest.complete
             assert trace["traceEvents"]
         assert manifest.closing == "detached"
-        assert "ms (detached), 20 of 20 steps" in job.log()
+        assert "ms (detached), 5 of 5 steps" in job.log()
 
 
 def test_it_can_be_switched_off(tmp_path: Path) -> None:
@@ -178,7 +177,7 @@ def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
-    """What 15 windows with stacks allocate is freed, and never without the interpreter's lock.
+    """What 6 windows with stacks allocate is freed, and never without the interpreter's lock.
 
     Python's debug allocator ends the process when it is called without the lock.
     """
@@ -200,17 +199,17 @@ def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
     while SELF_TEST.answer is None:
         time.sleep(0.01)
     path = pathlib.Path("asked.json")
-    path.write_text(json.dumps({"active": 5, "with_stack": True, "activities": ["CPU"]}))
+    path.write_text(json.dumps({"active": 3, "with_stack": True, "activities": ["CPU"]}))
     def window():
         dp.start(path)
         saved = dp.status().last_capture
         while dp.status().last_capture == saved:
             train_one_step()
             dp.step()
-    for _ in range(5):
+    for _ in range(3):
         window()
     before = in_use()
-    for _ in range(15):
+    for _ in range(6):
         window()
     print(in_use() - before)
     """
@@ -218,7 +217,7 @@ def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
         grown = int(job.end())
         assert "(detached)" in job.log()
         assert "(inline" not in job.log()
-    assert grown < 1_000_000  # 133 kB a window were lost while its state was not freed
+    assert grown < 400_000  # 133 kB a window were lost while its state was not freed
 
 
 def test_the_collector_is_one_thread_whoever_asks_first() -> None:

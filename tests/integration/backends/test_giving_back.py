@@ -65,8 +65,7 @@ torch.profiler._KinetoProfile.add_metadata_json
 """What is called between request and trace; each line is made to fail once, two of one together."""
 
 
-@pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("closing", ["detached", "inline"])
+@pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
 def test_whatever_fails_gives_back_what_it_took(tmp_path: Path, closing: str, memory: bool) -> None:
     """After it the script's profiler has its turn at once, and the next window is whole."""
     log = run(

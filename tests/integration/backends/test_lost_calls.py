@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
     from dynprof.captures.manifest import Manifest
 
-CALLS = 90_000
+CALLS = 900
+SMALL_RING = """
+from dynprof.backends import python, viztracers
+python.MAX_EVENTS = viztracers.MAX_EVENTS = 5_000
+"""
+"""A hundredth of what is kept, filled in a hundredth of the time."""
 SETS = """
 import cProfile, sys
 def called():
@@ -69,17 +74,18 @@ def test_a_window_of_more_calls_than_are_kept(tmp_path: Path) -> None:
     """The steps that the manifest names are those of which every call is there."""
     run_without_torch(
         tmp_path,
-        f"""
-        def called():
-            pass
-        for steps in (7, 3):
-            window(active=steps)
-            for _ in range(steps):
-                for _ in range({CALLS}):
-                    called()
-                dp.step()
-            idle()
-        """,
+        SMALL_RING
+        + f"""
+def called():
+    pass
+for steps in (7, 3):
+    window(active=steps)
+    for _ in range(steps):
+        for _ in range({CALLS}):
+            called()
+        dp.step()
+    idle()
+""",
     )
     lossy, whole = manifests(tmp_path)
     there = whole_steps(tmp_path, lossy)
@@ -88,7 +94,7 @@ def test_a_window_of_more_calls_than_are_kept(tmp_path: Path) -> None:
     assert lossy.steps.recorded == len(there)
     assert not lossy.complete
     assert lossy.reason == (
-        f"of more than 500,000 calls the oldest are lost: all are there from step {there[0]} on"
+        f"of more than 5,000 calls the oldest are lost: all are there from step {there[0]} on"
     )
     said = f"request 1: its capture is not complete: {lossy.reason}"
     assert re.search(f"WARNING .*{re.escape(said)}", log(tmp_path))
@@ -100,19 +106,20 @@ def test_one_that_ends_in_the_middle_of_a_step(tmp_path: Path) -> None:
     """The step that it ends in is none of those that are whole."""
     run_without_torch(
         tmp_path,
-        f"""
-        def called():
-            pass
-        window(active=100)
-        for _ in range(6):
-            for _ in range({CALLS}):
-                called()
-            dp.step()
-        for _ in range({CALLS} // 2):
-            called()
-        dp.stop()
-        idle()
-        """,
+        SMALL_RING
+        + f"""
+def called():
+    pass
+window(active=100)
+for _ in range(6):
+    for _ in range({CALLS}):
+        called()
+    dp.step()
+for _ in range({CALLS} // 2):
+    called()
+dp.stop()
+idle()
+""",
     )
     (cut,) = manifests(tmp_path)
     there = whole_steps(tmp_path, cut)

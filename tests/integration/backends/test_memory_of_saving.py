@@ -65,11 +65,10 @@ def both():
 @pytest.mark.parametrize(
     ("work", "count", "settings"),
     [
-        ("calling", 20, "with_stack=True"),
-        ("computing", 30, ""),
-        ("computing", 30, "with_stack=True"),
-        ("computing", 30, "record_shapes=True, profile_memory=True"),
-        ("both", 10, "with_stack=True, record_shapes=True, profile_memory=True"),
+        ("calling", 6, "with_stack=True"),
+        ("computing", 10, ""),
+        ("computing", 10, "record_shapes=True, profile_memory=True"),
+        ("both", 4, "with_stack=True, record_shapes=True, profile_memory=True"),
     ],
 )
 def test_events_and_memory_of_a_window_are_told_before_it_is_saved(
@@ -97,21 +96,22 @@ def test_a_window_with_stacks_has_no_more_events_than_its_limit(tmp_path: Path) 
         tmp_path,
         LOOP
         + """
-record(both, 50, with_stack=True, limits={"max_events": 150_000})
+record(both, 20, with_stack=True, limits={"max_events": 150_000})
 """,
     )
     (manifest,) = manifests(tmp_path)
     found = events(tmp_path, manifest)
     steps = [one for one in found if one["name"].startswith("ProfilerStep#")]
-    assert 0 < manifest.steps.recorded < 50
+    assert 0 < manifest.steps.recorded < 20
     assert len({one["name"] for one in steps}) == manifest.steps.recorded
     assert 50_000 < len(found) < 200_000
     assert re.search(r"early: about \d+,000 events are recorded, limits.max_events is 150,000", log)
     assert re.search(r"a step records about \d+,000 events; \d+ steps take about \d", log)
 
 
-@pytest.mark.parametrize("settings", ["", ", profile_memory=True"])
-@pytest.mark.parametrize("closing", ["detached", "inline"])
+@pytest.mark.parametrize(
+    ("closing", "settings"), [("detached", ""), ("inline", ", profile_memory=True")]
+)
 def test_what_there_is_no_memory_to_save_is_never_collected(
     tmp_path: Path, closing: str, settings: str
 ) -> None:
@@ -150,12 +150,14 @@ def test_what_saving_took_is_given_back(tmp_path: Path) -> None:
         tmp_path,
         LOOP
         + """
+from dynprof.captures import exporter
+exporter.KEPT_MB = 50.0
 record(calling, 2, with_stack=True)
 before = resident_mb()
-most = record(calling, 30, with_stack=True)
-assert most > 700, most
+most = record(calling, 10, with_stack=True)
+assert most > 230, most
 deadline = time.monotonic() + 60
-while resident_mb() > before + 200:
+while resident_mb() > before + 70:
     assert time.monotonic() < deadline, (before, resident_mb())
     time.sleep(0.05)
 """,

@@ -24,8 +24,7 @@ LONG_OPERATOR = """
 """
 
 
-@pytest.mark.parametrize("closing", ["detached", "inline"])
-@pytest.mark.parametrize("with_stack", [False, True])
+@pytest.mark.parametrize(("closing", "with_stack"), [("detached", True), ("inline", False)])
 def test_windows_beside_busy_threads(tmp_path: Path, closing: str, with_stack: bool) -> None:
     """Threads amid their operators, and their Python calls, when windows end write nowhere."""
     run(
@@ -36,12 +35,13 @@ def test_windows_beside_busy_threads(tmp_path: Path, closing: str, with_stack: b
             return deeper(depth - 1) if depth else work()
         def busy():
             while not stop.is_set():
-                for _ in range(100):
+                for _ in range(20):
                     deeper(5)
-        threads = [threading.Thread(target=busy) for _ in range(3)]
+                time.sleep(0.0001)  # else windows grow with the load of the machine
+        threads = [threading.Thread(target=busy) for _ in range(2)]
         for thread in threads:
             thread.start()
-        for _ in range(10):
+        for _ in range(5):
             window(active=1, with_stack={with_stack})
             time.sleep(0.002)
             while dp.status().state != "idle":
@@ -54,7 +54,7 @@ def test_windows_beside_busy_threads(tmp_path: Path, closing: str, with_stack: b
         closing,
         GLIBC_TUNABLES=TUNABLES,
     )
-    assert sum(manifest.complete for manifest in manifests(tmp_path)) > 7
+    assert sum(manifest.complete for manifest in manifests(tmp_path)) > 3
 
 
 def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
@@ -95,8 +95,7 @@ def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
     assert unfinished == ["long"]
 
 
-@pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path, closing: str) -> None:
+def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path) -> None:
     """Its trace cannot say who was in an operator, so anybody may have been."""
     run(
         tmp_path,
@@ -120,7 +119,6 @@ def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path, closing
         steps(4)
         idle()
         """,
-        closing,
         GLIBC_TUNABLES=TUNABLES,
     )
     told = [manifest for manifest in manifests(tmp_path) if manifest.complete]
@@ -128,8 +126,7 @@ def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path, closing
     assert "only the thread that opens" in remarks[-1]
 
 
-@pytest.mark.parametrize("closing", ["detached", "inline"])
-@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
 def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: bool) -> None:
     """Torch has to begin what it ends: then no calls, shapes and other threads are recorded."""
     run(

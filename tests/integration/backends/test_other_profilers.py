@@ -56,8 +56,7 @@ def test_a_profiler_on_another_thread_in_a_window(tmp_path: Path) -> None:
     assert [found.complete for found in manifests(tmp_path)] == [False, True] * 4
 
 
-@pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path, closing: str) -> None:
+def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path) -> None:
     """A window bound to a thread that takes no step meanwhile is lost, and that does no harm."""
     log = run(
         tmp_path,
@@ -75,14 +74,12 @@ def test_a_thread_that_waits_for_the_profiling_one(tmp_path: Path, closing: str)
             steps(1)
         steps(3)
         """,
-        closing,
     )
     assert "the script started a torch.profiler of its own in the window" in log
     assert manifests(tmp_path)[-1].complete
 
 
-@pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_both_threads_profile_one_after_the_other(tmp_path: Path, closing: str) -> None:
+def test_both_threads_profile_one_after_the_other(tmp_path: Path) -> None:
     """The thread of a window that was lost has the script's next profiler, before any step."""
     run(
         tmp_path,
@@ -103,13 +100,11 @@ def test_both_threads_profile_one_after_the_other(tmp_path: Path, closing: str) 
             steps(1)
         steps(3)
         """,
-        closing,
     )
     assert manifests(tmp_path)[-1].complete
 
 
-@pytest.mark.parametrize("closing", ["detached", "inline"])
-@pytest.mark.parametrize("then", ["steps(3)", "profile()"])
+@pytest.mark.parametrize(("closing", "then"), [("detached", "steps(3)"), ("inline", "profile()")])
 def test_a_profiler_elsewhere_outlives_a_window_that_was_lost(
     tmp_path: Path, closing: str, then: str
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.scripts import run, run_without_torch
+from tests.integration.scripts import TUNABLES, run, run_without_torch
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -20,10 +20,10 @@ def test_more_windows_than_keys_of_thread_local_storage(tmp_path: Path) -> None:
         tmp_path,
         """
         import ctypes, resource
-        for _ in range(900):  # so many fewer are left; a window for each would take its time
+        for _ in range(950):  # so many fewer are left; a window for each would take its time
             assert ctypes.CDLL(None).pthread_key_create(ctypes.byref(ctypes.c_uint()), None) == 0
         threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
-        for _ in range(200):
+        for _ in range(90):
             window(active=1)
             dp.step()
             idle()
@@ -83,12 +83,12 @@ def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> No
         for each in churners:
             each.start()
         sys.setswitchinterval(1e-6)
-        for _ in range(20_000):
+        for _ in range(5_000):
             stop_tracing_calls()
         sys.setswitchinterval(0.005)
         over.set()
         for each in churners:
             each.join()
         """,
-        MALLOC_PERTURB_="165",
+        GLIBC_TUNABLES=TUNABLES,
     )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import processes
-from tests.integration.scripts import events, manifests, run
+from tests import processes, warm_interpreter
+from tests.integration.scripts import TUNABLES, events, manifests, run
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -151,7 +150,7 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(4)]
 for thread in threads:
     thread.start()
-for number in range(12):
+for number in range(6):
     arguments = OperatorArguments(PrivateFolder(Path(str(number))))
     arguments.start()
     time.sleep(0.005)
@@ -165,8 +164,7 @@ for thread in threads:
 
 def test_arguments_of_operators_beside_threads_that_compute(tmp_path: Path) -> None:
     """Torch frees what writes them as it ends it, whoever is amid it: so all have left by then."""
-    tunables = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"
-    env = {**os.environ, "GLIBC_TUNABLES": tunables, "PYTHONPATH": str(processes.ROOT)}
-    done = processes.run([sys.executable, "-c", BUSY], cwd=tmp_path, env=env)
+    env = {**os.environ, "GLIBC_TUNABLES": TUNABLES}
+    done = warm_interpreter.run(BUSY, tmp_path, env)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "rank_0.execution_trace.json").stat().st_size > 1000

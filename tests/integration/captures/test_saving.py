@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.integration.running import TORCH_JOB, RunningJob, below
-from tests.pace import patience_s
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -38,7 +37,20 @@ while not list(pathlib.Path("prof_config/to").rglob("*.saving")):
 print("saving", flush=True)
 """
 )
-"""A script that stands in the middle of a save of some seconds."""
+"""A script that is in the middle of a save of some seconds."""
+HELD = SAVING.replace(
+    'dp.init("prof_config")',
+    """
+from dynprof.backends.torch_recording import TorchRecording
+save = TorchRecording.save
+def held(recording, path):
+    while not os.path.exists("go on"):
+        time.sleep(0.01)
+    return save(recording, path)
+TorchRecording.save = held
+dp.init("prof_config")""",
+).replace("500", "3")
+"""A script that is in the middle of a save that ends once a file is there."""
 
 
 def left_behind(job: RunningJob) -> list[str]:
@@ -67,19 +79,19 @@ def says_on_stderr(job: RunningJob, words: str) -> str:
     raise AssertionError(f"it never said: {words}")
 
 
-@pytest.mark.timeout(400)
 def test_the_end_waits_and_says_so(tmp_path: Path) -> None:
     """The script is over, the save is not: the process stays until the trace is whole."""
-    with RunningJob(tmp_path, SAVING) as job:
-        _, errors = job.process.communicate(timeout=3 * patience_s())  # saving yields to others
-        assert job.process.returncode == 0
-        assert "dynprof: a capture is being saved; the process waits for it, up to 600 s" in errors
+    with RunningJob(tmp_path, HELD) as job:
+        said = says_on_stderr(job, "dynprof:")
+        assert "dynprof: a capture is being saved; the process waits for it, up to 600 s" in said
+        (tmp_path / "go on").touch()
+        job.end()
         assert the_manifest(job).complete
 
 
 def test_the_limit_of_the_wait_can_be_set(tmp_path: Path) -> None:
     """With a limit of 0 s the process ends at once, with a manifest and no trace."""
-    with RunningJob(tmp_path, SAVING, DYNPROF_EXIT_WAIT_S="0") as job:
+    with RunningJob(tmp_path, HELD, DYNPROF_EXIT_WAIT_S="0") as job:
         job.end()
         manifest = the_manifest(job)
         assert "saving was given up: it took more than 0 s, and the process" in manifest.reason
@@ -112,11 +124,13 @@ def test_a_process_that_exits_during_a_save_leaves_no_half_file(tmp_path: Path) 
 
 def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> None:
     """A script that exits in its handler of SIGTERM keeps the capture that is being saved."""
-    script = SAVING + "import signal; signal.signal(15, lambda *_: sys.exit(7))\n"
+    script = HELD + "import signal; signal.signal(15, lambda *_: sys.exit(7))\n"
     with RunningJob(tmp_path, script + "print('ready', flush=True); steps(10**9)") as job:
         ends_saying(job, "saving")
         ends_saying(job, "ready")
         job.process.terminate()
+        says_on_stderr(job, "a capture is being saved")
+        (tmp_path / "go on").touch()
         job.process.communicate()
         assert job.process.returncode == 7
         assert the_manifest(job).complete
@@ -139,12 +153,13 @@ from dynprof.{room} import {name}
 original = {name}.{function}
 def terminated(*args):
     {name}.{function} = original
+    pathlib.Path("go on").touch()
     os.kill(os.getpid(), 15)
     original(*args)
 {name}.{function} = terminated
 sys.exit(3)
 """
-    with RunningJob(tmp_path, SAVING + script) as job:
+    with RunningJob(tmp_path, HELD + script) as job:
         _, errors = job.process.communicate()
         assert "terminated" in errors
         assert "Traceback" not in errors
@@ -155,12 +170,13 @@ sys.exit(3)
 def test_a_fork_in_the_middle_of_a_save(tmp_path: Path) -> None:
     """The child trains and ends by itself; the parent's capture becomes whole."""
     script = (
-        SAVING
+        HELD
         + """
 if (child := os.fork()) == 0:
     steps(20)
     sys.exit(5)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+pathlib.Path("go on").touch()
 """
     )
     with RunningJob(tmp_path, script) as job:

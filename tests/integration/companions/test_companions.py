@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.captures.manifest import Manifest
 from tests.integration.running import TORCH_JOB, RunningJob, operators
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ while True:
     mstx.mark("after training")
     thread = threading.Thread(target=mstx.range_end, args=[crossing])
     thread.start(); thread.join()
-    kept = [[number] for number in range(50_000)]
+    kept = [[number] for number in range(10_000)]
     gc.collect()
     time.sleep(0.02)
     dp.step()
@@ -35,14 +36,33 @@ def train_one_step():
 JOBS = {"torch": TORCH_JOB, "python": PYTHON_JOB}
 
 
-@pytest.fixture(params=["torch", "python"])
-def job(request: Any, tmp_path: Path) -> Any:
-    """Run a job with marks, on each backend in turn."""
+Captures = list[tuple[Manifest, dict[str, Any]]]
+ASKED: tuple[dict[str, Any], ...] = (
+    {
+        "host_sys": ["CPU", "mem", "DISK", "NETWORK", "NUMA"],
+        "gc_detect_threshold": 0.2,
+        "mstx": True,
+    },
+    {"gc_detect_threshold": 60_000, "mstx": True, "mstx_domain_include": ["io"]},
+    {"mstx": True, "mstx_domain_exclude": ["io"]},
+    {},
+)
+"""What each capture of one job asks for."""
+
+
+@pytest.fixture(scope="module", params=JOBS)
+def captures(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Captures:
+    """Run a job with marks on each backend in turn; return a capture for each of the settings."""
     if request.param == "torch":
         pytest.importorskip("torch", reason="torch is not installed")
-    with RunningJob(tmp_path, JOBS[request.param] + LOOP) as running:
-        running.when("training", lambda status: status.step > 3)
-        yield running
+    folder = tmp_path_factory.mktemp("marked")
+    with RunningJob(folder, JOBS[request.param] + LOOP) as job:
+        job.when("training", lambda status: status.step > 3)
+        found = []
+        for number, experimental in enumerate(ASKED, 1):
+            job.edit(active=10 if number == 1 else 2, experimental_config=experimental)
+            found.append(job.capture(number))
+        return found
 
 
 def events_of(trace: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
@@ -57,10 +77,9 @@ def span_of_steps(trace: dict[str, Any]) -> tuple[float, float]:
     return min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)
 
 
-def test_the_host_is_sampled_on_counter_tracks(job: RunningJob) -> None:
+def test_the_host_is_sampled_on_counter_tracks(captures: Captures) -> None:
     """Processor, memory, disk and network are counters within the window; the rest is said."""
-    job.edit(active=20, experimental_config={"host_sys": ["CPU", "mem", "DISK", "NETWORK", "NUMA"]})
-    manifest, trace = job.capture()
+    manifest, trace = captures[0]
     begin, end = span_of_steps(trace)
     for name in ("host cpu", "host mem", "host network"):
         samples = events_of(trace, ph="C", name=name)
@@ -73,32 +92,28 @@ def test_the_host_is_sampled_on_counter_tracks(job: RunningJob) -> None:
     assert any("NUMA is not sampled" in text for text in manifest.lost)
 
 
-def test_long_collections_stand_on_a_track(job: RunningJob) -> None:
+def test_long_collections_stand_on_a_track(captures: Captures) -> None:
     """Each collection above the threshold is there, with its generation; shorter ones are not."""
-    job.edit(active=5, experimental_config={"gc_detect_threshold": 0.2})
-    _, trace = job.capture()
+    (_, trace), (_, other), *_ = captures
     begin, end = span_of_steps(trace)
     found = events_of(trace, cat="gc", name="collection of generation 2")
-    assert len(found) >= 5
+    assert len(found) >= 10
     assert all(e["dur"] >= 200 and begin <= e["ts"] <= end for e in found)
-    job.edit(active=5, experimental_config={"gc_detect_threshold": 60_000})
-    _, trace = job.capture(2)
-    assert events_of(trace, cat="gc") == []
+    assert events_of(other, cat="gc") == []
 
 
-def test_marks_and_ranges_stand_in_the_trace(job: RunningJob) -> None:
+def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
     """Moments, ranges and those that another thread ends are in their steps, by domain."""
-    job.edit(active=3, experimental_config={"mstx": True})
-    _, trace = job.capture()
+    _, trace = captures[0]
     begin, end = span_of_steps(trace)
-    assert len(events_of(trace, name="after training", ph="i")) == 3
+    assert len(events_of(trace, name="after training", ph="i")) == 10
     training = events_of(trace, name="training", ph="X", cat="mstx")
-    assert len(training) == 3
+    assert len(training) == 10
     assert all(begin <= e["ts"] and e["ts"] + e["dur"] <= end for e in training)
     for operator in operators(trace, "aten::addmm"):
         assert any(e["ts"] < operator["ts"] < e["ts"] + e["dur"] for e in training)
     crossing = events_of(trace, name="crossing", ph="X", cat="mstx")
-    assert len(crossing) == 3
+    assert len(crossing) == 10
     tracks = {
         e["tid"]: e["args"]["name"]
         for e in events_of(trace, name="thread_name")
@@ -108,19 +123,11 @@ def test_marks_and_ranges_stand_in_the_trace(job: RunningJob) -> None:
     assert {tracks[e["tid"]] for e in crossing} == {"marks: io"}
 
 
-def test_domains_are_kept_or_left_out(job: RunningJob) -> None:
+def test_domains_are_kept_or_left_out(captures: Captures) -> None:
     """Only marks of domains that are included, or not excluded, are in the trace."""
-    job.edit(active=2, experimental_config={"mstx": True, "mstx_domain_include": ["io"]})
-    _, trace = job.capture()
-    assert events_of(trace, name="crossing")
-    assert not events_of(trace, name="training")
-    job.edit(active=2, experimental_config={"mstx": True, "mstx_domain_exclude": ["io"]})
-    _, trace = job.capture(2)
-    assert events_of(trace, name="training")
-    assert not events_of(trace, name="crossing")
-    job.edit(active=2, experimental_config={})
-    _, trace = job.capture(3)
-    assert not events_of(trace, name="training")
+    names = ("crossing", "training")
+    shown = [[bool(events_of(trace, name=name)) for name in names] for _, trace in captures[1:]]
+    assert shown == [[True, False], [False, True], [False, False]]
 
 
 def test_arguments_of_operators_are_written(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_threads_of_dynprof_import_nothing(tmp_path: Path, *, torch: bool) -> No
     """Whatever they do: with and without torch, windows of all kinds, edits good and bad."""
     if torch:
         pytest.importorskip("torch", reason="torch is not installed")
-    backends = ("torch", "python") if torch else ("python",)
+    backends = ("torch",) if torch else ("python",)
     script = f"{'import torch' if torch else ''}\n{WATCHING}{PYTHON_JOB}\nBACKENDS = {backends}\n"
     done = run([sys.executable, "-c", script + WINDOWS], cwd=tmp_path)
     assert done.stdout == "done\n", done.stderr

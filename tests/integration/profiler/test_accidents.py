@@ -52,12 +52,13 @@ def recorded(size: int = 4, **settings: Any) -> profile:
     return prof
 
 
-def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own."""
+def run(script: str, folder: Path, *, unloads: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own; ``unloads`` is that of ``warm_interpreter.run``."""
     prelude = "import os, sys, threading, torch\nfrom pathlib import Path\n"
     prelude += "from dynprof.profiler import *\nfrom dynprof.profiler import _ExperimentalConfig\n"
     prelude += "def work(): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
-    return warm_interpreter.run(prelude + textwrap.dedent(script), folder, os.environ)
+    text = prelude + textwrap.dedent(script)
+    return warm_interpreter.run(text, folder, os.environ, unloads=unloads)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -153,6 +154,7 @@ def test_a_thread_that_ends_in_its_profile(tmp_path: Path) -> None:
         print(len(prof.events()) > 0)
         """,
         tmp_path,
+        unloads=True,
     )
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
     assert "its thread has ended" in done.stderr
@@ -169,6 +171,7 @@ def test_a_profile_that_is_forgotten(tmp_path: Path) -> None:
             print(error)
         """,
         tmp_path,
+        unloads=True,
     )
     assert done.returncode == 0, done.stderr
     assert "another torch.profiler is active" in done.stdout
@@ -184,6 +187,7 @@ def test_a_session_that_is_forgotten(tmp_path: Path) -> None:
         acl.init(); acl.prof.init("out"); acl.prof.start(acl.prof.Config())
         """,
         tmp_path,
+        unloads=True,
     )
     assert done.returncode == 0, done.stderr
     assert "never stopped" in done.stderr
@@ -383,7 +387,7 @@ def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:
         """
         with profile(record_shapes=True, on_trace_ready=tensorboard_trace_handler(
                 "log", async_mode=True, analyse_flag=False)):
-            for _ in range(20_000):
+            for _ in range(3_000):
                 torch.ones(4).add(1)
         child = os.fork()
         if child == 0:
@@ -421,7 +425,7 @@ def test_two_savers_in_one_folder(tmp_path: Path) -> None:
         record_shapes=True,
         on_trace_ready=tensorboard_trace_handler("log", async_mode=True, analyse_flag=False),
     ):
-        for _ in range(20_000):
+        for _ in range(3_000):
             torch.ones(4).add(1)
     recorded(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
 
@@ -607,7 +611,7 @@ def test_ctrl_c_while_a_handler_saves_leaves_a_manifest_that_says_so(tmp_path: P
                 prof.step()
         threading.Thread(target=interrupt, daemon=True).start()
         try:
-            profiled(10_000)
+            profiled(3_000)
         except KeyboardInterrupt:
             print("interrupted")
         assert not glob.glob("result/info/.*saving")

@@ -98,15 +98,14 @@ def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> No
 
 
 @pytest.mark.parametrize(
-    "export",
+    ("export", "handler"),
     [
-        "export_chrome_trace('file/a.json')",
-        "export_stacks('file/a.log')",
-        "export_stacks('a.log')",
-        "export_memory_timeline('a.json')",
+        ("export_chrome_trace('file/a.json')", "None"),
+        ("export_stacks('file/a.log')", "lambda prof: prof.{}"),
+        ("export_stacks('a.log')", "None"),
+        ("export_memory_timeline('a.json')", "lambda prof: prof.{}"),
     ],
 )
-@pytest.mark.parametrize("handler", ["None", "lambda prof: prof.{}"])
 def test_a_trace_whose_export_failed_is_saved(tmp_path: Path, export: str, handler: str) -> None:
     """Where no export had the trace, the one that failed leaves it where the usual ones go."""
     script = f"""
@@ -149,8 +148,7 @@ def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
     assert not list((tmp_path / "place").iterdir())
 
 
-@pytest.mark.parametrize("link", ["linked", "linked/info"])
-@pytest.mark.parametrize("async_mode", [False, True])
+@pytest.mark.parametrize(("link", "async_mode"), [("linked", False), ("linked/info", True)])
 def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(
     tmp_path: Path, link: str, async_mode: bool
 ) -> None:
@@ -171,17 +169,16 @@ def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(
 
 
 @pytest.mark.parametrize(
-    "handler",
+    ("handler", "strict"),
     [
-        "lambda prof: 1 / 0",
-        "lambda prof: prof.export_chrome_trace('file/mine.json')",
-        "lambda prof: (prof.export_chrome_trace('mine.json'), 1 / 0)",
-        "tensorboard_trace_handler('file')",
-        "tensorboard_trace_handler('file', async_mode=True)",
-        "tensorboard_trace_handler('log')",
+        ("lambda prof: 1 / 0", False),
+        ("lambda prof: prof.export_chrome_trace('file/mine.json')", True),
+        ("lambda prof: (prof.export_chrome_trace('mine.json'), 1 / 0)", False),
+        ("tensorboard_trace_handler('file')", True),
+        ("tensorboard_trace_handler('file', async_mode=True)", False),
+        ("tensorboard_trace_handler('log')", False),
     ],
 )
-@pytest.mark.parametrize("strict", [False, True])
 def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, strict: bool) -> None:
     """The trace that a handler failed with is where one without a handler would be."""
     script = f"""

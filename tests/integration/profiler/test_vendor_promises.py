@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from inspect import signature
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,8 @@ from dynprof.profiler import (
     profile,
     tensorboard_trace_handler,
 )
+from tests import warm_interpreter
 from tests.integration.running import operators
-from tests.processes import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +81,7 @@ with profile(on_trace_ready=tensorboard_trace_handler("result", analyse_flag=Fal
         torch.ones(4, 4).mm(torch.ones(4, 4))
 """
     for count in ("1", "2"):
-        done = run([sys.executable, "-c", script, count], cwd=tmp_path)
+        done = warm_interpreter.run(script, tmp_path, os.environ, (count,), unloads=False)
         assert done.returncode == 0, done.stderr
     traces = [json.loads(path.read_text()) for path in (tmp_path / "result").glob("*.json")]
     assert sorted(len(operators(trace, "aten::mm")) for trace in traces) == [1, 2]
