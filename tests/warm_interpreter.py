@@ -39,7 +39,7 @@ COMMAND = (
 The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one. And
 what torchrun is; its workers are interpreters of their own.
 """
-OF_THE_ALLOCATOR = "GLIBC_TUNABLES", "MALLOC_", "PYTHONMALLOC"
+AT_START = "GLIBC_TUNABLES", "LD_LIBRARY_PATH", "MALLOC_", "PYTHONMALLOC"
 """The beginnings of variables that an interpreter is started with, where a script has them."""
 
 _OF_TRITON = re.compile(r"nanobind: leaked .*?/refleaks\.html", re.DOTALL)
@@ -113,7 +113,7 @@ def run(
         text: Of the script.
         folder: Where it runs.
         env: Its environment; what Python itself reads of that is as it is here, but for how memory
-            is allocated.
+            is allocated and where libraries are.
         arguments: What stands in ``sys.argv`` behind its name.
         needs: What is loaded before it runs.
         patience: How many times as long as usual it may take.
@@ -176,7 +176,7 @@ def _fork(
 ) -> ForkedScript:
     """Have a script run, which writes to two files."""
     asked["env"][processes.MARK] = mark = processes.new_mark()
-    own = {name: of for name, of in asked["env"].items() if name.startswith(OF_THE_ALLOCATOR)}
+    own = {name: of for name, of in asked["env"].items() if name.startswith(AT_START)}
     connection = _interpreter(needs, tuple(own.items()))
     ended, told = os.pipe()
     fds = [told, *(file.fileno() for file in files)]
