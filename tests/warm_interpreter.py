@@ -106,6 +106,7 @@ def run(
     patience: float = 1,
     *,
     unloads: bool = True,
+    together: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, as ``python -c`` would, whatever its exit code.
 
@@ -119,6 +120,7 @@ def run(
         patience: How many times as long as usual it may take.
         unloads: Whether it takes all apart as it ends, as an interpreter does: torch's libraries
             take a quarter of a second for that. Else it ends behind what ``atexit`` knows.
+        together: Whether its errors are part of what it prints, as in a terminal.
 
     Raises:
         subprocess.TimeoutExpired: It took too long, and was killed.
@@ -126,7 +128,7 @@ def run(
     asked: dict[str, Any] = {"text": text, "path": "-c", "folder": str(folder), "env": dict(env)}
     asked |= {"arguments": list(arguments), "unloads": unloads, "warnings": []}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        script = _fork(asked, [output, errors], [], needs)
+        script = _fork(asked, [output, output if together else errors], [], needs)
         try:
             code = script.wait(patience * patience_s())
         except BaseException:
