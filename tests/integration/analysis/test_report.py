@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import warm_interpreter
 from tests.integration.analysis.traces import recorded
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.link_traces import ring
@@ -338,7 +339,7 @@ with profile(
 
 def test_real_flaws_are_named(tmp_path: Path) -> None:
     """A loader that sleeps, shapes that change under torch.compile, collections in the loop."""
-    done = run([sys.executable, "-c", FLAWED], cwd=tmp_path)
+    done = warm_interpreter.run(FLAWED, tmp_path, os.environ)
     assert done.returncode == 0, done.stderr
     said = report(str(tmp_path / "log")).stderr
     for title in ("The step waits for data", "Recompilation", "Garbage collection"):

@@ -121,8 +121,8 @@ def shell(folder: Path, command: str) -> str:
     env = {**os.environ, "COLUMNS": "250"}
     name, *arguments = shlex.split(command)
     if name == "dynprof" and not set(command) & set("$|<>;&*"):  # no shell is needed
-        together = {"cwd": folder, "env": env, "stderr": subprocess.STDOUT}
-        return run([*DYNPROF, *arguments], **together).stdout
+        shown = run([*DYNPROF, *arguments], cwd=folder, env=env, stderr=subprocess.STDOUT)
+        return shown.stdout
     tool = folder / "bin" / "dynprof"
     tool.parent.mkdir(exist_ok=True)
     tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli import app\napp()\n")
