@@ -200,9 +200,9 @@ extern "C" void many(int threads, int each) {
 """
 
 
-@pytest.mark.parametrize(("threads", "each"), [(8, 1500), (4, 40_000)])
-def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
-    """Each range stands there once; what found no room is counted, and nothing is made up."""
+def test_many_threads_at_once(tmp_path: Path) -> None:
+    """Each range is there once; what found no room is counted, and nothing is made up."""
+    threads, each = 4, 40_000
     compiled(tmp_path, "many.cpp", MANY)
     script = f"""
     many = ctypes.CDLL("./many.so")
@@ -214,12 +214,11 @@ def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
     run(tmp_path, script)
     (manifest,) = manifests(tmp_path)
     lost = [text for text in manifest.lost if "of C found no room" in text]
-    dropped = int(lost[0].split()[0].replace(",", "")) if lost else 0
+    dropped = int(lost[0].split()[0].replace(",", ""))
     found = Counter(event["name"] for event in marks(tmp_path))
     assert set(found.values()) == {1}
     assert found.keys() <= {f"{t}.{n}" for t in range(threads) for n in range(each)}
     assert len(found) + dropped == threads * each
-    assert bool(dropped) == (each > 1500)
 
 
 def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> None:
