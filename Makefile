@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces versions versions-ci fuzz soak storm clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
@@ -128,7 +128,13 @@ soak: $(VENV)/ready
 	    $(BIN)/python -m tests.soak.ranks $$job || exit 1; done
 
 # What no single change has to pass: other versions of Python, and what runs for hours.
-nightly: versions-ci soak fuzz storm
+nightly: versions-ci soak fuzz storm traces
+
+# The analysis of each real trace in a folder; `make test` reads a few small ones.
+DYNPROF_TRACES ?= $(CURDIR)/../shared/traces
+traces: $(VENV)/ready
+	DYNPROF_TRACES=$(DYNPROF_TRACES) $(BIN)/pytest -n 4 --dist worksteal tests/unit/analysis \
+	    tests/integration/analysis
 
 # Jobs to which much of docs/guarantees.md happens at once, each of its own seed, for STORM_S seconds.
 STORM_S ?= 3600

@@ -122,7 +122,10 @@ def run(
         folder, env = settings.get("cwd") or Path.cwd(), settings.get("env") or os.environ
         arguments = list(map(str, command[3:]))
         needs = warm_interpreter.COMMAND
-        return warm_interpreter.run(DYNPROF[-1], folder, env, arguments, needs, patience)
+        together = "stderr" in settings
+        return warm_interpreter.run(
+            DYNPROF[-1], folder, env, arguments, needs, patience, together=together
+        )
     process = start(command, **settings)
     output, errors = process.communicate(timeout=patience * patience_s())
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
@@ -138,7 +141,9 @@ def _loaded_will_do(command: Sequence[str | Path], settings: dict[str, Any]) -> 
         {name: text for name, text in each.items() if name.startswith(("PYTHON", "LC_", "LANG"))}
         for each in (env, os.environ)
     ]
-    return own[0] == own[1] and "--help" not in command and settings.keys() <= {"cwd", "env"}
+    known = settings.get("stderr", subprocess.STDOUT) == subprocess.STDOUT
+    known &= settings.keys() <= {"cwd", "env", "stderr"}
+    return own[0] == own[1] and "--help" not in command and known
 
 
 def family(mark: str) -> list[psutil.Process]:

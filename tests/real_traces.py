@@ -1,4 +1,6 @@
-"""Traces of real GPUs: those in ``h100/`` always, and those of a folder beside the project.
+"""Traces of real GPUs: those in ``h100/``, and some of a folder next to the project.
+
+All of a folder where ``DYNPROF_TRACES`` names it, as ``make traces`` does.
 
 ``h100/`` was recorded on one NVIDIA H100 80GB (driver for CUDA 13.0, torch 2.11.0+cu130, Python
 3.12), all but ``profile`` by dynprof in a running loop:
@@ -28,11 +30,15 @@ import pytest
 
 H100 = Path(__file__).parent / "h100"
 REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
-TRACES = sorted(set(REAL.glob("*.gz")) - {REAL / "mtia_inference.json.gz"})
-"""Without that of an MTIA, whose rows the analysis does not understand yet."""
-needs_real = pytest.mark.skipif(
-    not TRACES, reason="DYNPROF_TRACES names no folder of real GPU traces"
+FEW = ("alexnet", "cupti_counters", "mi250", "sampled_rank-0", "vllm_decode")
+"""Small traces of several makers and versions, with counters, with collectives and with graphs."""
+TRACES = sorted(
+    set(REAL.glob("*.gz")) - {REAL / "mtia_inference.json.gz"}
+    if "DYNPROF_TRACES" in os.environ
+    else filter(Path.exists, (REAL / f"{name}.json.gz" for name in FEW))
 )
+"""Without that of an MTIA, whose rows the analysis does not understand yet."""
+needs_real = pytest.mark.skipif(not TRACES, reason="there is no folder of real GPU traces")
 OURS = [H100 / f"{name}.json.gz" for name in ("train", "graph", "ddp_rank0", "compiled", "profile")]
 """Not the other rank of one window, which has the same events."""
 on_each = pytest.mark.parametrize(

@@ -39,7 +39,7 @@ COMMAND = (
 The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one. And
 what torchrun is; its workers are interpreters of their own.
 """
-OF_THE_ALLOCATOR = "GLIBC_TUNABLES", "MALLOC_", "PYTHONMALLOC"
+AT_START = "GLIBC_TUNABLES", "LD_LIBRARY_PATH", "MALLOC_", "PYTHONMALLOC"
 """The beginnings of variables that an interpreter is started with, where a script has them."""
 
 _OF_TRITON = re.compile(r"nanobind: leaked .*?/refleaks\.html", re.DOTALL)
@@ -106,6 +106,7 @@ def run(
     patience: float = 1,
     *,
     unloads: bool = True,
+    together: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a script to its end, as ``python -c`` would, whatever its exit code.
 
@@ -113,12 +114,13 @@ def run(
         text: Of the script.
         folder: Where it runs.
         env: Its environment; what Python itself reads of that is as it is here, but for how memory
-            is allocated.
+            is allocated and where libraries are.
         arguments: What stands in ``sys.argv`` behind its name.
         needs: What is loaded before it runs.
         patience: How many times as long as usual it may take.
         unloads: Whether it takes all apart as it ends, as an interpreter does: torch's libraries
             take a quarter of a second for that. Else it ends behind what ``atexit`` knows.
+        together: Whether its errors are part of what it prints, as in a terminal.
 
     Raises:
         subprocess.TimeoutExpired: It took too long, and was killed.
@@ -126,7 +128,7 @@ def run(
     asked: dict[str, Any] = {"text": text, "path": "-c", "folder": str(folder), "env": dict(env)}
     asked |= {"arguments": list(arguments), "unloads": unloads, "warnings": []}
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        script = _fork(asked, [output, errors], [], needs)
+        script = _fork(asked, [output, output if together else errors], [], needs)
         try:
             code = script.wait(patience * patience_s())
         except BaseException:
@@ -176,7 +178,7 @@ def _fork(
 ) -> ForkedScript:
     """Have a script run, which writes to two files."""
     asked["env"][processes.MARK] = mark = processes.new_mark()
-    own = {name: of for name, of in asked["env"].items() if name.startswith(OF_THE_ALLOCATOR)}
+    own = {name: of for name, of in asked["env"].items() if name.startswith(AT_START)}
     connection = _interpreter(needs, tuple(own.items()))
     ended, told = os.pipe()
     fds = [told, *(file.fileno() for file in files)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import re
 import shlex
-import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
@@ -21,7 +21,11 @@ from dynprof.cli import app
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError
 from schemas.generate import ROWS, cited_tests, generated, names_in, split_row
-from tests.processes import ROOT, run
+from tests import warm_interpreter
+from tests.processes import ROOT
+
+if TYPE_CHECKING:
+    import subprocess
 
 PAGES = {page.name: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
 LOOP = "loader = range(3)\ndef train_one_step(batch): pass\n"
@@ -92,16 +96,23 @@ def test_every_example_has_a_test() -> None:
     assert {name for name, found in kinds.items() if "sql" in found} == {"analysis.md"}
 
 
+def strictly(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in a process of its own, where each warning is an error."""
+    if "torch" in script:
+        pytest.importorskip("torch", reason="torch is not installed")
+    needs = warm_interpreter.WITH_TORCH if "torch" in script else warm_interpreter.WITHOUT_TORCH
+    text = f"import warnings\nwarnings.simplefilter('error')\n{script}"
+    return warm_interpreter.run(text, folder, os.environ, needs=needs)
+
+
 @pytest.mark.parametrize(
     ("page", "number", "script"), blocks("python"), ids=[f"{p} {n}" for p, n, _ in blocks("python")]
 )
 def test_the_scripts_of_the_pages_run(tmp_path: Path, page: str, number: int, script: str) -> None:
     """They run as they stand, without a warning, and leave traces where they say."""
-    if "import torch" in script:
-        pytest.importorskip("torch", reason="torch is not installed")
     if "import ray" in script:
         pytest.skip("tests/integrations/test_ray_recipe.py runs it, with workers")
-    done = run([sys.executable, "-W", "error", "-c", LOOP + script], cwd=tmp_path)
+    done = strictly(LOOP + script, tmp_path)
     assert done.returncode == 0, done.stderr
     if folder := RESULTS.get((page, number)):
         assert len(list((tmp_path / folder).glob("*.trace.json*"))) == 1
@@ -110,8 +121,7 @@ def test_the_scripts_of_the_pages_run(tmp_path: Path, page: str, number: int, sc
 def test_the_two_lines_count_the_steps(tmp_path: Path) -> None:
     """The README's script works around a loop of anybody's, and prints nothing."""
     (script,) = [text for page, _, text in blocks("python") if page == "README.md"]
-    command = [sys.executable, "-W", "error", "-c", LOOP + script + "print(dp.status().step)"]
-    done = run(command, cwd=tmp_path)
+    done = strictly(LOOP + script + "print(dp.status().step)", tmp_path)
     assert (done.stdout, done.stderr) == ("3\n", "")
 
 
@@ -197,10 +207,8 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
 def test_examples_run(tmp_path: Path) -> None:
     """The plain example runs as it stands; the torch one is run where torch is installed."""
     for name in ("plain_loop", "torch_loop"):
-        if name == "torch_loop":
-            pytest.importorskip("torch", reason="torch is not installed")
         code = f"import runpy; runpy.run_path({str(ROOT / 'examples' / name)!r} + '.py')['main'](3)"
-        done = run([sys.executable, "-c", code], cwd=tmp_path)
+        done = strictly(code, tmp_path)
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "prof_config" / "profiler_config.json").exists()
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.profiler import analyse
-from tests import processes
+from tests import processes, warm_interpreter
 from tests.integration.acl.scripts import HERE, products, run, traces
 
 if TYPE_CHECKING:
@@ -253,11 +253,8 @@ def test_a_subscriber_that_fails_does_not_hurt(tmp_path: Path) -> None:
 
 def test_without_torch_python_is_recorded(tmp_path: Path) -> None:
     """The session works in plain Python; a subscription says that it needs torch."""
-    done = processes.run(
-        [
-            sys.executable,
-            "-c",
-            """if True:
+    done = warm_interpreter.run(
+        """if True:
         import json, warnings
         from dynprof import acl
         from dynprof.errors import BackendError
@@ -270,8 +267,9 @@ def test_without_torch_python_is_recorded(tmp_path: Path) -> None:
         except BackendError as error:
             print(error)
         """,
-        ],
-        cwd=tmp_path,
+        tmp_path,
+        os.environ,
+        needs=warm_interpreter.WITHOUT_TORCH,
     )
     assert "needs torch" in done.stdout, done.stderr
     (trace,) = traces(tmp_path / "out")

@@ -29,7 +29,7 @@ STEPS = [1, 2, 3]
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"record_shapes": True, "profile_memory": True}, {"with_stack": True}]
+    "settings", [{"record_shapes": True, "profile_memory": True}, {"with_stack": True}]
 )
 def test_operators_are_those_of_torchs_key_averages(
     tmp_path: Path, settings: dict[str, bool]

@@ -34,7 +34,6 @@ worker = threading.Thread(target=serve)
 """
 """A thread that works until it is told to end; then it calls ``over``."""
 WAITS = {
-    "join": "worker.start(); worker.join()",
     "lock": "lock = threading.Lock(); over = lock.release; lock.acquire(); worker.start(); "
     "lock.acquire()",
     "sleep": "signal.signal(signal.SIGUSR1, lambda *_: exec('raise SystemExit'))\n"

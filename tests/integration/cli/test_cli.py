@@ -91,18 +91,15 @@ def test_no_config(tmp_path: Path) -> None:
     assert "there is no such file" in done.stderr
 
 
-@pytest.mark.parametrize("backend", ["python", "torch"])
-def test_the_demo_tells_its_story(backend: str, tmp_path: Path) -> None:
+def test_the_demo_tells_its_story(tmp_path: Path) -> None:
     """The demo runs a job, edits its config from outside and shows what was recorded."""
-    if backend == "torch":
-        pytest.importorskip("torch", reason="torch is not installed")
-    done = dynprof("demo", "--backend", backend, "--dir", str(tmp_path))
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = dynprof("demo", "--backend", "torch", "--dir", str(tmp_path))
     assert done.returncode == 0, done.stderr
     words = ["The job trains", "is edited and saved", "were recorded", "five longest operators"]
     words.append("training time lost until the trace was on disk: ")
     assert all(word in done.stdout for word in words)
-    name = {"python": "python_job.py:", "torch": "x  aten::"}[backend]
-    assert name in done.stdout
+    assert "x  aten::" in done.stdout
     (manifest,) = tmp_path.glob("prof_config/step_*/info/rank_0.info.json")
     assert json.loads(manifest.read_text())["complete"]
 
@@ -158,7 +155,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["dynprof.cli", "typer", "dynprof.cli.arm", "pydantic"])
+@pytest.mark.parametrize("module", ["dynprof.cli", "pydantic"])
 def test_an_interrupt_while_the_command_is_loaded(module: str) -> None:
     """Ctrl-C ends it without a word, not with a traceback of imports."""
     done = run([sys.executable, "-c", INTERRUPTED, module, "arm", "prof_config"])

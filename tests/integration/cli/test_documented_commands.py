@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -117,12 +118,17 @@ def plain(text: str) -> list[str]:
 
 def shell(folder: Path, command: str) -> str:
     """Run a command as it stands, in a folder; return what a terminal would show."""
+    env = {**os.environ, "COLUMNS": "250"}
+    name, *arguments = shlex.split(command)
+    if name == "dynprof" and not set(command) & set("$|<>;&*"):  # no shell is needed
+        shown = run([*DYNPROF, *arguments], cwd=folder, env=env, stderr=subprocess.STDOUT)
+        return shown.stdout
     tool = folder / "bin" / "dynprof"
     tool.parent.mkdir(exist_ok=True)
     tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli import app\napp()\n")
     tool.chmod(0o755)
     path = f"{tool.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "COLUMNS": "250"}
+    env["PATH"] = path
     return run(["sh", "-c", command], cwd=folder, env=env, stderr=subprocess.STDOUT).stdout
 
 

@@ -132,11 +132,7 @@ def test_a_job_that_has_ended_says_what_it_waits_for(tmp_path: Path, bucket: Buc
     ("place", "why"),
     [
         ("s3://elsewhere/job", "is none of the URLs that init() allowed"),
-        ("s3://runs/jobs", "is none of the URLs that init() allowed"),
         ("s3://key:hush@runs/job", "a URL with credentials"),
-        ("s3://runs/job?sig=hush", "a URL with credentials"),
-        ("s3://runs/job/../other", "this URL names no place"),
-        ("file:///tmp/elsewhere", "captures go to directories, and to s3://"),
         ("gs://runs/job", "gs:// needs gcsfs"),
     ],
 )

@@ -35,12 +35,11 @@ def env(python: Path, *options: str) -> CompletedProcess[str]:
     return processes.run([python, "-m", "dynprof", "env", *options])
 
 
-@pytest.mark.parametrize("variable", [CONFIG, VENDORS_CONFIG])
-def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path, variable: str) -> None:
+def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path) -> None:
     """After an install the variable alone makes a job a watched one; after removal it does not."""
     assert "is installed: jobs with" in env(python, "--install").stdout
     (tmp_path / "job.py").write_text(LOOP)
-    asked = {**os.environ, variable: "prof_config", "DYNPROF_STEPS": ":work"}
+    asked = {**os.environ, VENDORS_CONFIG: "prof_config", "DYNPROF_STEPS": ":work"}
     with processes.start([python, "job.py"], cwd=tmp_path, env=asked) as process:
         is_stepping(tmp_path)
         ended(tmp_path, process)

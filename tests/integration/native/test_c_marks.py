@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 import sysconfig
 import textwrap
 from collections import Counter
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from dynprof.native.library import FOLDER, HEADERS, PATH
-from tests import processes
+from tests import processes, warm_interpreter
 from tests.integration.scripts import events, manifests
 
 pytestmark = pytest.mark.skipif(not PATH.exists(), reason="no C compiler was here at the build")
@@ -43,10 +42,9 @@ def idle():
 
 def run(folder: Path, script: str) -> None:
     """Run a script that finds the library by its name, and must end well."""
-    folders = os.pathsep.join([str(FOLDER), str(folder)])
-    env = {**os.environ, "LD_LIBRARY_PATH": folders, "PYTHONPATH": str(folder)}
+    env = {**os.environ, "LD_LIBRARY_PATH": str(FOLDER)}
     text = JOB + textwrap.dedent(script)
-    done = processes.run([sys.executable, "-c", text], cwd=folder, env=env)
+    done = warm_interpreter.run(text, folder, env, needs=warm_interpreter.WITHOUT_TORCH)
     assert done.returncode == 0, done.stderr
 
 
@@ -132,7 +130,7 @@ def test_a_thread_of_cpp(tmp_path: Path) -> None:
     """C++ marks on any thread, without Python's lock, and all of it is in the trace."""
     compiled(tmp_path, "op.cpp", CPP)
     script = """
-    op = ctypes.CDLL("op.so")
+    op = ctypes.CDLL("./op.so")
     window()
     assert op.RunOp()
     dp.step()
@@ -202,12 +200,12 @@ extern "C" void many(int threads, int each) {
 """
 
 
-@pytest.mark.parametrize(("threads", "each"), [(8, 1500), (4, 40_000)])
-def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
-    """Each range stands there once; what found no room is counted, and nothing is made up."""
+def test_many_threads_at_once(tmp_path: Path) -> None:
+    """Each range is there once; what found no room is counted, and nothing is made up."""
+    threads, each = 4, 40_000
     compiled(tmp_path, "many.cpp", MANY)
     script = f"""
-    many = ctypes.CDLL("many.so")
+    many = ctypes.CDLL("./many.so")
     window()
     many.many({threads}, {each})
     dp.step()
@@ -216,12 +214,11 @@ def test_many_threads_at_once(tmp_path: Path, threads: int, each: int) -> None:
     run(tmp_path, script)
     (manifest,) = manifests(tmp_path)
     lost = [text for text in manifest.lost if "of C found no room" in text]
-    dropped = int(lost[0].split()[0].replace(",", "")) if lost else 0
+    dropped = int(lost[0].split()[0].replace(",", ""))
     found = Counter(event["name"] for event in marks(tmp_path))
     assert set(found.values()) == {1}
     assert found.keys() <= {f"{t}.{n}" for t in range(threads) for n in range(each)}
     assert len(found) + dropped == threads * each
-    assert bool(dropped) == (each > 1500)
 
 
 def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> None:
@@ -314,7 +311,7 @@ def test_marks_without_end_keep_no_step_waiting(tmp_path: Path) -> None:
     """Where C marks faster than Python reads, windows open and close all the same."""
     compiled(tmp_path, "flood.cpp", FLOOD)
     script = """
-    flood = ctypes.CDLL("flood.so")
+    flood = ctypes.CDLL("./flood.so")
     flood.flood()
     window()
     flood.wash_over(2_000_000)  # however seldom that thread runs on a busy machine

@@ -32,19 +32,11 @@ def environment(*, compiler: bool, empty: Path) -> dict[str, str]:
 
 
 def build(source: Path, *, compiler: bool) -> Path:
-    """Build a wheel as pip does, without the network, and return it."""
+    """Build a wheel and return it."""
     place = source.parent / f"wheel-{source.name}-{compiler}"
-    command: list[str | Path] = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index"]
-    command += [
-        "--no-deps",
-        "--no-build-isolation",
-        "--disable-pip-version-check",
-        "-w",
-        place,
-        source,
-    ]
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
     env = environment(compiler=compiler, empty=source.parent / "empty")
-    done = run(command, env=env)
+    done = run(command, cwd=source, env=env)
     assert done.returncode == 0, done.stderr
     (wheel,) = place.iterdir()
     return wheel

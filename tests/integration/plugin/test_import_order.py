@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import warm_interpreter
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ with mstx.subscribe(found.append):
     torch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()
 print(*(marker.message for marker in found))
 """
+
+
+def output(script: str, folder: Path, needs: tuple[str, ...], **env: str) -> tuple[str, str]:
+    """Run a script that must end well; return what it printed, and its errors."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    done = warm_interpreter.run(script, folder, {**os.environ, **env}, needs=needs)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 def test_torch_may_be_imported_later(tmp_path: Path) -> None:
@@ -49,12 +58,9 @@ print(mstx_torch_plugin.__name__)
 
 def test_the_vendors_import_of_the_plugin_works_after_an_install(tmp_path: Path) -> None:
     """``import mstx_torch_plugin`` finds dynprof's plugin; a real one of that name stays."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    done = run([sys.executable, "-c", VENDORS], cwd=tmp_path)
-    assert done.stdout == "dynprof.plugin\n", done.stderr
+    assert output(VENDORS, tmp_path, warm_interpreter.WITH_TORCH)[0] == "dynprof.plugin\n"
     (tmp_path / "mstx_torch_plugin.py").write_text("")
-    done = run([sys.executable, "-c", VENDORS], cwd=tmp_path)
-    assert done.stdout == "mstx_torch_plugin\n", done.stderr
+    assert output(VENDORS, tmp_path, warm_interpreter.WITH_TORCH)[0] == "mstx_torch_plugin\n"
 
 
 ASKED_BY_THE_ENVIRONMENT = """
@@ -76,11 +82,10 @@ print(*(marker.message for marker in found), sep=", ")
 
 def test_the_vendors_import_after_torch_marks_where_the_environment_asks(tmp_path: Path) -> None:
     """With DYNPROF_PLUGIN=1 before torch, ``import mstx_torch_plugin`` marks, without a warning."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    env = {**os.environ, "DYNPROF_PLUGIN": "1"}
-    done = run([sys.executable, "-c", ASKED_BY_THE_ENVIRONMENT], cwd=tmp_path, env=env)
-    assert done.stdout == "optimizer.step, step 1\n", done.stderr
-    assert "dynprof.plugin" not in done.stderr
+    needs = warm_interpreter.WITHOUT_TORCH
+    marked, errors = output(ASKED_BY_THE_ENVIRONMENT, tmp_path, needs, DYNPROF_PLUGIN="1")
+    assert marked == "optimizer.step, step 1\n", errors
+    assert "dynprof.plugin" not in errors
 
 
 FOUND_BY_THE_SESSION = """
@@ -96,10 +101,7 @@ while not hasattr(torch.autograd.backward, "dynprof_put"):
 
 def test_a_session_finds_torch_for_the_plugin(tmp_path: Path) -> None:
     """A torch that is imported after the plugin is marked soon, also without a window."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    env = {**os.environ, "DYNPROF_PLUGIN": "1"}
-    done = run([sys.executable, "-c", FOUND_BY_THE_SESSION], cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
+    output(FOUND_BY_THE_SESSION, tmp_path, warm_interpreter.WITHOUT_TORCH, DYNPROF_PLUGIN="1")
 
 
 UNINSTALLED = """
@@ -113,9 +115,7 @@ print(hasattr(torch.autograd.backward, "dynprof_put"))
 
 def test_the_vendors_import_installs_the_plugin_again(tmp_path: Path) -> None:
     """After an uninstall the first ``import mstx_torch_plugin`` marks once more."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    done = run([sys.executable, "-c", UNINSTALLED], cwd=tmp_path)
-    assert done.stdout == "True\n", done.stderr
+    assert output(UNINSTALLED, tmp_path, warm_interpreter.WITH_TORCH)[0] == "True\n"
 
 
 def test_an_import_of_the_plugin_warns_at_its_own_line(tmp_path: Path) -> None:

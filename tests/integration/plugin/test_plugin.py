@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import operator
+import os
 import pickle
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ import dynprof as dp
 import dynprof.mstx as mstx
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.marks import open_ranges
+from tests import warm_interpreter
 from tests.integration.plugin.marking import marked
 from tests.integration.running import RunningJob
-from tests.processes import run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -404,9 +404,9 @@ print(os.waitpid(child, 0)[1])
 """
 
 
-def test_a_child_forked_while_it_installs_can_subscribe() -> None:
+def test_a_child_forked_while_it_installs_can_subscribe(tmp_path: Path) -> None:
     """The thread that held the lock is not in the child, and is not waited for."""
-    done = run([sys.executable, "-c", FORKED])
+    done = warm_interpreter.run(FORKED, tmp_path, os.environ)
     assert done.stdout == "0\n", done.stderr
 
 

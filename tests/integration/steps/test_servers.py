@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SERVER = """
-import asyncio, json, queue, urllib.request
-from concurrent.futures import ThreadPoolExecutor
+import asyncio, json, urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 calls, over = [], threading.Event()
 
@@ -79,13 +78,6 @@ def serve():
     server.server_close()
 serve_and_operate(serve, ":handle")
 """,
-    "a pool": """
-def serve():
-    with ThreadPoolExecutor(3) as pool:
-        for thread in clients(lambda: pool.submit(handle).result()):
-            thread.join()
-serve_and_operate(serve, ":handle")
-""",
     "an event loop": """
 async def answer():
     await asyncio.get_running_loop().run_in_executor(None, infer)
@@ -95,31 +87,6 @@ async def client():
 async def clients_of_the_loop():
     await asyncio.gather(*(client() for _ in range(3)))
 serve_and_operate(lambda: asyncio.run(clients_of_the_loop()), ":answer")
-""",
-    "batches on one thread": """
-waiting = queue.Queue()
-def request():
-    done = threading.Event()
-    waiting.put(done)
-    done.wait()
-def run_batch(first):
-    batch = [first]
-    while not waiting.empty():
-        batch.append(waiting.get())
-    infer()
-    for done in batch:
-        done.set()
-def serve():
-    def model():
-        while (first := waiting.get()) is not None:
-            run_batch(first)
-    thread = threading.Thread(target=model)
-    thread.start()
-    for each in clients(request):
-        each.join()
-    waiting.put(None)
-    thread.join()
-serve_and_operate(serve, ":run_batch")
 """,
 }
 

@@ -27,19 +27,14 @@ def shown(command: str, width: int) -> list[str]:
     return done.output.splitlines()
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("width", [60, 120])
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_nothing_is_cut(command: str, width: int) -> None:
-    """No line is wider than the screen, and no name is cut off."""
+    """No line is wider than the screen, no name is cut off, and no switch shows a value."""
     lines = shown(command, width)
     assert max(map(len, lines)) <= width
-    assert "…" not in "".join(lines)
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_what_takes_no_value_shows_none(command: str) -> None:
-    """Nobody shall write ``--watch true``."""
-    assert not [line for line in shown(command, 80) if "<bool>" in line or "BOOLEAN" in line]
+    text = "".join(lines)
+    assert not [word for word in ("…", "<bool>", "BOOLEAN") if word in text]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

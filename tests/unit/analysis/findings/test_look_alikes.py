@@ -447,7 +447,7 @@ def test_what_two_labels_mark_counts_once(
     assert detail.endswith(", all at train.py:31 (update).")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_lines_share_the_time_that_their_spans_cover(tmp_path: Path, seed: int) -> None:
     """Each moment counts for the first of the spans that are open then, as one by one tells."""
     draw = random.Random(seed)  # noqa: S311

@@ -162,7 +162,7 @@ def test_on_real_traces(tmp_path: Path, path: Path) -> None:
     check(path, tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
     """With graphs, which start several things by one call."""
     check(random_trace(tmp_path, seed), tmp_path)

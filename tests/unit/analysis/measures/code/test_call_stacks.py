@@ -52,7 +52,7 @@ def frames_above(event: Event, events: list[Event]) -> list[str]:
     return [e["name"] for e in sorted(around, key=lambda e: -e["ts"])]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(8))
 def test_as_a_plain_search_finds_them(tmp_path: Path, seed: int) -> None:
     """Of frames and operators in one another, in any order."""
     events = nested(random.Random(seed), 0, 2_000, 0)  # noqa: S311 - nothing is secret here
@@ -80,7 +80,7 @@ def recursion(depth: int) -> list[Event]:
     return found
 
 
-@pytest.mark.parametrize("depth", [MOST_FRAMES - 1, MOST_FRAMES, MOST_FRAMES + 1, 9000])
+@pytest.mark.parametrize("depth", [MOST_FRAMES, MOST_FRAMES + 1])
 def test_of_recursion_the_innermost_are_named(tmp_path: Path, depth: int) -> None:
     """And how many more there are."""
     measured = written(tmp_path, recursion(depth))

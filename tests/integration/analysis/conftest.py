@@ -1,0 +1,19 @@
+"""What tests that analyse traces in their own process share."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_other_processes() -> Iterator[None]:
+    """Analyse several traces in this process, unless a test or a command asks for more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "cpu_count", lambda: 1)
+        yield
