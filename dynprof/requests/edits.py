@@ -13,10 +13,11 @@ from dynprof.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from pathlib import Path
 
-SETTLE_S = 1.0
-"""For so long a file may be missing, cut off or unreadable before that is said."""
-SAME_SAVE_S = 0.01
-"""The same bytes written again within this time are the same save (an editor's second write)."""
+HALF_WRITTEN_S = 1.0
+"""Time for which a file may be missing, cut off or unreadable before an error message says so."""
+DEBOUNCE_S = 0.01
+"""Debounce of saves: the same bytes again within this time are one save, as some editors write
+twice."""
 
 LATEST_S = 253_370_764_800.0
 """The begin of the year 9999: a later time, or one before 1970, is none that a save can have."""
@@ -114,7 +115,7 @@ class EditDetector:
 
     A reading that differs from the last in bytes, inode or time of writing is a save; the vendor
     goes by the time as well, so that a touch repeats the request. One that is cut off, missing or
-    unreadable is held back until it has stayed so for ``SETTLE_S``.
+    unreadable is held back until it has stayed so for ``HALF_WRITTEN_S``.
 
     Args:
         at_start: What lay there when watching began; it is never an edit.
@@ -147,7 +148,7 @@ class EditDetector:
             self._last, self._changed_at_s = reading, now_s
             self._unsettled = not _is_whole(reading)
             return None if self._unsettled else self._deliver(reading, now_s, wall_s)
-        if self._unsettled and now_s - self._changed_at_s >= SETTLE_S:
+        if self._unsettled and now_s - self._changed_at_s >= HALF_WRITTEN_S:
             self._unsettled = False
             return self._deliver(reading, now_s, wall_s)
         return None
@@ -158,7 +159,7 @@ class EditDetector:
         if self._is_old(reading):
             return None
         before, self._delivered = self._delivered, (now_s, reading.raw)
-        if before and before[1] == reading.raw and now_s - before[0] < SAME_SAVE_S:
+        if before and before[1] == reading.raw and now_s - before[0] < DEBOUNCE_S:
             return None
         saved_ns = max(reading.mtime_ns, reading.ctime_ns)  # cp -p brings an old time of writing
         return Edit(reading.raw, saved_ns / 1e9, owner=reading.owner)

@@ -19,7 +19,7 @@ from dynprof.files.layout import CONFIG_NAME
 from dynprof.process.shared_looks import SharedLooks
 from dynprof.process.thread_switching import brisk_switching
 from dynprof.process.threads import own_thread
-from dynprof.requests.edits import SETTLE_S, Edit, EditDetector, Reading, read
+from dynprof.requests.edits import HALF_WRITTEN_S, Edit, EditDetector, Reading, read
 from dynprof.requests.file_events import FileEvents
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Watcher:
 
     def _patience_s(self) -> float:
         if self._detector.unsettled:
-            return SETTLE_S / 4
+            return HALF_WRITTEN_S / 4
         return CHECK_S if self._mode == "events" else POLL_S
 
     def _look(self) -> None:

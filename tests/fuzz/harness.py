@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dynprof.journal.edit_outcomes import ON_THE_WAY
 from dynprof.journal.journal import _LineFormatter
 from dynprof.journal.status import load_status
-from dynprof.requests.edits import SETTLE_S, EditDetector, read
+from dynprof.requests.edits import HALF_WRITTEN_S, EditDetector, read
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Operator:
         """Do as the watcher's thread does until the file has settled; return the edits seen."""
         edits = 0
         for _ in range(3):
-            self._now_s += SETTLE_S
+            self._now_s += HALF_WRITTEN_S
             if edit := self._detector.look(read(self._path), self._now_s, self._job.clock.wall):
                 self._job.session.take(edit)
                 edits += 1

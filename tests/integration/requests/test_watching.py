@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-SETTLE_S = edits.SETTLE_S * slowness()
+HALF_WRITTEN_S = edits.HALF_WRITTEN_S * slowness()
 """So long, that a pause between two writes below looks like one on this machine too."""
 OLD, NEW = '{"active": 1}\n', '{"active": 2}\n'
 
@@ -57,7 +57,7 @@ class Desk:
 
     def no_more(self) -> None:
         """Give an echo time to come, and see that none does."""
-        time.sleep(SETTLE_S * 1.5)
+        time.sleep(HALF_WRITTEN_S * 1.5)
         assert self.edits.empty()
 
 
@@ -65,7 +65,7 @@ class Desk:
 def _settles_at_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave what looks unfinished as much more time as everything here takes."""
     for module in (edits, watch):
-        monkeypatch.setattr(module, "SETTLE_S", SETTLE_S)
+        monkeypatch.setattr(module, "HALF_WRITTEN_S", HALF_WRITTEN_S)
 
 
 @pytest.fixture(params=["events", "poll"])
@@ -86,7 +86,7 @@ def write_slowly(desk: Desk) -> None:
     """Truncate, then write in pieces, as some editors and slow disks do."""
     with desk.path.open("w") as file:
         for piece in (NEW[:5], NEW[5:9], NEW[9:]):
-            time.sleep(SETTLE_S * 0.4)
+            time.sleep(HALF_WRITTEN_S * 0.4)
             file.write(piece)
             file.flush()
 
@@ -94,7 +94,7 @@ def write_slowly(desk: Desk) -> None:
 def truncate_then_write(desk: Desk) -> None:
     """Close an empty file first, then write it."""
     desk.path.write_text("")
-    time.sleep(SETTLE_S * 0.4)
+    time.sleep(HALF_WRITTEN_S * 0.4)
     desk.path.write_text(NEW)
 
 

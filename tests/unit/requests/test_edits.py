@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from dynprof.config import Source
 from dynprof.errors import Problem
-from dynprof.requests.edits import GONE, SAME_SAVE_S, SETTLE_S, Edit, EditDetector, Unread, read
+from dynprof.requests.edits import (
+    DEBOUNCE_S,
+    GONE,
+    HALF_WRITTEN_S,
+    Edit,
+    EditDetector,
+    Unread,
+    read,
+)
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -64,7 +72,7 @@ def test_a_second_write_of_the_same_save_is_no_edit() -> None:
     """An editor that writes the same bytes twice in a moment asks once."""
     watching = Watching(saved(b"[]"))
     assert watching.see(saved(b"{}", mtime=2))
-    assert watching.see(saved(b"{}", mtime=3), SAME_SAVE_S / 2) is None
+    assert watching.see(saved(b"{}", mtime=3), DEBOUNCE_S / 2) is None
 
 
 def test_another_text_in_the_same_tick_of_the_file_system_is_an_edit() -> None:
@@ -78,7 +86,7 @@ def test_a_half_written_file_is_waited_for() -> None:
     """Truncated, then growing, then whole: one edit, no problem."""
     watching = Watching(saved(b"{}"))
     for n, raw in enumerate([b"", b'{"act', b'{"active"']):
-        assert watching.see(saved(raw, mtime=n + 2), SETTLE_S * 0.9) is None
+        assert watching.see(saved(raw, mtime=n + 2), HALF_WRITTEN_S * 0.9) is None
         assert watching.detector.unsettled
     edit = watching.see(saved(b'{"active": 2}', mtime=9))
     assert edit
@@ -90,10 +98,10 @@ def test_a_file_that_stays_half_written_is_delivered() -> None:
     """What stays cut off is handed on, so that its problem is reported, once."""
     watching = Watching(saved(b"{}"))
     assert watching.see(saved(b'{"act', mtime=2)) is None
-    edit = watching.see(saved(b'{"act', mtime=2), SETTLE_S)
+    edit = watching.see(saved(b'{"act', mtime=2), HALF_WRITTEN_S)
     assert edit
     assert edit.raw == b'{"act'
-    assert watching.see(saved(b'{"act', mtime=2), SETTLE_S) is None
+    assert watching.see(saved(b'{"act', mtime=2), HALF_WRITTEN_S) is None
 
 
 def test_a_file_that_goes_and_returns_is_an_edit() -> None:
@@ -107,10 +115,10 @@ def test_a_file_that_stays_away_is_said_once() -> None:
     """A missing file is a problem after a while, and only once."""
     watching = Watching(saved(b"{}"))
     assert watching.see(GONE) is None
-    edit = watching.see(GONE, SETTLE_S)
+    edit = watching.see(GONE, HALF_WRITTEN_S)
     assert edit
     assert edit.problems == GONE.problems
-    assert watching.see(GONE, SETTLE_S) is None
+    assert watching.see(GONE, HALF_WRITTEN_S) is None
 
 
 def test_a_directory_moved_away_and_back_is_no_edit() -> None:
@@ -136,10 +144,10 @@ def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path
     for second in range(1, 4):
         os.utime(config, ns=(0, second * 10**9))
         assert watching.see(read(config)) is None
-        edit = watching.see(read(config), SETTLE_S)
+        edit = watching.see(read(config), HALF_WRITTEN_S)
         assert edit
         assert "everybody may replace the file" in edit.problems[0].text
-        assert watching.see(read(config), SETTLE_S) is None
+        assert watching.see(read(config), HALF_WRITTEN_S) is None
 
 
 def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back() -> None:
