@@ -31,7 +31,6 @@ from dynprof.backends.kineto import KINETO
 from dynprof.backends.open_annotations import ANNOTATIONS
 from dynprof.backends.quiescence import let_fall_asleep
 from dynprof.errors import BackendError
-from dynprof.process.forked_child import forget_in_child
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 
 if TYPE_CHECKING:
@@ -130,8 +129,11 @@ def first_of_its_kind(what: str, profiler: object, action: Callable[[], None]) -
 @functools.cache
 def guard_forks() -> None:
     """Guard every fork that begins from now on; best done long before a profiler is opened."""
-    os.register_at_fork(before=_gate.begin_fork, after_in_parent=_gate.end_fork)
-    forget_in_child(_begin_anew)
+    os.register_at_fork(
+        before=_gate.begin_fork,
+        after_in_parent=_gate.end_fork,
+        after_in_child=_begin_anew,  # after all of forget_in_child(), whatever is imported when
+    )
 
 
 def _begin_anew() -> None:

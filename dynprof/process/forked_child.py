@@ -1,7 +1,7 @@
 """What a forked child forgets: other threads of its parent, and what those held, are not in it.
 
 Rooms register it here. :mod:`dynprof.backends.forks` alone needs the moments before and after a
-fork in the parent as well, and has handlers of its own for these.
+fork in the parent as well, and to be the last in the child: it has handlers of its own.
 """
 
 from __future__ import annotations

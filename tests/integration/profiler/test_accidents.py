@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import stat
+import sys
 import tempfile
 import textwrap
 import threading
@@ -29,7 +30,7 @@ from dynprof.profiler import (
     schedule,
     tensorboard_trace_handler,
 )
-from tests import warm_interpreter
+from tests import processes, warm_interpreter
 from tests.integration.running import operators, wait_for
 
 if TYPE_CHECKING:
@@ -310,6 +311,28 @@ def test_a_child_forked_in_a_profile_has_profiles_of_its_own(tmp_path: Path, thr
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["1", "1", "1"]
+
+
+def test_a_child_is_served_where_the_profiler_was_imported_after_init(tmp_path: Path) -> None:
+    """The order of imports does not matter to a child that is forked inside a profile."""
+    script = """
+        import os, sys
+        import torch
+        import dynprof as dp
+        os.mkdir("config", 0o700)
+        dp.init("config")
+        from dynprof.profiler import profile
+        with profile(on_trace_ready=lambda _: None):
+            if (child := os.fork()) == 0:
+                with profile(on_trace_ready=lambda _: None) as own:
+                    torch.ones(2) + 1
+                print([event.name for event in own.events()].count("aten::add"), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+        """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = processes.run(command, cwd=tmp_path)
+    assert done.stdout.split() == ["1"], done.stderr
 
 
 def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
