@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.closing import is_being_tested
 from dynprof.config import Limits
+from dynprof.errors import CaptureError, DynprofError, describe
 from dynprof.plural import counted
 from dynprof.process.forked_child import forget_in_child
 from dynprof.process.standard_error import say
@@ -179,8 +180,12 @@ class _Autosaves:
         self._deferred = [kept]
 
     def _save_deferred(self) -> None:
-        if self._deferred:
-            _save(self._deferred.pop())
+        for kept in self._deferred[:]:
+            self._deferred.clear()
+            try:
+                _save(kept)
+            except (OSError, DynprofError) as error:
+                raise CaptureError(f"{kept.why}; it is lost: {describe(error)}") from error
 
 
 def _save(kept: _Kept) -> None:
