@@ -204,7 +204,8 @@ def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
         job.config.unlink()
         manifest, _ = job.capture()
         assert (manifest.complete, manifest.steps.recorded) == (True, 100)
-        assert "the file is gone; nothing changes until it is saved again" in job.log()
+        text = "the file is gone; nothing changes until it is saved again"
+        wait_for("the log", lambda: text in job.log() or None)
         job.ends_unharmed()
 
 

@@ -25,26 +25,6 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
 
 
-def test_the_clock_jumps(tmp_path: Path) -> None:
-    """A day forth and two back in the middle of a window: durations and requests do not notice."""
-    jump = """
-if dp.status().progress in ((30, 100), (60, 100)):
-    days = 1 if dp.status().progress == (30, 100) else -2
-    time.time = lambda real=time.time, days=days: real() + days * 86_400
-"""
-    with TroubledJob(tmp_path, each=jump) as job:
-        job.edit(active=100)
-        manifest, trace = job.capture()
-        assert manifest.complete
-        assert len(steps_in(trace)) == 100
-        assert 0 < float(f"{manifest.cost.step_during_ms}") < 1000
-        job.edit(active=2)
-        assert job.capture(2)[0].complete
-        before = job.status()
-        job.when("another heartbeat", lambda status: before is None or status.step > before.step)
-        job.ends_unharmed()
-
-
 def test_a_fork_inside_a_window(tmp_path: Path) -> None:
     """The child has no session and writes nothing; the parent's window is whole."""
     fork = """

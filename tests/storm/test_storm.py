@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.timeout(2 * MOST_S)
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, 3])  # the second compiles
 def test_nothing_of_it_hurts_the_training(tmp_path: Path, seed: int) -> None:
     """The job ends well, its weights are those of a calm training, and nothing is left at rest."""
     if wrong := storm(seed, 8.0, tmp_path):

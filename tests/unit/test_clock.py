@@ -1,11 +1,12 @@
-"""What times look like in the log and in manifests."""
+"""Times in log and manifests, and the clock of durations."""
 
 from __future__ import annotations
 
 import random
+import time
 from datetime import UTC, datetime
 
-from dynprof.clock import iso, local
+from dynprof.clock import SystemClock, iso, local
 
 
 def test_times_are_those_of_datetime() -> None:
@@ -16,3 +17,8 @@ def test_times_are_those_of_datetime() -> None:
         there = datetime.fromtimestamp(wall_s, UTC)
         assert iso(wall_s) == there.isoformat(timespec="milliseconds")
         assert local(wall_s) == there.astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def test_durations_are_measured_by_a_monotonic_clock() -> None:
+    """The clock of the machine may be set; the clock of durations may not."""
+    assert SystemClock.now_s in (time.monotonic, time.perf_counter)

@@ -24,39 +24,6 @@ LONG_OPERATOR = """
 """
 
 
-@pytest.mark.parametrize(("closing", "with_stack"), [("detached", True), ("inline", False)])
-def test_windows_beside_busy_threads(tmp_path: Path, closing: str, with_stack: bool) -> None:
-    """Threads amid their operators, and their Python calls, when windows end write nowhere."""
-    run(
-        tmp_path,
-        f"""
-        stop = threading.Event()
-        def deeper(depth):
-            return deeper(depth - 1) if depth else work()
-        def busy():
-            while not stop.is_set():
-                for _ in range(20):
-                    deeper(5)
-                time.sleep(0.0001)  # else windows grow with the load of the machine
-        threads = [threading.Thread(target=busy) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for _ in range(5):
-            window(active=1, with_stack={with_stack})
-            time.sleep(0.002)
-            while dp.status().state != "idle":
-                dp.step()
-                time.sleep(0.001)
-        stop.set()
-        for thread in threads:
-            thread.join()
-        """,
-        closing,
-        GLIBC_TUNABLES=TUNABLES,
-    )
-    assert sum(manifest.complete for manifest in manifests(tmp_path)) > 3
-
-
 def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
     """Until its thread has ended, no window records its thread: it would write into a past one."""
     run(

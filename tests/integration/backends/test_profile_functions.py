@@ -67,13 +67,23 @@ def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) ->
 
 
 def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> None:
-    """It walks over the states of all threads, which are freed as these end."""
+    """No thread has a profile function then, though the states of others are freed as it looks."""
     run(
         tmp_path,
         """
         import sys
         from dynprof.backends.call_tracing import stop_tracing_calls
-        over = threading.Event()
+        over, found = threading.Event(), []
+        def keep():
+            sys.setprofile(lambda frame, event, argument: None)
+            begun.wait()
+            over.wait()
+            found.append(sys.getprofile())
+        begun = threading.Barrier(4)
+        keepers = [threading.Thread(target=keep) for _ in range(3)]
+        for each in keepers:
+            each.start()
+        begun.wait()
         def churn():
             while not over.is_set():
                 thread = threading.Thread(target=int)
@@ -87,8 +97,9 @@ def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> No
             stop_tracing_calls()
         sys.setswitchinterval(0.005)
         over.set()
-        for each in churners:
+        for each in churners + keepers:
             each.join()
+        assert found == [None] * 3, found
         """,
         GLIBC_TUNABLES=TUNABLES,
     )

@@ -224,6 +224,8 @@ def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
     """Who stops waiting has not called it off."""
     waiting = start("arm", job.root, "--start-step", 10**6, "--wait")
     job.when("the request", lambda status: status.state == "waiting")
+    assert waiting.stderr
+    assert any(" is saved; " in line for line in waiting.stderr)  # the command knows it, too
     waiting.send_signal(signal.SIGINT)
     _, errors = waiting.communicate()
     assert waiting.returncode == 130

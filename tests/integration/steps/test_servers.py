@@ -88,6 +88,18 @@ async def clients_of_the_loop():
     await asyncio.gather(*(client() for _ in range(3)))
 serve_and_operate(lambda: asyncio.run(clients_of_the_loop()), ":answer")
 """,
+    "coroutines that call step()": """
+async def client():
+    while not over.is_set():
+        with torch.profiler.record_function("request"):
+            await asyncio.sleep(0.001)
+            infer()
+            await asyncio.sleep(0.001)
+        dp.step()
+async def clients_of_the_loop():
+    await asyncio.gather(*(client() for _ in range(3)))
+serve_and_operate(lambda: asyncio.run(clients_of_the_loop()), "script")
+""",
 }
 
 

@@ -13,12 +13,13 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from dynprof.backends import end_in_place as module
 from dynprof.backends import operator_arguments, torch_recording
-from dynprof.backends.detached_close import Taken
+from dynprof.backends.detached_close import DetachedClose, Taken, _Returned
 from dynprof.backends.kineto import KINETO
 from dynprof.backends.torch_recording import TorchRecording
 from dynprof.backends.unfinished_operators import UNFINISHED
 
 UNTRACED, LEFT, ENDED = "no thread calls it any more", "each has left it", "torch frees it"
+OFF = "no operator finds it any more"
 
 
 @pytest.fixture
@@ -79,6 +80,26 @@ def test_a_window_that_is_given_up_is_ended_as_carefully_detached(order: list[st
     lost(Functions(order), order).discard()
     KINETO.wait(30)
     assert order == [UNTRACED, LEFT, ENDED]
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_events_are_collected_once_no_thread_can_write_there(
+    order: list[str], monkeypatch: pytest.MonkeyPatch, closing: str
+) -> None:
+    """The recording of all threads is off them, and each has left it, before torch collects it."""
+    functions: Any = DetachedClose.__new__(DetachedClose)
+    functions._state_of_all = lambda: 1
+    functions._remove_callback = lambda _: order.append(OFF)
+    functions._pop, functions._push = lambda _: _Returned(1), lambda _: None
+    functions._disable = lambda: order.append(ENDED)
+    monkeypatch.setattr("dynprof.backends.detached_close.let_operators_end", lambda _: None)
+    monkeypatch.setattr(module, "usable", lambda: functions)
+    if closing == "detached":
+        functions.take_off_all().collect()
+    else:
+        profiler = SimpleNamespace(stop_trace=lambda: order.append(ENDED))
+        module.end_in_place(profiler, all_threads=True, traces_calls=False)
+    assert order == [OFF, OFF, LEFT, ENDED]
 
 
 def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str]) -> None:

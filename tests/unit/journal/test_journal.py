@@ -31,6 +31,7 @@ class Office:
         self.layout = Layout(root, 3, "host", 42)
         self.state = "idle"
         self.step_ms: float | None = None
+        self.behind_s = 0.0
         self.ticked = threading.Event()
         self.journal = Journal(self.layout, self.status, self.ticked.set)
 
@@ -39,7 +40,7 @@ class Office:
         return Status(
             self.state,
             step_ms=self.step_ms,
-            heartbeat=time.time(),
+            heartbeat=time.time() - self.behind_s,
             profilers=(Capabilities("torch", ("CPU",)),),
             rank=self.layout.rank,
             host=self.layout.host,
@@ -83,6 +84,18 @@ def test_the_first_step_time_does_not_wait_for_the_heartbeat(tmp_path: Path) -> 
     office.step_ms = 12.5
     office.journal.stop()
     assert load_status(office.layout.status).step_ms == 12.5
+
+
+def test_a_status_is_written_after_the_clock_is_set_back(tmp_path: Path) -> None:
+    """The next heartbeat is not a day away."""
+    office = Office(tmp_path)
+    office.journal.start()
+    while not office.layout.status.exists():
+        assert office.ticked.wait(patience_s())
+    before = load_status(office.layout.status)
+    office.behind_s = 86_400
+    office.journal.stop()
+    assert load_status(office.layout.status).heartbeat < before.heartbeat - 86_000
 
 
 def test_files_are_private_to_user_and_group(tmp_path: Path) -> None:

@@ -25,6 +25,23 @@ def test_max_seconds_closes_early(job: Job) -> None:
     assert "limits.max_seconds is 0.035" in manifest.reason
 
 
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
+    """A day forth or back in a window changes neither its limits, its times nor the next request.
+
+    Only the machine's clock jumps; the monotonic one does not.
+    """
+    job.edit(active=20, limits={"max_seconds": 60})
+    job.step(10)
+    job.clock.wall += days * 86_400
+    job.step(20)
+    job.edit(active=2)
+    job.step(3)
+    first, second = job.manifests()
+    assert (first.complete, second.complete) == (True, True)
+    assert (first.cost.step_during_ms, first.steps.recorded) == (10, 20)
+
+
 def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked after its first step, and where a look is slow every 50 ms, or five steps."""
     monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.05)

@@ -5,8 +5,33 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
+from dynprof.testing import FakeBackend
+
 if TYPE_CHECKING:
     from tests.fake_job import Job
+
+
+@pytest.mark.parametrize("call", ["prepare", "begin_step", "close"])
+def test_one_thread_at_a_time_moves_a_window(
+    job: Job, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A thread that ends a step waits while another one opens, steps or closes the window."""
+    others, waits = list[threading.Thread](), list[bool]()
+
+    def in_the_backend(_: FakeBackend, name: str) -> None:
+        if name == call and not others:
+            others.append(threading.Thread(target=job.step))
+            others[0].start()
+            others[0].join(0.2)
+            waits.append(others[0].is_alive())
+
+    monkeypatch.setattr(FakeBackend, "maybe_fail", in_the_backend)
+    job.edit(active=2)
+    job.step(4)
+    others[0].join()
+    assert waits == [True]
 
 
 def test_stop_from_another_thread_waits_for_the_step(job: Job) -> None:
