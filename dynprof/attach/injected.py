@@ -147,14 +147,12 @@ def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
     interval, before = sys.getswitchinterval(), set(sys.modules)
     finder.threads.add(_thread.get_ident())
     sys.setswitchinterval(1e-4)  # else the training waits 5 ms each time that it lets go
-    lent = sys.getswitchinterval()
     try:
         answer = answered(asked, before, no_forks)
     except Exception as error:  # noqa: BLE001 - the wall cannot be there before dynprof is
         answer = failed(error)
     finally:
-        if sys.getswitchinterval() == lent:  # else the script has set one meanwhile
-            sys.setswitchinterval(interval)
+        sys.setswitchinterval(interval)
     if "ended" in answer:
         remove_finders()
     elif "begun" not in answer:

@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import cupti
@@ -168,60 +169,33 @@ it gets keeps all threads of a parallel region waiting.
 """
 
 
-class Outcome:
-    """How a task of the collecting thread ended, to be waited for."""
-
-    def __init__(self) -> None:
-        self._is_known = threading.Event()
-        self._error: Exception | None = None
-
-    def follow(self, action: Callable[[], None]) -> None:
-        """Do the task, keep what it failed with, and wake those who wait."""
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001 - who waits is told, and the thread goes on
-            self._error = error
-        finally:
-            self._is_known.set()
-
-    def result(self) -> None:
-        """Wait for the end of the task.
-
-        Raises:
-            BackendError: It failed.
-            OSError: It failed.
-        """
-        self._is_known.wait()
-        if isinstance(self._error, (BackendError, OSError)):
-            raise self._error
-        if self._error:
-            raise BackendError(f"collecting failed: {describe(self._error)}") from self._error
-
-
 class LowPriorityThread:
     """A thread that gives way to others, started when it is first needed.
 
     One for all windows: malloc gives a new thread another heap, and each of these would grow to
-    what the largest window needs.
+    what the largest window needs. No ``ThreadPoolExecutor``: the end of the process would wait for
+    it, however long it collects.
     """
 
     def __init__(self) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Callable[[], None], Outcome]]
+        self._tasks: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]]
         self._tasks = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()  # two threads would use libkineto at once
 
-    def begin(self, action: Callable[[], None]) -> Outcome:
-        """Have ``action`` run there, after what was begun before; return what tells its end.
+    def begin(self, action: Callable[[], None]) -> Future[None]:
+        """Have ``action`` run there, after what was begun before.
+
+        The result of the future raises a ``BackendError`` or an ``OSError`` where it failed.
 
         Only for work without the GIL: a thread that is kept from the processor while it holds
         the GIL keeps everybody waiting.
         """
-        outcome = Outcome()
+        outcome = Future[None]()
         try:
             self.start()
         except RuntimeError:  # the interpreter is ending and starts no more threads
-            outcome.follow(action)
+            _run(action, outcome)
         else:
             self._tasks.put((action, outcome))
         return outcome
@@ -248,8 +222,21 @@ class LowPriorityThread:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             action, outcome = self._tasks.get()
-            outcome.follow(action)
+            _run(action, outcome)
             del action, outcome  # they hold the events of a whole window
+
+
+def _run(action: Callable[[], None], outcome: Future[None]) -> None:
+    try:
+        action()
+    except (BackendError, OSError) as error:
+        outcome.set_exception(error)
+    except Exception as error:  # noqa: BLE001 - the thread serves the next window
+        failure = BackendError(f"collecting failed: {describe(error)}")
+        failure.__cause__ = error
+        outcome.set_exception(failure)
+    else:
+        outcome.set_result(None)
 
 
 COLLECTOR = LowPriorityThread()

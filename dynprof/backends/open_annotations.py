@@ -26,7 +26,7 @@ class OpenAnnotations:
 
     def __init__(self) -> None:
         self._following, self._is_ending = False, False
-        self._ending = threading.RLock()  # a signal handler may leave a range meanwhile
+        self._ending = threading.RLock()
         self._open: dict[int, Any] = {}
 
     def follow(self) -> None:

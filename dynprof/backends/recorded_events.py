@@ -54,7 +54,6 @@ class RecordedEvents:
     def __init__(self, profiler: Any) -> None:
         self._shapes, self._memory = bool(profiler.record_shapes), bool(profiler.profile_memory)
         self._blocks, self._calls = _blocks(), 0.0
-        self._first_calls, self._later_looks = 0.0, 0
         self._began_s = time.perf_counter()
         self._begun = self._blocks.value if self._blocks else 0
         self._traces_calls = bool(profiler.with_stack) and self._blocks is not None
@@ -72,24 +71,10 @@ class RecordedEvents:
         operators = (self._blocks.value - self._begun) * _BLOCK
         if self._traces_calls and not inside_step:
             self._calls = self._told_calls(operators)
-            if self._first_calls:
-                self._later_looks += 1
-            else:  # also as recording begins, when there is none
-                self._first_calls = self._calls
         saving = operators * _OPERATOR_SAVING[self._shapes] + self._calls * _CALL_SAVING
         saving += operators * _ALLOCATIONS_SAVING * self._memory
-        events = operators * _OPERATOR_EVENTS[self._memory] + self._usual_calls()
+        events = operators * _OPERATOR_EVENTS[self._memory] + self._calls
         return Load(round(events), saving / _MB)
-
-    def _usual_calls(self) -> float:
-        """Return the calls, of the first look that tells some no more than of two later ones.
-
-        As recording begins, training and torch allocate what is told as calls.
-        """
-        if not self._later_looks:
-            return self._calls
-        later = max(0.0, self._calls - self._first_calls)
-        return later + min(self._first_calls, 2 * later / self._later_looks)
 
     def _told_calls(self, operators: int) -> float:
         rest = self._grown_mb(operators) * _MB - operators * _OPERATOR_BYTES[self._shapes]

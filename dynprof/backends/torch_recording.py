@@ -16,7 +16,6 @@ from dynprof.backends.call_tracing import (
 )
 from dynprof.backends.closing import (
     COLLECTOR,
-    Outcome,
     ask_for_nothing,
     choose_writer,
     ended_on,
@@ -36,6 +35,7 @@ from dynprof.process.threads import is_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
     from pathlib import Path
 
     from dynprof.backends.base import Load
@@ -93,7 +93,7 @@ class TorchRecording:
         self._shown = self._unread = False
         self._held: Taken | None = None
         self._taken: Taken | None = None
-        self._collected: Outcome | None = None
+        self._collected: Future[None] | None = None
         self._step = StepAnnotation()
         self._events: RecordedEvents | None = None
         self._state, self._number, self._pid = "new", 0, os.getpid()
@@ -274,7 +274,7 @@ class TorchRecording:
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
         self._collected = self._gather(self._taken, keep=keep)
 
-    def _gather(self, taken: Taken, *, keep: bool = True) -> Outcome:
+    def _gather(self, taken: Taken, *, keep: bool = True) -> Future[None]:
         self._session.hand_over(taken)
         action = functools.partial(first_of_its_kind, "collect", self._profiler, taken.collect)
         action = action if keep else functools.partial(KINETO.forget_uncollected, taken)

@@ -21,9 +21,6 @@ MAX_DEPTH = 32
 
 MAX_VALUES = 10_000
 """Members and elements allowed; more would keep the watcher's thread busy for seconds."""
-MAX_DIGITS = 500
-"""Digits allowed in a number. Python has a bound of 640 or more, or none, if the script wants so:
-of a million it would hold the GIL for a minute then."""
 MAX_SLIPS = 50
 """Slips after which nobody wants to read on."""
 
@@ -186,6 +183,8 @@ class _Reader:
         except json.JSONDecodeError as error:
             self.at = min(error.pos, len(self.text))
             raise self._stop(_why_not_json(error.msg, self._peek()), pointer) from None
+        except ValueError:  # Python converts up to 4,300 digits
+            raise self._stop("this number has too many digits.", pointer) from None
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             self._note("half of a surrogate pair (\\ud800 to \\udfff) is no character.", pointer)
         if isinstance(value, float) and (why := _why_not_kept(value, self.text[start : self.at])):
@@ -195,8 +194,6 @@ class _Reader:
     def _read(self, pointer: str) -> tuple[Any, int]:
         """Return the scalar that stands here and where it ends; note how JSON spells a number."""
         number = _NUMBER.match(self.text, self.at)
-        if number and len(number[0]) > MAX_DIGITS:
-            raise self._stop("this number has too many digits.", pointer)
         if number is None or (spelt := _in_json(number)) == number[0]:
             return self._decoder.raw_decode(self.text, self.at)
         self._note(f"JSON spells this {spelt[:40]}, not {number[0][:40]}.", pointer)

@@ -172,8 +172,6 @@ def _why_no_folder(path: Path) -> str:
     try:
         path.exists()
     except OSError as error:
-        if error.errno is None:  # of a signal handler
-            raise
         return f"{path} cannot be used: {error.strerror}"
     nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not nearest.is_dir():

@@ -160,8 +160,6 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # a signal handler's
-            raise
         if error.filename2 is not None:  # cannot be taken off again
             raise type(error)(error.errno, error.strerror, str(path)) from None
         error.filename = str(path)

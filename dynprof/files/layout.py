@@ -126,9 +126,7 @@ class Layout:
         below = [place for place in (path, *path.parents) if base in place.parents]
         try:
             links = [str(place) for place in below if place.is_symlink()]
-        except OSError as error:  # a name that is too long, a loop; or a signal handler's
-            if error.errno is None:
-                raise
+        except OSError as error:  # a name that is too long, a loop
             return f"{path} cannot be used: {error.strerror}"
         if links and not self.follow_symlinks:
             return f"{links[-1]} is a symbolic link, which is not followed"

@@ -64,7 +64,7 @@ class Journal:
         self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
         self._remembering = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
-        self._lines: queue.SimpleQueue[_Line | Layout | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
         self._status_file = StatusFile(layout, self.warning)
         self._written: Status | None = None
         self._handler: logging.Handler | None = None
@@ -140,7 +140,7 @@ class Journal:
             self._thread.join(timeout=5)
 
     def _note(self, level: int, text: str) -> None:
-        self._lines.put(_Line(level, text))
+        self._lines.put(logging.LogRecord("dynprof", level, "", 0, text, None, None))
 
     def _run(self) -> None:
         due_s = time.monotonic()
@@ -260,15 +260,6 @@ def _is_at(file: Any, path: Path) -> bool:
     with contextlib.suppress(OSError):
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     return False
-
-
-class _Line(logging.LogRecord):
-    """Has what the log shows: a whole record asks modules which the script may have changed."""
-
-    def __init__(self, level: int, text: str) -> None:
-        self.created = time.time()
-        self.levelno, self.levelname = level, logging.getLevelName(level)
-        self.msg, self.args = text, None
 
 
 class _LineFormatter(logging.Formatter):

@@ -130,5 +130,5 @@ class Subscription(Sink):
         try:
             if self._wall.attempt("the subscriber", lambda: self._callback(marker)):
                 self.cancel()
-        finally:  # a signal handler of the script's may raise
+        finally:
             del self._delivering.now

@@ -96,7 +96,7 @@ class GraphCaptures:
     def _once_over(self, patience_s: float) -> Iterator[None]:
         """Have none begin in the body; wait first, for a while, until no other thread's goes on.
 
-        Not by a condition: a signal handler that raises can leave its lock taken.
+        Polls, as nothing tells of a capture whose graph is garbage-collected.
         """
         end_s = time.monotonic() + patience_s
         while True:

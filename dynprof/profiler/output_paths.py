@@ -66,7 +66,7 @@ def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) ->
     try:
         return _write(output_path(path), write)
     except OSError as error:
-        if error.filename is None:  # a full disk, or what a signal handler raised
+        if error.filename is None:  # a full disk
             raise
         raise CaptureError(f"{path} is not written: {why_not_written(error)}") from error
 

@@ -55,7 +55,7 @@ class Inbox:
         self.name_source: Callable[[], str] = str
         self.turn = turn
         self.on_due = turn
-        self._lock = threading.RLock()  # a signal handler may call step() while it is held
+        self._lock = threading.RLock()
         self._waiting: Request | None = None
         self.order = ""
         self.knocked = False

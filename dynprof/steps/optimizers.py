@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,16 +16,12 @@ if TYPE_CHECKING:
     Function = Callable[..., Any]
 
 
-AWAY = 100
-"""After this many steps of another optimizer without one of the chosen that one is chosen."""
-
-
 class OptimizerSteps:
     """A step ends with each step of one optimizer: the first that steps.
 
-    Where others step as well that is said, with how to name another one. Where the chosen one is
-    gone, or another one has made :data:`AWAY` steps without it, that one is chosen. A step that a
-    ``GradScaler`` leaves out, as the gradients are not finite, is one too.
+    Where others step as well, the log says how to name another one. Once the chosen one is deleted,
+    the next that steps is chosen. A step that a ``GradScaler`` leaves out, as the gradients are not
+    finite, is one too.
 
     Args:
         steps: Ends them.
@@ -38,7 +33,6 @@ class OptimizerSteps:
         self._steps, self._say, self._wall = steps, say, wall
         self._hook, self._scaler = _PostHook(self._heard), _ScalerStep(self._heard)
         self._chosen: Callable[[], Any] = lambda: None
-        self._others = Counter[int]()  # steps of each other one since the last of the chosen
         self._are_several = False
         self.name = "the optimizer"
 
@@ -61,15 +55,12 @@ class OptimizerSteps:
         if optimizer is not self._chosen():
             self._wall.attempt("choosing an optimizer", lambda: self._heard_another(optimizer))
         if optimizer is self._chosen():
-            self._others.clear()
             self._steps.end_step()
 
     _heard._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def _heard_another(self, optimizer: Any) -> None:
-        chosen, key = self._chosen(), id(optimizer)
-        self._others[key] += 1
-        if chosen is None or self._others[key] >= AWAY:
+        if self._chosen() is None:
             self._chosen, self._are_several = weakref.ref(optimizer), False
             self.name = f"the optimizer {type(optimizer).__name__}"
             self._say(self.name)

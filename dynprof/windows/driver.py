@@ -67,7 +67,6 @@ class WindowDriver:
         due_s: Monotonic time from which on its limits are looked at again.
         load: What it held at the last look.
         load_steps: Of how many whole steps that was.
-        usual_events: How many events a step of the last window of the kind had; 0 for unknown.
         expected: What it is expected to cost; None until that is known, empty where it is little.
     """
 
@@ -90,7 +89,6 @@ class WindowDriver:
     due_s: float = float("-inf")
     load: Load = field(default_factory=Load)
     load_steps: int = 0
-    usual_events: int = 0
     expected: str | None = None
 
     def __post_init__(self) -> None:

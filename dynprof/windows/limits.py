@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Load
@@ -26,17 +25,11 @@ _LIFTED = "; limits.max_memory_mb null lifts this limit"
 _FEWER = "; ask for fewer steps, or without stacks, shapes and memory"
 STAYS_AWAY_S = 60.0
 """For so long steps of other threads go by without one of the thread that a window is bound to."""
-UNUSUAL = 3
-"""A step is not believed to have more than this many times the events of the last window's steps:
-the number of calls is an estimate, the last trace's events were counted."""
 
 
 def look_at_load(current: WindowDriver, *, inside_step: bool = False) -> Load | None:
     """Note what a window's recording holds, and return it; None where nothing is to be bounded."""
     load = current.window.load(inside_step=inside_step)
-    if load and current.usual_events:
-        most = UNUSUAL * current.usual_events * (current.window.recorded + 1)
-        load = replace(load, events=min(load.events, most))
     current.load = load or current.load
     if load and not inside_step:
         current.load_steps = current.window.recorded
@@ -112,8 +105,7 @@ def _why_load(current: WindowDriver) -> str:
     before, load = current.load, look_at_load(current)
     if not load:
         return ""
-    # Memory two looks ahead: what the first step is told to have may be half of what it has.
-    ahead = Load(2 * load.events - before.events, 3 * load.saving_mb - 2 * before.saving_mb)
+    ahead = Load(2 * load.events - before.events, 2 * load.saving_mb - before.saving_mb)
     return _why_too_much(current, load, ahead)
 
 

@@ -282,7 +282,6 @@ class Loop:
         foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
         news = [text for text in fallbacks if text not in foretold]
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
-        current.usual_events = self._costs.expected.events_of_a_step(request)
         current.expected = self._costs.expected.at_opening(request) or None
         self._tell_cost(current, f"{text}recording {current.window.asked}", news)
         if fallbacks != foretold:

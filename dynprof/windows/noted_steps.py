@@ -64,7 +64,7 @@ class NotedSteps:
         if not (disturbed or step != self._next or step >= self._last or now_s >= self._until_s):
             noted = (step - self._behind, now_s, time_ns())
             self._steps.append(noted)
-            self._next = step + 1  # after it: a handler that steps in between finds a gap
+            self._next = step + 1
             if not self._counted or not self._took_back(noted):
                 return
         inbox.turn()

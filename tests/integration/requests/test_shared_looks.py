@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from dynprof.journal.status import Status
 
-MARKS = {"profiler_level": "Level_none", "mstx": True}
-"""Calls are not recorded beside an audit hook, up to Python 3.11."""
 COUNTING = """
 import os, sys, time, dynprof as dp
 rank = os.environ["RANK"]
@@ -71,14 +69,14 @@ def test_one_process_of_a_machine_reads_for_the_others(tmp_path: Path) -> None:
         for rank, job in enumerate(jobs):
             job.when("training", lambda status: status.state == "idle", rank)
         (reader,) = readers(tmp_path)
-        jobs[0].edit(active=2, experimental_config=MARKS)
+        jobs[0].edit(active=2)
         first = [
             job.when("its capture", lambda status: bool(status.last_capture), rank).last_capture
             for rank, job in enumerate(jobs)
         ]
         jobs[reader].process.kill()
         left = [rank for rank in range(3) if rank != reader]
-        jobs[0].edit(active=3, experimental_config=MARKS)
+        jobs[0].edit(active=3)
         for rank in left:
             jobs[rank].when("a second", another_than(first[rank]), rank)
         (other,) = readers(tmp_path)
@@ -98,5 +96,5 @@ def test_two_configs_that_were_one_file_are_watched_each(tmp_path: Path) -> None
             (root / "profiler_config.json").symlink_to(tmp_path / "shared/profiler_config.json")
             jobs.append(held.enter_context(RunningJob(tmp_path / name, script)))
             jobs[-1].when("training", lambda status: status.state == "idle")
-        jobs[1].edit(active=2, experimental_config=MARKS)
+        jobs[1].edit(active=2)
         jobs[1].when("its capture", lambda status: bool(status.last_capture))

@@ -33,17 +33,6 @@ def test_a_fork_that_began_before_it_was_guarded_ends_well() -> None:
     assert on_another_thread(gate)
 
 
-def test_a_fork_in_a_signal_handler_of_a_fork() -> None:
-    """The gate stays shut until the outer one has ended."""
-    gate = _Gate()
-    gate.begin_fork()
-    gate.begin_fork()
-    gate.end_fork()
-    assert not on_another_thread(gate)
-    gate.end_fork()
-    assert on_another_thread(gate)
-
-
 def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
     """What another thread was doing at the time of the fork is forgotten in the child."""
     gate, inside, over = _Gate(), threading.Event(), threading.Event()

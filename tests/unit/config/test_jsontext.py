@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -103,15 +102,10 @@ def test_what_is_spelt_otherwise_is_read_on_with() -> None:
 
 
 @pytest.mark.parametrize("digits", ["9", "0x"])
-def test_digits_are_bounded(digits: str) -> None:
-    """Also where the script has lifted Python's own bound: a million would stop it for a minute."""
-    most = sys.get_int_max_str_digits()
-    sys.set_int_max_str_digits(0)
-    try:
-        with pytest.raises(ConfigError, match="too many digits"):
-            read_json(digits + "1" * 5000)
-    finally:
-        sys.set_int_max_str_digits(most)
+def test_a_number_that_python_does_not_convert_is_a_problem(digits: str) -> None:
+    """A number of more digits than Python converts is a problem, not a crash."""
+    with pytest.raises(ConfigError, match="too many digits"):
+        read_json(digits + "1" * 5000)
 
 
 def test_nesting_is_bounded() -> None:

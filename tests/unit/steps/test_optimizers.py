@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynprof.steps.optimizers import AWAY, OptimizerSteps
+from dynprof.steps.optimizers import OptimizerSteps
 from dynprof.wall import StderrNotes, Wall
 
 
@@ -59,14 +59,6 @@ def test_of_several_the_first_that_steps_is_counted_and_the_log_says_how_to_name
     assert first == "the optimizer Adam"
     assert several.startswith("the optimizer Adam, the first of several; ")
     assert f'steps="{Adam.__module__}:Adam.step" names another one' in several
-
-
-def test_one_that_goes_on_without_the_first_is_counted_from_then_on() -> None:
-    """The first may still be there, as one of a warm-up is."""
-    watched, first, second = Watched(), Adam(), Adam()
-    watched.step(*[first] * 10)
-    watched.step(*[second] * (AWAY + 20))
-    assert watched.steps.count == 10 + 21
 
 
 def test_one_that_is_made_anew_goes_on() -> None:

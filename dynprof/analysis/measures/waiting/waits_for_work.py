@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 _WAITS = re.compile(
-    r"((Simple)?Queue\.)?get \(.*\b(queue|multiprocessing/queues)\.py:\d+\)|"
-    r"(_?Connection(Base)?\.)?(recv|recv_bytes|poll) \(.*\bmultiprocessing/connection\.py:\d+\)|"
+    r"(Simple)?Queue\.get \(.*\b(queue|multiprocessing/queues)\.py:\d+\)|"
+    r"_?Connection(Base)?\.(recv|recv_bytes|poll) \(.*\bmultiprocessing/connection\.py:\d+\)|"
     r"_queue\.SimpleQueue\.get|(_?socket\.)+_accept|"
     r"select\.(select|(e?poll|devpoll)\.poll|kqueue\.control)"
 )
-"""As VizTracer names them; up to Python 3.10 functions come without their class."""
+"""As VizTracer names them."""
 
 
 def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:

@@ -236,13 +236,10 @@ def test_threads_that_each_end_steps(tmp_path: Path, threads: int) -> None:
 
 WAITS_FOR_WORK = [
     [("Queue.get (/usr/lib/python3.12/queue.py:154)", 65), ("_thread.lock.acquire", 64.9)],
-    [("get (/usr/lib/python3.10/queue.py:154)", 65), ("_thread.lock.acquire", 64.9)],
     [("_queue.SimpleQueue.get", 65)],
     [("Queue.get (/usr/lib/python3.12/multiprocessing/queues.py:98)", 65), ("posix.read", 64)],
-    [("get (/usr/lib/python3.10/multiprocessing/queues.py:363)", 65), ("posix.read", 64)],
     [("SimpleQueue.get (/usr/lib/python3.12/multiprocessing/queues.py:363)", 65), ("acquire", 64)],
     [("_ConnectionBase.recv (/usr/lib/python3.12/multiprocessing/connection.py:246)", 65)],
-    [("recv_bytes (/usr/lib/python3.10/multiprocessing/connection.py:208)", 65), ("read", 64)],
     [("socket.accept (/usr/lib/python3.12/socket.py:287)", 65), ("socket._accept", 64.9)],
     [("_socket.socket._accept", 65)],
     [("select.epoll.poll", 65)],
