@@ -195,7 +195,7 @@ class FakeRecording:
         path.write_text(json.dumps({"traceEvents": [], "steps": self.steps}))
         return Saved(cut=self.backend.cut)
 
-    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
         """Keep it, for the test to call."""
         self.give_way = give_way
 

@@ -88,8 +88,8 @@ class Wall:
         try:
             error = self.attempt(doing, action)
         finally:
-            if error:
-                amend(error)
+            if failed := error:
+                self.attempt(f"giving up {doing}", lambda: amend(failed))
 
 
 def _at_length(text: str, error: Exception) -> str:

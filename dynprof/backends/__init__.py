@@ -1,6 +1,6 @@
 """The profilers that can serve a window, in the order in which ``auto`` prefers them.
 
-In comes a plan; out goes a recording, which stops fast and is saved slowly. Torch is imported
+In comes a plan; out goes a recording, which closes fast and is saved slowly. Torch is imported
 here alone, once the script has, and by the demo's script. Never decides when to open or close.
 Others use :func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages``, ``npu``,
 ``npu_exports`` and ``operator_stream``.

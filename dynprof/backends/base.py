@@ -122,7 +122,7 @@ class Recording(Protocol):
         running step what cannot be told from the training's own.
         """
 
-    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called, on whichever thread, before another profiler would harm."""
 
     def blocked_by(self) -> str | None:

@@ -72,7 +72,7 @@ class MarksRecording:
     def load(self, *, inside_step: bool) -> None:
         """Say None: marks are few and small."""
 
-    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
         """Do nothing: it holds nothing that another one would need."""
 
     def start(self) -> None:

@@ -224,7 +224,7 @@ class NpuRecording:
             profiler.stop()
         self._scratch.remove()
 
-    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
         """Do nothing: the vendor's profiler knows no others."""
 
     def abandon(self) -> None:

@@ -170,7 +170,7 @@ class PythonRecording:
         since = float(oldest[1]) + float(oldest[2]) if oldest else float("inf")
         return sum(began < since for _, began in self._steps)
 
-    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before another profiler gets the number that this one has."""
 
         def give_back() -> None:

@@ -115,7 +115,7 @@ class TorchRecording:
         """Whether :meth:`save` leaves the GIL to others."""
         return bool(self._functions or self._written_by())
 
-    def when_rivalled(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
         """Have ``give_way`` called before a profiler of the script's own begins."""
         self._session.give_way = give_way
         self.arrived = True

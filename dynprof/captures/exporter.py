@@ -54,8 +54,8 @@ class Export:
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
         on_end: Called with the manifest's path and the finished manifest, unless it is given up.
         compress: Whether the trace becomes a ``.gz``.
-        members: What is added to the trace's JSON object; left out, who recorded it and the
-            user's metadata.
+        members: What is added to the trace's JSON object, next to who recorded it and the user's
+            metadata.
         wait_s: Returns how long it is to wait until others have written, in seconds; None: not.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
@@ -312,8 +312,8 @@ def save_trace(
         folder: Where to.
         name: The trace's file name, without compression.
         stem: What the paths of other files of the recording begin with.
-        members: What is added to the trace's JSON object; left out, who recorded it and the
-            user's metadata.
+        members: What is added to the trace's JSON object, next to who recorded it and the user's
+            metadata.
         compress: Whether the trace becomes a ``.gz``.
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
 
@@ -342,7 +342,7 @@ def save_trace(
             source,
             sink,
             name=name,
-            first_members={**(members or _facts(manifest)), **saved.facts},
+            first_members={**(members or {}), **_facts(manifest), **saved.facts},
             on_chunk=guard.check,
             events=recording.companions.events(),
             compress=compress,

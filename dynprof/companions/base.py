@@ -19,8 +19,8 @@ Events = Iterable[Event]
 class Companion:
     """Records something beside the profiler, from the first recorded step to the last.
 
-    ``start`` and ``stop`` run inside ``step()``; the other two once afterwards, on another
-    thread.
+    ``start`` and ``stop`` run inside ``step()``; ``events`` and ``save`` once afterwards, on
+    another thread; ``discard`` or ``abandon`` instead of what is left.
     """
 
     def start(self) -> None:

@@ -87,6 +87,20 @@ class GraphCaptures:
                 raise BackendError(reason)
             yield
 
+    @contextlib.contextmanager
+    def held_back_now(self) -> Iterator[bool]:
+        """Have captures begin after the body, without a wait for those that are under way.
+
+        Yields:
+            Whether they wait for it: not where another thread opens or closes a profiler.
+        """
+        held = self._changing.acquire(blocking=False)
+        try:
+            yield held
+        finally:
+            if held:
+                self._changing.release()
+
     def process_ends(self) -> None:
         """Wait a little for captures of other threads; what goes on then counts no more."""
         with self._once_over(EXIT_WAIT_S):

@@ -81,12 +81,10 @@ class ClosedWindow:
 
     @property
     def members(self) -> dict[str, Any]:
-        """What is added to the trace's JSON object, the script's metadata as torch adds it."""
+        """The script's metadata as torch adds it to the trace's JSON object."""
         metadata = self.manifest.request.config.get("metadata", {})
-        own = {"version": self.manifest.dynprof, "steps": self.manifest.steps.model_dump()}
         as_torch = metadata.items() if isinstance(metadata, dict) else ()
-        members = {key: value for key, value in as_torch if key not in RESERVED}
-        return {**members, "dynprof": own, "metadata": metadata}
+        return {key: value for key, value in as_torch if key not in RESERVED}
 
     @property
     def is_private(self) -> bool:

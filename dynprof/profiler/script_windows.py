@@ -24,7 +24,7 @@ from dynprof.profiler.output_paths import tidy
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
 from dynprof.wall import StderrNotes, Wall
-from dynprof.windows.driver import UnendedWindows, WindowDriver
+from dynprof.windows.driver import UnendedRecordings, WindowDriver
 from dynprof.windows.this_process import ThisProcess
 from dynprof.windows.window import Window
 
@@ -123,7 +123,7 @@ class ScriptWindows:
         wall_s = self._process.clock.wall_s()
         request = Request(self._windows, self._plan, wall_s, "", self._plan.remarks)
         window = Window(0, None, step, action_at=action_at, marks_steps=self._marks_steps)
-        current = WindowDriver(self._process, _WALL, _UNENDED, request, window, step)
+        current = WindowDriver(self._process, _UNENDED, request, window, step)
         _discard_dead()
         current.open(self._make_scratch)
         self._current, self.is_parents = current, False
@@ -267,7 +267,7 @@ def _in_script(problem: Problem) -> str:
 AFTERWARDS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
 _WALL = Wall(StderrNotes())
-_UNENDED = UnendedWindows(SystemClock())
+_UNENDED = UnendedRecordings(SystemClock(), _WALL)
 _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more.
 

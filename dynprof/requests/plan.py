@@ -111,13 +111,9 @@ def plan(
     if isinstance(capable, Problem):
         return Refusal((capable,))
     activities, dropped = _activities(config, capable, script)
-    hindrances = (
-        past_start(config, standing.step),
-        _place(config, standing),
-        _disk(config, standing),
-    )
-    if problems := [problem for problem in hindrances if problem]:
-        return Refusal(tuple(problems))
+    found = past_start(config, standing.step), _place(config, standing), _disk(config, standing)
+    if problems := tuple(problem for problem in found if problem):
+        return Refusal(problems)
     return Plan(
         config=config,
         backend=capable.backend,

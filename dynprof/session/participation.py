@@ -162,7 +162,7 @@ class Participation:
         # In the order in which a window comes to be open: else one that just does is not seen.
         if self._opens_soon() or self._loop.occupied:
             return "its window before is not closed and saved"
-        return self._loop.admission.refused_for(self._plan_made) if self._plan_made else ""
+        return self._loop.admission.refused_by(self._plan_made) if self._plan_made else ""
 
     def _opens_soon(self) -> bool:
         """Return whether what was agreed before opens before all could be told to forget it."""

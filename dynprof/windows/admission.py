@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Request
-    from dynprof.windows.driver import UnendedWindows
+    from dynprof.windows.driver import UnendedRecordings
     from dynprof.windows.this_process import ThisProcess
 
 MAX_FAILURES = 3
@@ -33,11 +33,11 @@ class Admission:
         process: This process.
         inbox: The step that is running, and what is known of the disk.
         exporter: May be saving.
-        unended: Discarded windows whose recording has not ended yet.
+        unended: Recordings of discarded windows that have not ended yet.
     """
 
     def __init__(
-        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, unended: UnendedWindows
+        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, unended: UnendedRecordings
     ) -> None:
         self._process, self._inbox = process, inbox
         self._exporter, self._unended = exporter, unended
@@ -85,7 +85,7 @@ class Admission:
                 self._waited = (request.number, one.by)
             yield _refused(Problem(f"{one.by}.", "/backend")) if one.then == "refused" else one
 
-    def refused_for(self, plan: Plan) -> str:
+    def refused_by(self, plan: Plan) -> str:
         """Return which reason of the backend's refuses a plan, on any thread; empty for none."""
         reasons = self._process.backend(plan.backend).blocked_by(plan, elsewhere=True)
         return next((one.by for one in reasons if one.then == "refused"), "")

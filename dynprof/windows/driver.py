@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,8 +41,7 @@ class WindowDriver:
 
     Args:
         process: This process.
-        wall: Keeps failures of an ending from the training loop.
-        unended: Takes the window where its recording cannot end at once.
+        unended: Takes the recording that a discard drops, and ends it.
         request: What asks for the window.
         window: The engine.
         step: The job's number of the step that begins.
@@ -71,8 +71,7 @@ class WindowDriver:
     """
 
     process: ThisProcess
-    wall: Wall
-    unended: UnendedWindows
+    unended: UnendedRecordings
     request: Request
     window: Window
     step: int
@@ -151,12 +150,14 @@ class WindowDriver:
     def close(self) -> Recording | None:
         """Stop recording, and return the recording; None where no step began that it could keep.
 
-        The recording stays the window's until :meth:`release`: whatever fails before, a discard
-        still ends it.
+        Without such a step it is discarded. Else it stays the window's until :meth:`release`: if
+        anything fails before that, a discard still ends it.
         """
         clock = self.process.clock
         began_s = clock.now_s()
         recording = self.window.close()
+        if recording is None:
+            self.discard()
         self.close_ms = (clock.now_s() - began_s) * 1e3
         self.ended_wall_s = clock.wall_s()
         self.closing = recording.closing if recording else "nothing was kept"
@@ -172,25 +173,9 @@ class WindowDriver:
     def discard(self) -> None:
         """Drop what was recorded; where this thread may not, one that may does so later."""
         self.ended_wall_s = self.process.clock.wall_s()
-        self.unended.discard(self)
-
-    def end_recording(self) -> bool:
-        """Drop the recording if the calling thread may; return whether there is none any more."""
-        recording = self.window.recording
-        if recording is None:
-            return True
-        attempt = self.wall.attempt
-        attempt("discarding what records with it", recording.companions.discard)
-        if self.has_lost_thread:
-            attempt("abandoning the recording", recording.abandon)
-        elif self.blocked_by():
-            return False
-        else:
-            attempt("discarding the recording", recording.discard)
-            if self.window.blocked_by():  # it could not end
-                return False
-        self.release()
-        return True
+        if recording := self.window.recording:
+            self.release()
+            self.unended.discard(recording, self.thread)
 
     def abandon(self) -> None:
         """Leave the recording to the parent, in a child that was just forked."""
@@ -254,16 +239,34 @@ class WindowDriver:
         )
 
 
-class UnendedWindows:
-    """Discarded windows whose recording could not end yet; it does once a thread may end it.
+@dataclass(frozen=True)
+class _Unended:
+    recording: Recording
+    thread: threading.Thread
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the only thread that could discard it is gone."""
+        return self.recording.bound_to_thread and not self.thread.is_alive()
+
+    @property
+    def is_of_another_thread(self) -> bool:
+        """Whether only another thread may end it."""
+        elsewhere = self.thread is not threading.current_thread()
+        return self.recording.bound_to_thread and elsewhere and not self.is_lost
+
+
+class UnendedRecordings:
+    """Recordings of discarded windows; each ends as soon as a thread may end it.
 
     Args:
         clock: Tells the time.
+        wall: Keeps failures of an ending from the training loop.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock, self._since_s = clock, 0.0
-        self._kept: set[WindowDriver] = set()
+    def __init__(self, clock: Clock, wall: Wall) -> None:
+        self._clock, self._wall, self._since_s = clock, wall, 0.0
+        self._kept: deque[_Unended] = deque()
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -274,26 +277,60 @@ class UnendedWindows:
         """Whether another window had better wait for them; not for ever."""
         return bool(self._kept) and self._clock.now_s() - self._since_s < WAIT_S
 
-    def discard(self, driver: WindowDriver) -> None:
-        """End the recording of a window, now or later."""
-        if driver.window.recording:
-            self._kept.add(driver)
-            self._since_s = self._clock.now_s()
-            self.look()
+    def discard(self, recording: Recording, thread: threading.Thread) -> None:
+        """End a recording, now or later.
+
+        Args:
+            recording: Which one.
+            thread: The thread that opened its window.
+        """
+        beside = recording.companions
+        self._wall.attempt("discarding what records with it", beside.discard)
+        self._kept.append(_Unended(recording, thread))
+        self._since_s = self._clock.now_s()
+        self.look()
         if self._kept:
             atexit.register(self._end_with_process)
 
     def look(self) -> None:
         """End those that the calling thread may."""
-        for driver in self._kept.copy():
-            if driver.end_recording():
-                self._kept.discard(driver)
+        for _ in range(len(self._kept)):
+            try:
+                one = self._kept.popleft()  # so that one thread ends it, once
+            except IndexError:
+                return
+            has_ended = False
+            try:
+                has_ended = self._end(one)
+            finally:  # Ctrl-C as well leaves it to the next look
+                if not has_ended:
+                    self._kept.append(one)
+
+    def _end(self, one: _Unended) -> bool:
+        """End a recording if the calling thread may at this moment; return whether it has ended."""
+        if one.is_of_another_thread:
+            return False
+        with GRAPH_CAPTURES.held_back_now() as are_held_back:
+            if not are_held_back or self._is_blocked(one.recording):
+                return False
+            if one.is_lost:
+                self._wall.attempt("abandoning the recording", one.recording.abandon)
+                return True
+            self._wall.attempt("discarding the recording", one.recording.discard)
+            return not self._is_blocked(one.recording)  # else it could not end
+
+    def _is_blocked(self, recording: Recording) -> bool:
+        """Return whether it cannot end now; one that fails to say so is not waited for."""
+        found: list[str | None] = []
+        self._wall.attempt(
+            "asking what blocks a recording", lambda: found.append(recording.blocked_by())
+        )
+        return any(found)
 
     def abandon(self) -> None:
         """Leave them to the parent, in a child that was just forked."""
-        for driver in self._kept:
-            driver.abandon()
-        self._kept.clear()
+        while self._kept:
+            self._kept.popleft().recording.abandon()
 
     def _end_with_process(self) -> None:
         GRAPH_CAPTURES.process_ends()

@@ -11,9 +11,10 @@ from dynprof.delivery.order import delivery_of
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
 from dynprof.files.layout import window_dir_name
 from dynprof.plural import counted
+from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.windows.admission import Admission
 from dynprof.windows.cost_account import Span
-from dynprof.windows.driver import UnendedWindows, WindowDriver
+from dynprof.windows.driver import UnendedRecordings, WindowDriver
 from dynprof.windows.limits import (
     look_at_load,
     why_early,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 TOLD_AFTER = 3
 """Steps after which it is told what a window will cost: the first alone may mislead."""
-_RIVAL = "the script started a profiler of its own"
+_OTHER_PROFILER = "the script started a profiler of its own"
 _ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
 _ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
 _BINDING = ("profile_memory", "memory_snapshot")
@@ -54,6 +55,8 @@ _BINDING = ("profile_memory", "memory_snapshot")
 
 class Loop:
     """Opens, moves and closes windows at step boundaries, one thread at a time.
+
+    No graph capture begins during a turn: the turn would wait for it, and its thread for the turn.
 
     Args:
         process: This process.
@@ -86,7 +89,7 @@ class Loop:
         self._on_saved = on_saved
         self._open: WindowDriver | None = None
         self._claimed: Request | None = None  # which is being opened
-        self._unended = UnendedWindows(self._clock)
+        self._unended = UnendedRecordings(self._clock, wall)
         self._noted: NotedSteps | None = None
         self.turns = Turns(first=self._begin, last=self._settle)
         self.admission = Admission(process, inbox, exporter, self._unended)
@@ -113,7 +116,7 @@ class Loop:
             a_step_ended: False where the script asks in the middle of a step.
         """
         met = None if self._claimed or not a_step_ended else self._open
-        with self.turns.take() as mine:
+        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
             if mine:
                 self._wall.attempt_or("a step", lambda: self._turn(met), self._discard)
 
@@ -129,7 +132,7 @@ class Loop:
 
         Where only another thread may, it does so at its next step.
         """
-        self._close_where(lambda _: _RIVAL)
+        self._close_where(lambda _: _OTHER_PROFILER)
 
     def look(self) -> None:
         """Close a window whose step records too much or never ends; on a thread of dynprof's."""
@@ -142,29 +145,37 @@ class Loop:
 
     def _close_where(self, why: Callable[[WindowDriver], str], *, may_lose: bool = False) -> None:
         """Close the window where there is a reason, at the end of its step if need be."""
-        with self.turns.take() as mine:  # not where a signal handler asks, in the midst of a turn
+        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
             current = self._open
             if not current or not (reason := why(current)):
                 return
-            if mine and may_lose and not current.movable:
-                self._discard(LostWindowError(_why_lost(current, reason)))
-            elif not mine or current.blocked_by():
+            if not mine:  # a signal handler asks during a turn
                 self._inbox.order_close(reason)
             else:
-                if current.window.state == "recording":
-                    current.remark(
-                        f"the trace ends inside step {current.step}, which is not counted"
-                    )
-                close = functools.partial(self._close, current, reason, inside_step=True)
+                close = functools.partial(self._close_inside_step, current, reason, may_lose)
                 self._wall.attempt_or("closing", close, self._discard)
+
+    def _close_inside_step(self, current: WindowDriver, reason: str, may_lose: bool) -> None:
+        """Close a window in the middle of a step, or have it closed at the end of it."""
+        if may_lose and not current.movable:
+            self._discard(LostWindowError(_why_lost(current, reason)))
+        elif current.blocked_by():
+            self._inbox.order_close(reason)
+        else:
+            if current.window.state == "recording":
+                current.remark(f"the trace ends inside step {current.step}, which is not counted")
+            self._close(current, reason, inside_step=True)
 
     def discard(self, reason: str) -> None:
         """Discard the open window, which could not be closed before the process ended."""
-        with self.turns.take() as mine:
+        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
             if mine and self._open:
-                blocked_by = self._open.blocked_by()
-                text = f"{reason}, but {blocked_by}" if blocked_by else reason
-                self._discard(LostWindowError(text))
+                lose = functools.partial(self._lose, self._open, reason)
+                self._wall.attempt_or("discarding the window", lose, self._discard)
+
+    def _lose(self, current: WindowDriver, reason: str) -> None:
+        blocked_by = current.blocked_by()
+        self._discard(LostWindowError(f"{reason}, but {blocked_by}" if blocked_by else reason))
 
     def abandon(self) -> None:
         """Leave the windows to the parent, in a child that was just forked."""
@@ -250,7 +261,13 @@ class Loop:
         request = self._inbox.waiting
         if request is None or not self.admission.is_due(request):
             return
-        blocked = self.admission.blocked_by(request)
+        is_known = False
+        try:
+            blocked = self.admission.blocked_by(request)
+            is_known = True
+        finally:
+            if not is_known and self._inbox.claim(request):
+                self._claimed = request  # to be given up
         if blocked and blocked.then != "refused":
             self._journal.wait_for(request.number, blocked.by)
             return
@@ -265,7 +282,7 @@ class Loop:
     def _open_window(self, request: Request) -> None:
         step, warmup = self._inbox.step, request.config.warmup
         window = Window(warmup, request.config.active, step + warmup)
-        current = WindowDriver(self._process, self._wall, self._unended, request, window, step)
+        current = WindowDriver(self._process, self._unended, request, window, step)
         current.memory_mb, current.free_mb = self._process.memory_mb(), self._process.free_mb()
         current.step_before_ms = self._costs.window_opens()
         current.steps_from = self._inbox.steps_from
@@ -325,6 +342,8 @@ class Loop:
         """Discard a window; what it leaves behind is a manifest that says why."""
         claimed, self._claimed = self._claimed, None
         if claimed and not self._open and claimed is not self._inbox.waiting:  # else unanswered
+            if not isinstance(error, LostWindowError):
+                self.admission.note_failure(claimed.plan.backend)
             self._journal.tell(claimed.number, "failed", f"not opened: {describe(error)}")
         if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return

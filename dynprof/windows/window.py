@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.base import discard
 from dynprof.plural import spanned
 from dynprof.windows.schedule import RECORDING, ProfilerAction, Schedule
 
@@ -125,7 +124,7 @@ class Window:
         """
         self.recording = prepare()
         if give_way:
-            self.recording.when_rivalled(give_way)
+            self.recording.before_another_profiler(give_way)
         self.begin_step(step)
 
     def end_step(self, now_s: float) -> bool:
@@ -180,13 +179,8 @@ class Window:
 
     def close(self) -> Recording | None:
         """Stop; return the recording, or None where no step was begun that could be kept."""
-        recording = self.recording
-        if recording is None:
+        if self.recording is None or self._action not in RECORDING:
             return None
-        if self._action in RECORDING:
-            recording.close()
-            recording.companions.stop()
-            return recording
-        discard(recording)
-        self.recording = None
-        return None
+        self.recording.close()
+        self.recording.companions.stop()
+        return self.recording

@@ -45,7 +45,7 @@ dynprof.backends.torch.end_settings_thread
 dynprof.backends.torch_recording.ANNOTATIONS.follow
 dynprof.backends.torch_recording.ANNOTATIONS.end
 dynprof.backends.torch_recording.COLLECTOR.begin
-dynprof.backends.torch_recording.TorchRecording.when_rivalled
+dynprof.backends.torch_recording.TorchRecording.before_another_profiler
 dynprof.backends.torch_recording.TorchRecording.begin_step
 dynprof.backends.torch_recording.TorchRecording._gather
 dynprof.backends.torch_recording.TorchRecording._take_off

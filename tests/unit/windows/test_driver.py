@@ -9,12 +9,13 @@ import pytest
 
 from dynprof.config import ProfilerConfig
 from dynprof.files.layout import Layout
+from dynprof.process.graph_captures import GRAPH_CAPTURES, graph_capture
 from dynprof.process.rank import Rank
 from dynprof.requests.plan import Plan
 from dynprof.requests.request import Request
-from dynprof.testing import FakeBackend, FakeClock
+from dynprof.testing import FakeBackend, FakeClock, FakeRecording
 from dynprof.wall import StderrNotes, Wall
-from dynprof.windows.driver import UnendedWindows, WindowDriver
+from dynprof.windows.driver import UnendedRecordings, WindowDriver
 from dynprof.windows.this_process import ThisProcess
 from dynprof.windows.window import Window
 
@@ -39,8 +40,8 @@ def driver(backend: FakeBackend, tmp_path: Path) -> WindowDriver:
     )
     plan = Plan(ProfilerConfig(), "fake", ("CPU",), None, ())
     request = Request(1, plan, 0.0, "", ())
-    unended = UnendedWindows(process.clock)
-    return WindowDriver(process, Wall(StderrNotes()), unended, request, Window(0, 9, 5), 5)
+    unended = UnendedRecordings(process.clock, Wall(StderrNotes()))
+    return WindowDriver(process, unended, request, Window(0, 9, 5), 5)
 
 
 def no_folder() -> PrivateFolder:
@@ -79,6 +80,17 @@ def test_a_window_that_is_closed_is_discarded_until_it_is_released(
     assert recording.calls[-2:] == ["close", "discard"]
 
 
+def test_a_window_that_is_closed_in_its_warm_up_is_discarded(
+    backend: FakeBackend, driver: WindowDriver
+) -> None:
+    """Without a step to keep, a close drops the recording, once."""
+    driver.window = Window(2, 9, 7)
+    driver.open(no_folder)
+    assert driver.close() is None
+    driver.discard()
+    assert backend.recordings[0].calls == ["prepare", "discard"]
+
+
 def test_a_discarded_window_ends_where_it_may(backend: FakeBackend, driver: WindowDriver) -> None:
     """A recording that is bound to a thread ends there, once nothing blocks it."""
     driver.open(no_folder)
@@ -105,4 +117,69 @@ def test_a_discarded_window_of_a_thread_that_has_ended_is_abandoned(
     driver.discard()
     (recording,) = backend.recordings
     assert recording.calls[-1] == "abandon"
+    assert not driver.unended
+
+
+def test_no_capture_begins_as_a_recording_ends(
+    driver: WindowDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture that begins right after the check waits until the recording has been discarded."""
+    captured_at_discard, wants, begun = list[str | None](), threading.Event(), threading.Event()
+    discarded = threading.Event()
+
+    def capture() -> None:
+        wants.set()
+        with graph_capture():
+            begun.set()
+            assert discarded.wait(60)
+
+    thread = threading.Thread(target=capture)
+
+    def blocked_by(_: FakeRecording) -> None:
+        if not wants.is_set():
+            thread.start()
+            assert wants.wait(60)
+            begun.wait(0.1)
+
+    def discard(_: FakeRecording) -> None:
+        captured_at_discard.append(GRAPH_CAPTURES.under_way())
+        discarded.set()
+
+    monkeypatch.setattr(FakeRecording, "blocked_by", blocked_by)
+    monkeypatch.setattr(FakeRecording, "discard", discard)
+    driver.open(no_folder)
+    driver.discard()
+    thread.join()
+    assert captured_at_discard == [None]
+    assert not driver.unended
+
+
+def test_a_recording_waits_while_another_thread_opens_a_profiler(
+    backend: FakeBackend, driver: WindowDriver
+) -> None:
+    """A discard waits neither for a capture nor for another profiler: a later look ends it."""
+    driver.open(no_folder)
+    backend.recordings[0].bound_to_thread = False
+    with GRAPH_CAPTURES.held_back():
+        elsewhere(driver.discard)
+        assert backend.running == 1
+    driver.unended.look()
+    assert backend.running == 0
+
+
+def test_a_recording_is_discarded_once(
+    backend: FakeBackend, driver: WindowDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler that discards the window during its discard finds nothing to end."""
+    discard = FakeRecording.discard
+
+    def interrupted(recording: FakeRecording) -> None:
+        discard(recording)
+        driver.discard()
+        driver.unended.look()
+
+    monkeypatch.setattr(FakeRecording, "discard", interrupted)
+    driver.open(no_folder)
+    driver.discard()
+    assert backend.recordings[0].calls.count("discard") == 1
     assert not driver.unended

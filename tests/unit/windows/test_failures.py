@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.backends import Backend, Recording
 from dynprof.errors import BackendError
+from dynprof.testing import FakeBackend, FakeRecording
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,28 +65,48 @@ def test_a_window_that_fails_before_it_is_open_is_answered(
     assert job.session.status().edits[-1].outcome == "saved"
 
 
-@pytest.mark.parametrize("call", ["prepare", "start", "begin_step", "close", "save", "discard"])
-def test_a_failing_backend_costs_a_capture_never_the_job(job: Job, call: str) -> None:
-    """Whatever the backend raises, steps go on, a manifest says why, the next window works."""
-    job.backend.fail_at = {call}
-    warmup = 3 if call == "discard" else 0
-    job.edit(active=2, warmup=warmup)
-    job.step()
-    if call == "discard":
-        job.edit(cancel=True)
-    job.step(5)
-    manifest = job.manifests()[0]
-    assert not manifest.complete
-    if call != "discard":
-        assert f"{call} was told to fail" in manifest.reason
-    assert manifest.trace is None
-    assert job.backend.running == 0
+METHODS = [
+    (fake, name)
+    for fake, protocol in ((FakeRecording, Recording), (FakeBackend, Backend))
+    for name, member in vars(protocol).items()
+    if callable(member) and not name.startswith("_")
+]
+
+
+@pytest.mark.parametrize(("fake", "call"), METHODS)
+def test_a_failing_backend_costs_a_capture_never_the_job(
+    job: Job, monkeypatch: pytest.MonkeyPatch, fake: type, call: str
+) -> None:
+    """Whatever the backend raises, steps go on, an answer says why, the next window works."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(f"{call} was told to fail")
+
+    is_dropped = call in ("discard", "abandon")
+    with monkeypatch.context() as failing:
+        failing.setattr(fake, call, fail)
+        job.edit(active=2, warmup=3 if is_dropped else 0)
+        if call == "abandon":  # only where the thread of the window has ended
+            thread = threading.Thread(target=job.step)
+            thread.start()
+            thread.join()
+        job.step()
+        if call == "discard":
+            job.edit(cancel=True)
+        job.step(5)
+        (answer,) = job.session.status().edits[:1]
+    log = job.log()
+    assert answer.outcome in ("failed", "refused", "saved")
+    assert not [manifest for manifest in job.manifests() if manifest.complete]
+    assert job.state == "idle"
     assert f"{call} was told to fail" in str(job.session.status().last_error)
-    assert "Traceback" in job.log()
-    job.backend.fail_at = set()
+    assert "Traceback" in log
+    if not is_dropped:
+        assert f"{call} was told to fail" in answer.text
     job.edit(active=1)
     job.step(2)
     assert job.manifests()[-1].complete
+    assert "given up" not in job.log()
 
 
 def test_a_window_of_which_not_even_a_manifest_can_be_made_is_answered(
@@ -130,6 +153,29 @@ def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> Non
     job.edit(active=1)
     job.step(2)
     assert len(job.backend.recordings) == 4
+
+
+def test_a_backend_that_cannot_say_what_blocks_it_fails(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request is given up; after three the backend rests until the next edit."""
+    (job.root / "other.json").write_text('{"active": 1}')
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no answer")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(job.backend, "blocked_by", fail)
+        for _ in range(3):
+            job.session.start(job.root / "other.json")
+            job.step()
+            assert job.state == "idle"
+            assert "no answer" in job.session.status().edits[-1].text
+    job.session.start(job.root / "other.json")
+    assert "rests until the next edit" in job.session.status().problems[0]
+    job.edit(active=1)
+    job.step(2)
+    assert job.manifests()[-1].complete
 
 
 def test_refusals_are_no_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_a_start_step_that_went_by_while_waiting_is_refused(slow_job: Job) -> No
     assert "step 4 has begun already" in slow_job.session.status().problems[0]
 
 
-def test_an_obstacle_is_waited_out(job: Job) -> None:
+def test_what_blocks_a_window_is_waited_for(job: Job) -> None:
     """While a graph is captured nothing opens and no step ends."""
     job.backend.in_the_way = "a CUDA graph is being captured"
     job.edit(active=2)
