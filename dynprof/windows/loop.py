@@ -383,9 +383,9 @@ class Loop:
             on_end=functools.partial(self._on_saved, span, delivery, reason),
             wait_s=delivery.wait_s if delivery.destination.is_direct else None,
         )
-        self._exporter.submit(export)
         if recording:
             current.release()
+        self._exporter.submit(export)
 
     def _say_once(self, text: str) -> None:
         if text != self._said:
