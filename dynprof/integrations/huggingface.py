@@ -5,13 +5,11 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from dynprof.errors import MissingExtraError
-from dynprof.extras import install
 from dynprof.integrations.training import Training
 
 if not importlib.util.find_spec("transformers"):
-    raise MissingExtraError(
-        install("dynprof.integrations.huggingface", "transformers", "huggingface")
+    raise ModuleNotFoundError(
+        "dynprof.integrations.huggingface needs transformers; pip install 'dynprof[huggingface]'"
     )
 
 from transformers import TrainerCallback
