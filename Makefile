@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces versions versions-ci fuzz soak storm clean
+.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces versions versions-ci fuzz soak storm dist clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
@@ -128,7 +128,7 @@ soak: $(VENV)/ready
 	    $(BIN)/python -m tests.soak.ranks $$job || exit 1; done
 
 # What no single change has to pass: other versions of Python, and what runs for hours.
-nightly: versions-ci soak fuzz storm traces
+nightly: versions-ci soak fuzz storm traces dist
 
 # The analysis of each real trace in a folder; `make test` reads a few small ones.
 DYNPROF_TRACES ?= $(CURDIR)/../shared/traces
@@ -149,12 +149,17 @@ npu: $(VENV)/ready
 	    tests/integration/analysis/test_vendors_database.py \
 	    tests/integration/analysis/test_tables.py::test_headers_are_the_vendors
 
+# What a package index takes: the sources and a wheel for each architecture, checked, installed into
+# empty environments and run; and a CycloneDX list of all that is installed. All in dist/.
+dist: $(VENV)-dist/ready
+	$(VENV)-dist/bin/python -m tests.distributions
+
 # dynprof and torch alone. On indexes that serve CUDA builds torch is gigabytes: docs/installing.md.
 $(VENV)-demo/ready: pyproject.toml
-	@echo "Setting up $(VENV)-demo: downloads dynprof with its requirements (62 MB) and torch"
+	@echo "Setting up $(VENV)-demo: downloads dynprof with its requirements (65 MB) and torch"
 	@echo "(192 MB as a CPU build; gigabytes as a CUDA build, see docs/installing.md)."
 	$(PYTHON) -m venv $(VENV)-demo
-	$(VENV)-demo/bin/pip install --quiet --disable-pip-version-check -e . "torch==2.13.0"
+	$(VENV)-demo/bin/pip install --quiet --disable-pip-version-check -e ".[all]" "torch==2.13.0"
 	touch $@
 
 $(VENV)/ready: pyproject.toml
@@ -176,12 +181,18 @@ $(VENV)-newest/ready: pyproject.toml
 	$(VENV)-newest/bin/pip install --quiet --disable-pip-version-check -e ".[test,torch]"
 	touch $@
 
+$(VENV)-dist/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/pip install --quiet --disable-pip-version-check \
+	    build twine auditwheel ziglang cyclonedx-bom
+	touch $@
+
 $(VENV)-integrations/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-integrations
 	$(VENV)-integrations/bin/pip install --quiet --disable-pip-version-check \
-	    -e ".[accelerate,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
+	    -e ".[all,accelerate,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
 	    "torch==2.13.0"
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

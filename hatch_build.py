@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -21,8 +22,8 @@ TARGET = "dynprof/analysis/report/bundled"
 FILES = ("uPlot.iife.js", "uPlot.min.css")
 NATIVE = Path("dynprof", "native")
 LIBRARY = NATIVE / "lib" / "libms_tools_ext.so"
-PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-"""Whose library it is; it knows nothing of Python, and serves each version."""
+PLATFORM = "DYNPROF_WHEEL_PLATFORM"
+"""The variable with the platform tag that a released wheel gets; ``CC`` compiles for it then."""
 FLAGS = ("-O2", "-std=c11", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden")
 
 
@@ -35,20 +36,26 @@ class BundledParts(BuildHookInterface[Any]):
         if self.target_name == "sdist":
             return
         self._copy_charts(build_data)
+        released = os.environ.get(PLATFORM)
         if self._compile_marks():
+            here = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["artifacts"].append(f"/{LIBRARY}")
-            build_data["pure_python"], build_data["tag"] = False, f"py3-none-{PLATFORM}"
+            # The library is loaded by ctypes: it serves every version of Python.
+            build_data["pure_python"], build_data["tag"] = False, f"py3-none-{released or here}"
+        elif released:
+            raise RuntimeError(f"the library of C marks was not compiled for {released}")
 
     def _compile_marks(self) -> bool:
-        """Return whether there is a library of C marks; it is no condition of an installation."""
-        compiler = shutil.which(os.environ.get("CC", "cc"))
-        if not compiler or sys.platform != "linux":
+        """Return whether there is a library of C marks; an installation works without it."""
+        compiler, *options = shlex.split(os.environ.get("CC", "cc"))
+        if not shutil.which(compiler) or sys.platform != "linux":
             return False
         target = Path(self.root, LIBRARY)
         target.parent.mkdir(exist_ok=True)
         made = target.with_suffix(".new")
         names = [f"-I{Path(self.root, NATIVE, 'include')}", str(Path(self.root, NATIVE, "mstx.c"))]
-        command = [compiler, *FLAGS, *names, "-o", str(made), f"-Wl,-soname,{target.name}"]
+        command = [compiler, *options, *FLAGS, *names, "-o", str(made)]
+        command += [f"-Wl,-soname,{target.name}"]
         if subprocess.run(command, check=False).returncode:
             return False
         made.replace(target)  # as a new file, for running jobs have the old one open

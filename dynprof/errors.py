@@ -10,6 +10,7 @@
     ├── CaptureError       a capture cannot be read, or its files cannot be written
     ├── LaunchError        a command, or a process, cannot be made to watch
     ├── OwnerError         root's command cannot act as the user who owns a folder
+    ├── MissingExtraError  a package that pip installs as an extra is missing
     ├── SessionError       a call of ``dynprof.acl`` came out of order
     └── ProfileError       a call of ``dynprof.profiler`` came out of order
 """
@@ -92,6 +93,10 @@ class RemovedError(DynprofError, OSError):
 
 class OwnerError(DynprofError):
     """A command that root runs cannot act as the user who owns a folder."""
+
+
+class MissingExtraError(DynprofError, ModuleNotFoundError):
+    """A package that pip installs as an extra of dynprof is missing."""
 
 
 class SessionError(DynprofError):

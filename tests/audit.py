@@ -16,7 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS = "", "torch", "s3", "dask"
+EXTRAS = "", "all", "torch", "s3", "dask"
 """What users install; tools of the tests are not looked up."""
 TIMEOUT_S = 300
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.errors import LaunchError
+from dynprof.extras import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,6 +97,7 @@ def _addresses(
     pid: int, mapped: dict[str, _Mapped], paths: Iterable[str], names: tuple[str, ...]
 ) -> dict[str, int]:
     """Return where names lie, from the first file that has them all."""
+    require("attach", "reaching a process")
     from elftools.elf.elffile import ELFFile
 
     for path in paths:

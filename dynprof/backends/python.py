@@ -14,6 +14,7 @@ from dynprof.backends.profiler_id import ProfilerId
 from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, start_tracing, stop_tracing
 from dynprof.companions import Companions, companions_for
 from dynprof.errors import BackendError
+from dynprof.extras import missing
 from dynprof.process.threads import threads_of_others
 from dynprof.requests.capabilities import Capabilities
 
@@ -41,7 +42,9 @@ class PythonBackend:
         try:
             import viztracer  # noqa: F401
         except ImportError as error:
-            return Capabilities(self.name, missing=f"viztracer cannot be imported: {error}")
+            absent = missing("python", "the Python profiler")
+            why = absent or f"viztracer cannot be imported: {error}"
+            return Capabilities(self.name, missing=why)
         return Capabilities(self.name, activities=("CPU",))
 
     def versions(self) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import CaptureError
+from dynprof.extras import missing
 from dynprof.process.side_process import SideProcess
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
     Raises:
         CaptureError: It could not be done; the trace is there still.
     """
-    if reason := begin_analysis(trace, *arguments, "--nice", "0").why_failed(WHOLE, wait=True):
+    reason: str | None = missing("analysis", "the analysis")
+    if not reason:
+        reason = begin_analysis(trace, *arguments, "--nice", "0").why_failed(WHOLE, wait=True)
+    if reason:
         raise CaptureError(f"{trace} is saved, but could not be analysed: {reason}")
 
 
@@ -69,6 +73,11 @@ class _Asked(NamedTuple):
     arguments: tuple[str, ...]
     request: int
     manifest: str
+
+    @property
+    def shown(self) -> str:
+        """The trace with its folder, as the log names it."""
+        return "/".join(self.trace.split("/")[-2:])
 
 
 class Analyses:
@@ -95,6 +104,9 @@ class Analyses:
         Raises:
             OSError: No process can be started.
         """
+        if text := missing("analysis", "the analysis"):
+            self._failed(_Asked(trace, arguments, request, manifest), text)
+            return
         self._waiting.append(_Asked(trace, arguments, request, manifest))
         self.look()
 
@@ -111,7 +123,7 @@ class Analyses:
             words = process.words()
             if words is None:
                 return
-            shown, self._running = "/".join(asked.trace.split("/")[-2:]), None
+            self._running = None
             *lines, last = words.split("\n")
             if last == WHOLE:
                 named = [line for line in lines if line.startswith(NOT_WRITTEN)]
@@ -120,11 +132,10 @@ class Analyses:
                     for line in lines
                     if line.endswith(SILENT)
                 ]
-                text = "\n".join([f"analysed {shown}", *named, *others])
+                text = "\n".join([f"analysed {asked.shown}", *named, *others])
                 self._journal.info(f"request {asked.request}: {text}")
             else:
-                text = f"{shown} could not be analysed: {last}"
-                self._journal.warning(f"request {asked.request}: {text}")
+                self._failed(asked, last)
         if self._waiting:
             self._begin_next()
 
@@ -139,6 +150,10 @@ class Analyses:
         for arguments in dict.fromkeys(one.arguments for one in waiting):
             first, *more = [one.trace for one in waiting if one.arguments == arguments]
             begin_analysis(first, *more, *arguments)
+
+    def _failed(self, asked: _Asked, why: str) -> None:
+        text = f"{asked.shown} could not be analysed: {why}"
+        self._journal.warning(f"request {asked.request}: {text}")
 
     def _begin_next(self) -> None:
         asked = self._waiting.popleft()

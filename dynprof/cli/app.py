@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from dynprof.errors import MissingExtraError
 from dynprof.process.interruptions import ended_by_interrupt
 from dynprof.version import __version__
 
@@ -56,6 +57,15 @@ class _Command(TyperCommand):
         if option := super().get_help_option(ctx):
             option.metavar = ""
         return option
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; what it needs and is not installed ends it with the command that installs it."""
+        try:
+            return super().invoke(ctx)
+        except MissingExtraError as error:
+            from dynprof.cli.outcome import UNREADABLE, fail
+
+            fail(str(error), UNREADABLE)
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return its options and arguments."""

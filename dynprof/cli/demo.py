@@ -21,6 +21,7 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.cli.outcome import INVALID, fail
 from dynprof.config import read_source
 from dynprof.errors import CaptureError, OwnerError, describe
+from dynprof.extras import require
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
 from dynprof.files.output import remove, write_atomic
@@ -63,6 +64,7 @@ def demo(
     if backend is DemoBackend.torch and importlib.util.find_spec("torch") is None:
         text = "torch is not installed here: dynprof demo --backend python does without it"
         fail(f"{text}, pip install torch brings it", INVALID)
+    require("analysis" if backend is DemoBackend.torch else "viewer", "dynprof demo")
     if directory:
         _check_owner(directory)
     home = directory or Path(tempfile.mkdtemp(prefix="dynprof-demo-"))

@@ -26,6 +26,7 @@ from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, reason
+from dynprof.extras import require
 from dynprof.files.regular import NotRegularError, open_inside
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def view(
 
     Example: dynprof view prof_config --port 9001 --no-browser
     """
+    require("viewer", "dynprof view")
     from dynprof.analysis.runs.one_trace import newest_in
 
     say_if_elsewhere(path)

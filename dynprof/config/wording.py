@@ -174,7 +174,7 @@ def show(value: Any) -> str:
 def _bounds(schema: dict[str, Any], error: ValidationError) -> str:
     parts = [f"of at least {schema['minimum']}"] if "minimum" in schema else []
     if "exclusiveMinimum" in schema:
-        parts.append(f"greater than {schema['exclusiveMinimum']}")
+        parts.append(f"greater than {schema['exclusiveMinimum']:g}")
     if error.validator in ("maximum", "maxLength", "maxItems"):
         noun = {"maximum": "", "maxLength": "characters ", "maxItems": "elements "}
         parts.append(f"{noun[error.validator]}of at most {error.validator_value}")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from dynprof.errors import MissingExtraError
+from dynprof.extras import install
 from dynprof.integrations.training import Training
 
 if not importlib.util.find_spec("transformers"):
-    raise ModuleNotFoundError(
-        "dynprof.integrations.huggingface needs transformers; pip install 'dynprof[huggingface]'"
+    raise MissingExtraError(
+        install("dynprof.integrations.huggingface", "transformers", "huggingface")
     )
 
 from transformers import TrainerCallback

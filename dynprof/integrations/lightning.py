@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from dynprof.errors import MissingExtraError
+from dynprof.extras import install
 from dynprof.integrations.training import Training
 
 if importlib.util.find_spec("lightning"):
@@ -12,9 +14,7 @@ if importlib.util.find_spec("lightning"):
 elif importlib.util.find_spec("pytorch_lightning"):
     from pytorch_lightning import Callback
 else:
-    raise ModuleNotFoundError(
-        "dynprof.integrations.lightning needs Lightning; pip install 'dynprof[lightning]'"
-    )
+    raise MissingExtraError(install("dynprof.integrations.lightning", "Lightning", "lightning"))
 
 if TYPE_CHECKING:
     import os

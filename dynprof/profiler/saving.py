@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_analysis
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError, describe
+from dynprof.extras import missing
 from dynprof.files.folders import make_dir
 from dynprof.files.layout import INFO_DIR, Layout
 from dynprof.process.forked_child import forget_in_child
@@ -63,7 +64,10 @@ def follow_up(export: Export, *, analyse: bool) -> None:
     if export.manifest.trace is None:
         say(_lost(export))
     elif (arguments := arguments_for(export.manifest, analyse=analyse)) is not None:
-        begin_analysis(export.trace_path, *arguments)
+        if text := missing("analysis", "the analysis"):
+            say(f"{export.trace_path} is saved, but could not be analysed: {text}")
+        else:
+            begin_analysis(export.trace_path, *arguments)
 
 
 def _lost(export: Export) -> str:

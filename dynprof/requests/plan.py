@@ -180,7 +180,7 @@ def _choose(
             if capable.backend == MARKS:
                 return capable
     if config.backend == "auto":
-        return usable[0] if usable else Problem("no profiler can serve here.", "/backend")
+        return usable[0] if usable else _none_usable(capabilities)
     for capable in capabilities:
         if capable.backend == config.backend:
             if not capable.missing:
@@ -191,6 +191,11 @@ def _choose(
             )
             return Problem(text, "/backend")
     return Problem(f'there is no backend "{config.backend}" here.', "/backend")
+
+
+def _none_usable(capabilities: tuple[Capabilities, ...]) -> Problem:
+    why = ", ".join(str(one) for one in capabilities if one.backend != MARKS)
+    return Problem(f"no profiler can serve here: {why}.", "/backend")
 
 
 def _on_npu(config: ProfilerConfig, usable: list[Capabilities]) -> bool:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from dynprof.clock import SystemClock
+from dynprof.extras import missing
 from dynprof.files.destination import destination
 from dynprof.process.memory import free_mb, resident_mb
+from dynprof.requests.capabilities import Lack
 from dynprof.requests.edits import read
 
 if TYPE_CHECKING:
@@ -84,5 +86,11 @@ class ThisProcess:
         return {backend.name: backend for backend in self.backends}[name]
 
     def capabilities(self) -> tuple[Capabilities, ...]:
-        """Ask every profiler what it can do here and now."""
-        return tuple(backend.capabilities() for backend in self.backends)
+        """Ask every profiler what it can do here and now, the analysis of its captures included."""
+        found = tuple(backend.capabilities() for backend in self.backends)
+        if not (text := missing("analysis", "the analysis")):
+            return found
+        lack = Lack("analyse", True, f"the capture is saved, but not analysed: {text}.")
+        return tuple(
+            one if one.backend == "npu" else replace(one, lacks=(*one.lacks, lack)) for one in found
+        )

@@ -53,7 +53,10 @@ def commands() -> list[list[str]]:
 @pytest.mark.parametrize("path", generated(), ids=lambda path: path.name)
 def test_generated_files_are_up_to_date(path: Path) -> None:
     """Each generated file is as ``make generate`` writes it, from the model or from the tests."""
-    assert path.read_text() == generated()[path]
+    found, made = path.read_text(), generated()[path]
+    if path.suffix == ".json":  # pydantic before 2.11 writes 0.0 where newer ones write 0
+        found, made = json.loads(found), json.loads(made)
+    assert found == made
 
 
 def test_each_figure_of_what_a_capture_cost_is_defined() -> None:
@@ -156,9 +159,11 @@ def test_the_commands_of_the_pages_are_there(words: list[str]) -> None:
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.M)
     elif tool.endswith("pytest"):
         assert all((ROOT / path).exists() for path in rest if "/" in path)
-    else:
+    elif tool == "docker":
+        assert (ROOT / "Dockerfile").exists()
+    elif words[:2] != ["pip", "freeze"]:
         assert words[:2] == ["pip", "install"]
-        extra = re.fullmatch(r"\.(?:\[(\w+)\])?", rest[1])
+        extra = re.fullmatch(r"\.(?:\[(\w+)\])?", rest[-1])
         assert extra
         assert not extra[1] or f"\n{extra[1]} = [" in (ROOT / "pyproject.toml").read_text()
 

@@ -17,6 +17,7 @@ ALLOWED = {
     "pace.py": "measures for it how long to wait",
     "forkserver.py": "forks scripts; it is started by processes.py, and dies with pytest",
     "audit.py": "is no test: make audit runs it",
+    "distributions.py": "is no test: make dist runs it",
     "users.py": "runs a command as another user, to its end",
     "integration/files/test_hostile_neighbours.py": "has an attacker beside a command, and ends it",
     "npu/fetch.py": "is no test: make npu runs it",

@@ -14,7 +14,7 @@ from tests.processes import run
 
 PACKAGE = Path(dynprof.__file__).parent
 ROOMS = """
-errors version plural clock
+errors version plural clock extras
 files
 process
 wall
@@ -65,12 +65,13 @@ __main__
 A name stands for a module of the hall, or for a folder and all that is in it."""
 
 ANALYSIS_SEES = {"analysis", "captures.broken_names", "captures.manifest", "captures.window_record"}
-ANALYSIS_SEES |= {"clock", "errors", "files", "plural", "process", "version"}
+ANALYSIS_SEES |= {"clock", "errors", "extras", "files", "plural", "process", "version"}
 CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "native"}
 CLI_SEES |= {
     "attach",
     "clock",
     "delivery",
+    "extras",
     "launch",
     "plural",
     "process",

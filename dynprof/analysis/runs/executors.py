@@ -11,14 +11,13 @@ from multiprocessing.reduction import ForkingPickler
 from typing import IO, TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError, reason
+from dynprof.extras import install
 from dynprof.process.child_environment import environment
 from dynprof.process.fresh_interpreter import command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.connection import Connection
-
-_MISSING = "a Dask cluster needs dask: pip install 'dynprof[dask]'"
 
 
 class Inline(Executor):
@@ -147,7 +146,7 @@ def dask(scheduler: str) -> Iterator[Executor]:
     try:
         from distributed import Client
     except ImportError as error:
-        raise CaptureError(_MISSING) from error
+        raise CaptureError(install("a Dask cluster", "dask", "dask")) from error
     named = {"scheduler_file": scheduler} if scheduler.endswith(".json") else {"address": scheduler}
     try:
         client = Client(**named)

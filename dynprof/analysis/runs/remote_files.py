@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.errors import CaptureError
+from dynprof.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_MISSING = "{text} needs fsspec: pip install 'dynprof[dask]'"
 
 
 def located(text: str) -> Path:
@@ -34,7 +33,7 @@ def located(text: str) -> Path:
     try:
         from upath import UPath
     except ImportError as error:
-        raise CaptureError(_MISSING.format(text=text)) from error
+        raise CaptureError(install(text, "fsspec", "dask")) from error
     try:
         found: Any = UPath(text)
         found.fs  # noqa: B018 - the file system's own package is looked for here
