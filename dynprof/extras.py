@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import itertools
+import sys
 
 from dynprof.errors import MissingExtraError
 
@@ -22,8 +25,23 @@ def missing(extra: str, part: str) -> str:
         extra: A key of :data:`PACKAGES`.
         part: What needs the packages, as the subject of the message.
     """
-    absent = [name for name in PACKAGES[extra] if importlib.util.find_spec(name) is None]
+    absent = [name for name in PACKAGES[extra] if not _is_installed(name)]
     return install(part, " and ".join(absent), extra) if absent else ""
+
+
+def _is_installed(name: str) -> bool:
+    return sys.modules[name] is not None if name in sys.modules else _is_found(name)
+
+
+@functools.cache
+def _is_found(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def look_for_all() -> None:
+    """Look for the packages of all extras: threads of dynprof search for no module later."""
+    for name in set(itertools.chain(*PACKAGES.values())):
+        _is_installed(name)
 
 
 def require(extra: str, part: str) -> None:

@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _NAME = re.compile(r"[\w.-]+")
-NOT_LENT = {"numpy", "duckdb", "pyelftools", "typer"}
+LENT_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
+NOT_LENT = {"typer"}
 """What only commands and analyses need: those run here."""
 
 
@@ -17,7 +18,7 @@ NOT_LENT = {"numpy", "duckdb", "pyelftools", "typer"}
 def homes() -> dict[str, str]:
     """Return the folder of each top-level module, by its name."""
     found = {"dynprof": str(Path(__file__).parents[2])}
-    waiting, seen = ["dynprof"], {"dynprof", *NOT_LENT}
+    waiting, seen = ["dynprof", *LENT_EXTRAS], {"dynprof", *LENT_EXTRAS, *NOT_LENT}
     while waiting:
         name = waiting.pop()
         for module in _modules(name):

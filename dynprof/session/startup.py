@@ -19,6 +19,7 @@ from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
+from dynprof.extras import look_for_all
 from dynprof.files.destination import is_url, parted, why_no_destination
 from dynprof.files.folders import make_dir, why_not_used
 from dynprof.files.layout import CONFIG_NAME, Layout
@@ -35,6 +36,7 @@ from dynprof.windows.this_process import ThisProcess
 # one, as a loader's worker may, it waits for ever.
 with contextlib.suppress(ImportError):  # isal is not built for every machine
     import isal.igzip  # noqa: F401
+look_for_all()
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
