@@ -51,7 +51,8 @@ def _address_of(results: Any) -> int:
     Raises:
         BackendError: pybind11 does not tell it: torch was built otherwise, or it is another object.
     """
-    new, pointer = ctypes.pythonapi.PyCapsule_New, ctypes.pythonapi.PyCapsule_GetPointer
+    # By item: attributes are shared with the script, which may give them other types.
+    new, pointer = ctypes.pythonapi["PyCapsule_New"], ctypes.pythonapi["PyCapsule_GetPointer"]
     new.restype, new.argtypes = (
         ctypes.py_object,
         [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p],

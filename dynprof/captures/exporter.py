@@ -168,7 +168,7 @@ class Exporter:
             error = self._attempt("saving the capture", lambda: self._save_files(export))
             failure = f"saving failed: {describe(error)}" if error else ""
             recording = export.recording
-            if error and recording:  # it may not have come to saving, and nobody else has it
+            if error and recording:  # the failure may have come before its save
                 self._attempt("discarding the recording", lambda: discard(recording))
         finally:
             self._end(export, (time.monotonic() - began_s) * 1e3, failure)

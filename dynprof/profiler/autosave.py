@@ -134,7 +134,7 @@ class _Autosaves:
     def __init__(self) -> None:
         self.kept: set[_Kept] = set()
         self._queued: deque[_Kept] = deque()
-        self._deferred: list[_Kept] = []
+        self._deferred: _Kept | None = None
         self._numbers = itertools.count()
         self._ending = threading.Event()
 
@@ -161,7 +161,7 @@ class _Autosaves:
         if self._queued or self._deferred:
             exporter().run("saving the last trace of a profile", self._save_deferred)
         wait_at_end()
-        if lost := len(self._queued) + len(self._deferred):
+        if lost := len(self._queued) + bool(self._deferred):
             traces = counted(lost, "trace of a profile", "traces of profiles")
             say(f"saving was given up as the process ended; lost too: {traces}")
 
@@ -177,15 +177,16 @@ class _Autosaves:
         if self._deferred:
             text = "of several traces that were not requested, only the last is saved"
             say(f"{text} ({HOW_ELSE})")
-        self._deferred = [kept]
+        self._deferred = kept
 
     def _save_deferred(self) -> None:
-        for kept in self._deferred[:]:
-            self._deferred.clear()
-            try:
-                _save(kept)
-            except (OSError, DynprofError) as error:
-                raise CaptureError(f"{kept.why}; it is lost: {describe(error)}") from error
+        kept, self._deferred = self._deferred, None
+        if kept is None:
+            return
+        try:
+            _save(kept)
+        except (OSError, DynprofError) as error:
+            raise CaptureError(f"{kept.why}; it is lost: {describe(error)}") from error
 
 
 def _save(kept: _Kept) -> None:

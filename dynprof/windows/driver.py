@@ -134,12 +134,12 @@ class WindowDriver:
     @property
     def movable(self) -> bool:
         """Whether the calling thread may step and end it."""
-        return not self.window.bound_to_thread or self.thread is threading.current_thread()
+        return _is_movable(self.window, self.thread)
 
     @property
     def has_lost_thread(self) -> bool:
         """Whether the only thread that could step and end it is gone."""
-        return self.window.bound_to_thread and not self.thread.is_alive()
+        return _has_lost_thread(self.window, self.thread)
 
     def blocked_by(self) -> str | None:
         """Return why the calling thread cannot step or end it at this moment; None where it can."""
@@ -244,17 +244,6 @@ class _Unended:
     recording: Recording
     thread: threading.Thread
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether the only thread that could discard it is gone."""
-        return self.recording.bound_to_thread and not self.thread.is_alive()
-
-    @property
-    def is_of_another_thread(self) -> bool:
-        """Whether only another thread may end it."""
-        elsewhere = self.thread is not threading.current_thread()
-        return self.recording.bound_to_thread and elsewhere and not self.is_lost
-
 
 class UnendedRecordings:
     """Recordings of discarded windows; each ends as soon as a thread may end it.
@@ -284,8 +273,8 @@ class UnendedRecordings:
             recording: Which one.
             thread: The thread that opened its window.
         """
-        beside = recording.companions
-        self._wall.attempt("discarding what records with it", beside.discard)
+        companions = recording.companions
+        self._wall.attempt("discarding what records with it", companions.discard)
         self._kept.append(_Unended(recording, thread))
         self._since_s = self._clock.now_s()
         self.look()
@@ -308,12 +297,13 @@ class UnendedRecordings:
 
     def _end(self, one: _Unended) -> bool:
         """End a recording if the calling thread may at this moment; return whether it has ended."""
-        if one.is_of_another_thread:
+        is_lost = _has_lost_thread(one.recording, one.thread)
+        if not (is_lost or _is_movable(one.recording, one.thread)):
             return False
         with GRAPH_CAPTURES.held_back_now() as are_held_back:
             if not are_held_back or self._is_blocked(one.recording):
                 return False
-            if one.is_lost:
+            if is_lost:
                 self._wall.attempt("abandoning the recording", one.recording.abandon)
                 return True
             self._wall.attempt("discarding the recording", one.recording.discard)
@@ -335,6 +325,16 @@ class UnendedRecordings:
     def _end_with_process(self) -> None:
         GRAPH_CAPTURES.process_ends()
         self.look()
+
+
+def _is_movable(recorded: Window | Recording, thread: threading.Thread) -> bool:
+    """Return whether the calling thread may step and end what a thread has opened."""
+    return not recorded.bound_to_thread or thread is threading.current_thread()
+
+
+def _has_lost_thread(recorded: Window | Recording, thread: threading.Thread) -> bool:
+    """Return whether only the thread that opened it could end it, and that one has ended."""
+    return recorded.bound_to_thread and not thread.is_alive()
 
 
 def _gaps(window: Window) -> Iterator[str]:

@@ -11,7 +11,6 @@ from dynprof.delivery.order import delivery_of
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
 from dynprof.files.layout import window_dir_name
 from dynprof.plural import counted
-from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.windows.admission import Admission
 from dynprof.windows.cost_account import Span
 from dynprof.windows.driver import UnendedRecordings, WindowDriver
@@ -116,7 +115,7 @@ class Loop:
             a_step_ended: False where the script asks in the middle of a step.
         """
         met = None if self._claimed or not a_step_ended else self._open
-        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
+        with self.turns.take() as mine:
             if mine:
                 self._wall.attempt_or("a step", lambda: self._turn(met), self._discard)
 
@@ -145,7 +144,7 @@ class Loop:
 
     def _close_where(self, why: Callable[[WindowDriver], str], *, may_lose: bool = False) -> None:
         """Close the window where there is a reason, at the end of its step if need be."""
-        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
+        with self.turns.take() as mine:
             current = self._open
             if not current or not (reason := why(current)):
                 return
@@ -168,7 +167,7 @@ class Loop:
 
     def discard(self, reason: str) -> None:
         """Discard the open window, which could not be closed before the process ended."""
-        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
+        with self.turns.take() as mine:
             if mine and self._open:
                 lose = functools.partial(self._lose, self._open, reason)
                 self._wall.attempt_or("discarding the window", lose, self._discard)
