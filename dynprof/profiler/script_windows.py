@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
 from dynprof.backends.kineto_messages import keep_kineto_quiet
-from dynprof.clock import SystemClock
 from dynprof.errors import BackendError, ProfileError
 from dynprof.files.layout import Layout
 from dynprof.process.forked_child import forget_in_child
@@ -24,7 +23,7 @@ from dynprof.profiler.output_paths import tidy
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
 from dynprof.wall import StderrNotes, Wall
-from dynprof.windows.driver import UnendedRecordings, WindowDriver
+from dynprof.windows.driver import UNENDED, WindowDriver
 from dynprof.windows.this_process import ThisProcess
 from dynprof.windows.window import Window
 
@@ -123,7 +122,7 @@ class ScriptWindows:
         wall_s = self._process.clock.wall_s()
         request = Request(self._windows, self._plan, wall_s, "", self._plan.remarks)
         window = Window(0, None, step, action_at=action_at, marks_steps=self._marks_steps)
-        current = WindowDriver(self._process, _UNENDED, request, window, step)
+        current = WindowDriver(self._process, _WALL, request, window, step)
         _discard_dead()
         current.open(self._make_scratch)
         self._current, self.is_parents = current, False
@@ -267,7 +266,6 @@ def _in_script(problem: Problem) -> str:
 AFTERWARDS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
 _WALL = Wall(StderrNotes())
-_UNENDED = UnendedRecordings(SystemClock(), _WALL)
 _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more.
 
@@ -282,7 +280,7 @@ def recorder_of_another_thread() -> str:
 
 def _discard_dead() -> None:
     """Discard windows whose threads have ended, before another one opens."""
-    _UNENDED.look()
+    UNENDED.look()
     for windows in [windows for windows in _open_now.copy() if windows.is_dead]:
         warn_script("a profile was never stopped, and its thread has ended; it is lost")
         windows.discard()
@@ -298,7 +296,7 @@ def _end_all() -> None:
         if windows in _open_now:
             say("a profile was never stopped; it is lost")
             windows.discard()
-    _UNENDED.look()
+    UNENDED.look()
     for action in AFTERWARDS:
         action()
 
@@ -307,7 +305,6 @@ def _abandon_all() -> None:
     for windows in _open_now.copy():
         windows.abandon()
     _open_now.clear()
-    _UNENDED.abandon()
 
 
 atexit.register(_end_all)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from dynprof.backends.base import Load
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.clock import iso
+from dynprof.process.forked_child import forget_in_child
 from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.process.rank import UNKNOWN
 from dynprof.version import __version__
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from dynprof.backends import Backend, Recording
     from dynprof.backends.base import MakeFolder
-    from dynprof.clock import Clock
     from dynprof.requests.request import Request
     from dynprof.wall import Wall
     from dynprof.windows.this_process import ThisProcess
@@ -41,7 +42,7 @@ class WindowDriver:
 
     Args:
         process: This process.
-        unended: Takes the recording that a discard drops, and ends it.
+        wall: Keeps failures of a discard from the training loop.
         request: What asks for the window.
         window: The engine.
         step: The job's number of the step that begins.
@@ -71,7 +72,7 @@ class WindowDriver:
     """
 
     process: ThisProcess
-    unended: UnendedRecordings
+    wall: Wall
     request: Request
     window: Window
     step: int
@@ -175,7 +176,7 @@ class WindowDriver:
         self.ended_wall_s = self.process.clock.wall_s()
         if recording := self.window.recording:
             self.release()
-            self.unended.discard(recording, self.thread)
+            UNENDED.discard(recording, self.thread, self.wall)
 
     def abandon(self) -> None:
         """Leave the recording to the parent, in a child that was just forked."""
@@ -243,18 +244,17 @@ class WindowDriver:
 class _Unended:
     recording: Recording
     thread: threading.Thread
+    wall: Wall
 
 
 class UnendedRecordings:
     """Recordings of discarded windows; each ends as soon as a thread may end it.
 
-    Args:
-        clock: Tells the time.
-        wall: Keeps failures of an ending from the training loop.
+    Also after the session or the profile that opened it.
     """
 
-    def __init__(self, clock: Clock, wall: Wall) -> None:
-        self._clock, self._wall, self._since_s = clock, wall, 0.0
+    def __init__(self) -> None:
+        self._since_s = 0.0
         self._kept: deque[_Unended] = deque()
 
     def __bool__(self) -> bool:
@@ -264,19 +264,19 @@ class UnendedRecordings:
     @property
     def are_waited_for(self) -> bool:
         """Whether another window had better wait for them; not for ever."""
-        return bool(self._kept) and self._clock.now_s() - self._since_s < WAIT_S
+        return bool(self._kept) and time.monotonic() - self._since_s < WAIT_S
 
-    def discard(self, recording: Recording, thread: threading.Thread) -> None:
+    def discard(self, recording: Recording, thread: threading.Thread, wall: Wall) -> None:
         """End a recording, now or later.
 
         Args:
             recording: Which one.
             thread: The thread that opened its window.
+            wall: Keeps failures of the ending from the training loop.
         """
-        companions = recording.companions
-        self._wall.attempt("discarding what records with it", companions.discard)
-        self._kept.append(_Unended(recording, thread))
-        self._since_s = self._clock.now_s()
+        wall.attempt("discarding what records with it", recording.companions.discard)
+        self._kept.append(_Unended(recording, thread, wall))
+        self._since_s = time.monotonic()
         self.look()
         if self._kept:
             atexit.register(self._end_with_process)
@@ -301,21 +301,13 @@ class UnendedRecordings:
         if not (is_lost or _is_movable(one.recording, one.thread)):
             return False
         with GRAPH_CAPTURES.held_back_now() as are_held_back:
-            if not are_held_back or self._is_blocked(one.recording):
+            if not are_held_back or _is_blocked(one):
                 return False
             if is_lost:
-                self._wall.attempt("abandoning the recording", one.recording.abandon)
+                one.wall.attempt("abandoning the recording", one.recording.abandon)
                 return True
-            self._wall.attempt("discarding the recording", one.recording.discard)
-            return not self._is_blocked(one.recording)  # else it could not end
-
-    def _is_blocked(self, recording: Recording) -> bool:
-        """Return whether it cannot end now; one that fails to say so is not waited for."""
-        found: list[str | None] = []
-        self._wall.attempt(
-            "asking what blocks a recording", lambda: found.append(recording.blocked_by())
-        )
-        return any(found)
+            one.wall.attempt("discarding the recording", one.recording.discard)
+            return not _is_blocked(one)  # else it could not end
 
     def abandon(self) -> None:
         """Leave them to the parent, in a child that was just forked."""
@@ -325,6 +317,20 @@ class UnendedRecordings:
     def _end_with_process(self) -> None:
         GRAPH_CAPTURES.process_ends()
         self.look()
+
+
+UNENDED = UnendedRecordings()
+"""Those of the process."""
+forget_in_child(UNENDED.abandon)
+
+
+def _is_blocked(one: _Unended) -> bool:
+    """Return whether it cannot end now; one that fails to say so is not waited for."""
+    found: list[str | None] = []
+    one.wall.attempt(
+        "asking what blocks a recording", lambda: found.append(one.recording.blocked_by())
+    )
+    return any(found)
 
 
 def _is_movable(recorded: Window | Recording, thread: threading.Thread) -> bool:

@@ -13,7 +13,7 @@ from dynprof.files.layout import window_dir_name
 from dynprof.plural import counted
 from dynprof.windows.admission import Admission
 from dynprof.windows.cost_account import Span
-from dynprof.windows.driver import UnendedRecordings, WindowDriver
+from dynprof.windows.driver import UNENDED, WindowDriver
 from dynprof.windows.limits import (
     look_at_load,
     why_early,
@@ -88,10 +88,10 @@ class Loop:
         self._on_saved = on_saved
         self._open: WindowDriver | None = None
         self._claimed: Request | None = None  # which is being opened
-        self._unended = UnendedRecordings(self._clock, wall)
         self._noted: NotedSteps | None = None
         self.turns = Turns(first=self._begin, last=self._settle)
-        self.admission = Admission(process, inbox, exporter, self._unended)
+        self.admission = Admission(process, inbox, exporter)
+        self._settle()  # a session before this one may have left a recording to its thread
 
     @property
     def busy(self) -> bool:
@@ -180,7 +180,6 @@ class Loop:
         """Leave the windows to the parent, in a child that was just forked."""
         if self._open:
             self._open.abandon()
-        self._unended.abandon()
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
@@ -189,7 +188,7 @@ class Loop:
     def _begin(self) -> None:
         if self._noted:
             self._wall.attempt_or("a step", self._count_noted, self._discard)
-        self._unended.look()
+        UNENDED.look()
 
     def _count_noted(self) -> None:
         if self._noted and self._open:
@@ -201,7 +200,7 @@ class Loop:
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
-        if self._unended:
+        if UNENDED:
             self._inbox.knock()
 
     def _turn(self, met: WindowDriver | None) -> None:
@@ -281,7 +280,7 @@ class Loop:
     def _open_window(self, request: Request) -> None:
         step, warmup = self._inbox.step, request.config.warmup
         window = Window(warmup, request.config.active, step + warmup)
-        current = WindowDriver(self._process, self._unended, request, window, step)
+        current = WindowDriver(self._process, self._wall, request, window, step)
         current.memory_mb, current.free_mb = self._process.memory_mb(), self._process.free_mb()
         current.step_before_ms = self._costs.window_opens()
         current.steps_from = self._inbox.steps_from
