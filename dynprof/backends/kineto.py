@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from dynprof.backends.detached_close import Taken
 
 OCCUPIED = "another torch.profiler is active in this process; stop it first"
-EXIT_WAIT_S = 120.0
-"""For so long the end of the process waits for events that are being collected: C++ would pull
-the profiler's state away from under the thread that does it."""
+COLLECTING_WAIT_S = 120.0
+"""Longest wait of the end of the process for events that are being collected: C++ would destroy the
+profiler's state under the thread that collects them."""
 GIVE_WAY_S = 5.0
 """For so long the script's profiler waits for the next step of a window on another thread."""
 
@@ -322,4 +322,4 @@ class KinetoSession:
 KINETO = KinetoSession()
 """The process has one."""
 
-atexit.register(KINETO.wait, EXIT_WAIT_S)
+atexit.register(KINETO.wait, COLLECTING_WAIT_S)

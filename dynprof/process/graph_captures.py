@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WAIT_S = 30.0
-"""For so long a profiler that has to be opened or closed now waits for captures to end."""
-EXIT_WAIT_S = 3.0
-"""For so long the end of the process does; after that they end with it."""
+"""Longest wait for captures to end, of a profiler that has to be opened or closed now."""
+CAPTURES_WAIT_S = 3.0
+"""The same at the end of the process, with which they end then."""
 _PAUSE_S = 0.001
 
 
@@ -103,7 +103,7 @@ class GraphCaptures:
 
     def process_ends(self) -> None:
         """Wait a little for captures of other threads; what goes on then counts no more."""
-        with self._once_over(EXIT_WAIT_S):
+        with self._once_over(CAPTURES_WAIT_S):
             self._process_ends = True
 
     @contextlib.contextmanager

@@ -218,7 +218,7 @@ def test_the_end_of_the_process(
 ) -> None:
     """Waits for captures, though not for ever; after that they count no more."""
     captures, made = graphs
-    monkeypatch.setattr(graph_captures, "EXIT_WAIT_S", 0.01)
+    monkeypatch.setattr(graph_captures, "CAPTURES_WAIT_S", 0.01)
     graph = made()
     elsewhere(graph.capture_begin).join()
     captures.process_ends()
