@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import warm_interpreter
 from tests.integration.launching import free_port
 from tests.integration.running import LOOP, RunningJob, wait_for
-from tests.processes import start
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("s3fs", reason="s3fs is not installed")
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNTIL_ENOUGH = LOOP.replace("while True", "import os\nwhile not os.path.exists('enough')")
+SERVER = "import sys; from moto.server import main; main(sys.argv[1:])"
+NEEDS = ("moto.server", "moto.s3.urls")
+"""What moto's server loads as it starts and at its first request."""
 SECRET = "nobody-may-read-this"  # noqa: S105 - of a server on loopback
 PLACE = "s3://runs/job"
 
@@ -52,8 +55,10 @@ class Bucket:
     @contextlib.contextmanager
     def served(self) -> Iterator[None]:
         """Run the server, with an empty bucket."""
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-        with start(command, cwd=self._folder):
+        script = self._folder / "server.py"
+        script.write_text(SERVER)
+        arguments = ["-H", "127.0.0.1", "-p", str(self.port)]
+        with warm_interpreter.start(script, os.environ, arguments=arguments, needs=NEEDS):
             wait_for("the server", self._is_there)
             self._client.create_bucket(Bucket="runs")
             yield
