@@ -49,11 +49,6 @@ class EndedSteps:
         """Whether nobody else has ended a step since this source began."""
         return self._inbox.step == self.next
 
-    @property
-    def own(self) -> int:
-        """The number of that step as the source counts, whatever the job's leader made of it."""
-        return self.next - self._inbox.apart
-
     def end_step(self) -> None:
         """End a step and begin the next, as ``dynprof.step()`` does."""
         inbox = self._inbox

@@ -171,4 +171,4 @@ class StepSources:
         text = f"the script calls {SCRIPT} itself, so {name} ends none from now on"
         if given:
             text += f", and {counted(given, 'step')} that it had ended count no more"
-        self._set_step(self._inbox.own - given, text)
+        self._set_step(self._inbox.step - given, text)

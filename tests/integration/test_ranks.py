@@ -9,8 +9,8 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
-from tests.integration.coordination.agreeing import manifests
 from tests.integration.launching import launched, statuses, when
+from tests.integration.ranks.agreeing import manifests
 from tests.integration.running import LOOP, RunningJob
 
 if TYPE_CHECKING:

@@ -1,0 +1,579 @@
+"""The leader (rank 0): brings all ranks to open a window at one step, or at none.
+
+A state machine without threads: it says messages, hears news, and is called again at its
+:attr:`Leader.deadline`. A proposal goes this way, in the order of the methods here:
+
+    join -> choose -> propose -> wait for who is not ready -> open, or withdraw
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace as with_fields
+
+from dynprof.ranks.choice import (
+    BLUR_S,
+    chosen_ranks,
+    common_profiler,
+    counted_differently,
+    held_up,
+    start_step,
+    unable,
+    why_not,
+)
+from dynprof.ranks.messages import (
+    NO_DYNPROF,
+    PARTED,
+    SILENT,
+    Farewell,
+    GivenUp,
+    Hello,
+    Joined,
+    Opening,
+    Parted,
+    Proposal,
+    Question,
+    Reply,
+    Report,
+    Withdrawal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from dynprof.config import RankSet
+    from dynprof.ranks.messages import Message, News
+
+LEADER = 0  # The rank that leads.
+SOON_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
+JOIN_S = 10.0  # Scripts call init() seconds apart.
+LEAST_LEAD_S = 0.02  # The thread of a rank may wait some 5 ms for Python's lock, a few times.
+LEAD_ROUNDS = 4  # The lead is this many times what it took to hear all ranks.
+FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
+APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps take.
+MINE_S = 0.05  # While the ranks wait for some, the leader's own rank is looked at this often.
+WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
+LAST_S, LAST_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an operator asks of the ranks together.
+
+    Attributes:
+        ranks: The ranks that shall record.
+        patience_s: How long a rank that is not ready delays the start.
+        start: The step that the config names; None where the ranks choose.
+        multiple: The step is a multiple of this.
+        downgrade: Whether all record what they have in common where one can do less.
+    """
+
+    ranks: RankSet
+    patience_s: float = 30.0
+    start: int | None = None
+    multiple: int = 1
+    downgrade: bool = False
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What came of a proposal.
+
+    Attributes:
+        number: Number of the request.
+        step: The step at which all open; None where none does.
+        ranks: The ranks that take part.
+        left_out: Why not, for each requested rank that does not.
+        reasons: Why none opens; empty where they do.
+        took_s: From the proposal until all were told.
+        outcome: What became of the request where none opens.
+    """
+
+    number: int
+    step: int | None = None
+    ranks: tuple[int, ...] = ()
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    took_s: float = 0.0
+    outcome: GivenUp = "refused"
+
+
+class Windows(Protocol):
+    """Where the leader notes what becomes of windows; see :mod:`dynprof.ranks.record`."""
+
+    @property
+    def pending(self) -> dict[int, set[int]]:
+        """The ranks that are on their way with a window, by its number."""
+
+    @property
+    def stands(self) -> bool:
+        """Whether no such rank steps or saves."""
+
+    def hear(self, report: Report) -> None:
+        """Note what became of a request on a rank."""
+
+    def lose(self, ranks: Iterable[int]) -> None:
+        """Note that these ranks do not answer."""
+
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        """Note for which ranks a proposal waits, and why."""
+
+    def settle(self, made: Agreement) -> None:
+        """Note what came of a proposal."""
+
+
+@dataclass
+class _Ask:
+    """A message that waits for replies."""
+
+    place: int
+    asked_s: float
+    then: Callable[[], None]
+    expected: set[int]
+
+
+@dataclass
+class _Current:
+    """The proposal that the ranks are to agree on."""
+
+    proposal: Proposal
+    terms: Terms
+    began_s: float
+    until_s: float
+    wanted: set[int]
+    left_out: dict[int, str] = field(default_factory=dict)
+    replies: dict[int, Reply] = field(default_factory=dict)
+    first: dict[int, tuple[int, float]] = field(default_factory=dict)  # step, and when
+    asked_s: float = 0.0
+    answered_s: float = -math.inf
+    waits: bool = False
+    has_let: bool = False  # The patience was extended for a window that opens first.
+
+
+class _NoWindowError(Exception):
+    """No rank opens; the arguments say why."""
+
+
+class Leader:
+    """One run of a leader.
+
+    Args:
+        world_size: How many ranks the job has.
+        who: The leader's rank, machine and config.
+        say: Says a message to the other ranks; takes how many replies wake the leader, returns
+            the place of the message.
+        answer: Has the leader's own rank do the same.
+        windows: Notes what becomes of windows.
+        done: Called with what came of each proposal.
+        clock: Returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        world_size: int,
+        who: str,
+        say: Callable[[Message, int], int],
+        answer: Callable[[Message, int], Reply],
+        windows: Windows,
+        done: Callable[[Agreement], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._world_size, self._who = world_size, who
+        self._say, self._answer = say, answer
+        self._windows, self._done, self._clock = windows, done, clock
+        self._heard: dict[int, int] = {}  # the place after the last that each rank has heard
+        self._parted: set[int] = set()
+        self._silent: dict[int, float] = {}  # since when
+        self._told: dict[int, int] = {}  # steps of openings, by the numbers of requests
+        self._ask: _Ask | None = None
+        self._current: _Current | None = None
+        self._wake_s = math.inf
+        self._began_s = clock()
+        self._watch_s, self._pause_s = math.inf, WATCH_S
+        self._end_s: float | None = None
+        self._has_left = False
+        self.newest = 0  # the highest number that a rank has for a request
+
+    def begin(self) -> None:
+        """Have the ranks join."""
+        self._say(Hello(self._who), 0)
+
+    @property
+    def places(self) -> set[int]:
+        """The places that ranks may still wait for."""
+        return set(self._heard.values())
+
+    @property
+    def others(self) -> set[int]:
+        """The ranks that hear this one, as far as they answer."""
+        return self._heard.keys() - self._silent.keys()
+
+    @property
+    def waits_for_me(self) -> bool:
+        """Whether the ranks wait for some that may be ready by now."""
+        return self._current is not None and self._current.waits
+
+    def refresh(self, reply: Reply | None) -> None:
+        """Take what the leader's own rank says while the ranks wait for some."""
+        current = self._current
+        before = current.replies.get(LEADER) if current else None
+        if current and reply and before and (before.busy or before.report.still_s > BLUR_S):
+            current.replies[LEADER] = with_fields(reply, would=before.would, usable=before.usable)
+            if not reply.busy and (before.busy or reply.step != before.step):
+                self._go_on()
+
+    @property
+    def deadline(self) -> float:
+        """When to call :meth:`tick`."""
+        answers_s = self._ask.asked_s + SOON_S if self._ask else math.inf
+        mine_s = self._clock() + MINE_S if self.waits_for_me else math.inf
+        return min(answers_s, mine_s, self._wake_s, self._watch_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the leader waits for nothing more, at the end."""
+        late = self._end_s is not None and self._clock() >= self._end_s
+        return late or not self._windows.pending or self._windows.stands
+
+    # what happens
+
+    def propose(self, proposal: Proposal, terms: Terms) -> None:
+        """Bring the ranks to agree; takes the place of what they have yet to agree on."""
+        self.give_up("superseded", f"superseded by request {proposal.number}")
+        now_s, asked = self._clock(), terms.ranks
+        wanted = {r for r in range(self._world_size) if asked.chosen or r in asked}
+        self._current = _Current(proposal, terms, now_s, now_s + terms.patience_s, wanted)
+        self._attempt(self._join)
+
+    def give_up(self, outcome: GivenUp, why: str) -> None:
+        """End the agreement that is under way, if any."""
+        if self._current:
+            self._withdraw((why,), outcome)
+
+    def tell(self, message: Message) -> None:
+        """Say to all ranks what needs no agreement."""
+        self._answer(message, self._say(message, 0))
+
+    def hear(self, news: Iterable[News]) -> None:
+        """Take what ranks say."""
+        changes = False
+        for one in news:
+            if not 0 < one.rank < self._world_size:
+                continue
+            self._silent.pop(one.rank, None)
+            if isinstance(one, Report):
+                self._learn(one)
+            elif isinstance(one, Reply):
+                changes |= self._take(one)
+            else:
+                self._come_or_go(one)
+                changes = True
+        if changes:
+            self._go_on()
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now_s = self._clock()
+        if self._ask and now_s >= self._ask.asked_s + SOON_S:
+            missing = self._ask.expected - {LEADER}
+            self._silent |= dict.fromkeys(missing - self._silent.keys(), self._ask.asked_s)
+            self._windows.lose(missing)
+            self._finish_ask()
+        if now_s >= self._wake_s:
+            self._wake_s = math.inf
+            self._go_on()
+        self._watch(now_s)
+
+    def end(self) -> None:
+        """Agree on nothing more; hear for a while what becomes of windows."""
+        self.give_up("refused", "the rank that leads ends")
+        self._end_s = self._clock() + LAST_S
+        self._watch_s = self._clock()
+
+    def leave(self, why: str = Farewell().why) -> None:
+        """Lead no longer."""
+        self._say(Farewell(why), 0)
+        self._has_left = True
+
+    # hearing
+
+    def _note(self, report: Report) -> None:
+        self.newest = max(self.newest, report.newest)
+        self._windows.hear(report)
+
+    def _learn(self, report: Report) -> None:
+        self._pause_s = WATCH_S
+        self._note(report)
+        self._set_watch()
+        if self._current and self._current.waits:
+            self._wake_s = min(self._wake_s, self._clock())
+
+    def _take(self, reply: Reply) -> bool:
+        """Take a reply; return whether that may change what is agreed on."""
+        if reply.rank in self._heard:
+            self._heard[reply.rank] = max(self._heard[reply.rank], reply.place + 1)
+        self._note(reply.report)
+        current = self._current
+        if current and reply.report.number == current.proposal.number:
+            before = current.replies.get(reply.rank, reply)
+            if before.place <= reply.place:
+                current.replies[reply.rank] = with_fields(
+                    reply,
+                    problem=reply.problem or before.problem,
+                    would=reply.would or before.would,
+                    usable=reply.usable or before.usable,
+                )
+        if self._ask and reply.place == self._ask.place:
+            if current:
+                current.answered_s = self._clock()
+            self._ask.expected.discard(reply.rank)
+            if self._ask.expected <= {LEADER}:
+                self._finish_ask()
+                return False
+        return bool(current and current.waits)
+
+    def _come_or_go(self, one: Joined | Parted) -> None:
+        for report in one.reports:
+            self._note(report)
+        if isinstance(one, Parted):
+            self._parted.add(one.rank)
+            self._heard.pop(one.rank, None)
+            self._windows.lose([one.rank])
+            if self._ask:
+                self._ask.expected.discard(one.rank)
+                if self._ask.expected <= {LEADER}:
+                    self._finish_ask()
+        else:
+            self._parted.discard(one.rank)
+            self._heard[one.rank] = one.place
+            current = self._current
+            if current and current.waits and one.rank in current.wanted:
+                current.left_out.pop(one.rank, None)
+                self._attempt(self._propose)  # it has not heard of it, or has forgotten
+
+    def _question(self, message: Message, then: Callable[[], None]) -> None:
+        """Say what all ranks reply to; call ``then`` once they have, or are late."""
+        current, others = self._current, self._heard.keys() - self._silent.keys()
+        asked_s = self._clock()
+        place = self._say(message, len(others))
+        self._ask = _Ask(place, asked_s, then, {*others, LEADER})
+        if current:
+            current.asked_s = current.answered_s = asked_s
+            current.waits = False
+        mine = self._answer(message, place)
+        self._windows.hear(mine.report)
+        if current and mine.report.number == current.proposal.number:
+            current.replies[LEADER] = mine
+        if not others:
+            self._finish_ask()
+
+    def _finish_ask(self) -> None:
+        ask, self._ask = self._ask, None
+        self._set_watch()
+        if ask:
+            ask.then()
+
+    def _go_on(self) -> None:
+        if self._current and self._ask is None:
+            self._attempt(self._consider if self._current.waits else self._join)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except _NoWindowError as error:
+            self._withdraw(error.args)
+
+    # agreeing
+
+    def _join(self) -> None:
+        """Wait for ranks that have not joined yet, while the job is young."""
+        current = self._the_current
+        absent = current.wanted - {LEADER} - self._heard.keys() - self._parted
+        if absent and self._clock() < self._began_s + JOIN_S:
+            self._wake_s = self._began_s + JOIN_S
+            return
+        current.left_out = self._not_there(current.wanted)
+        if current.terms.ranks.chosen and not current.proposal.ranks:
+            number = current.proposal.number
+            self._question(Question(number), lambda: self._attempt(self._choose))
+        else:
+            self._propose()
+
+    def _not_there(self, wanted: set[int]) -> dict[int, str]:
+        absent = sorted(wanted - {LEADER} - self._heard.keys())
+        return {rank: PARTED if rank in self._parted else NO_DYNPROF for rank in absent}
+
+    def _choose(self) -> None:
+        """Choose ranks by where they are and how long their steps take."""
+        current = self._the_current
+        try:
+            chosen = chosen_ranks(current.terms.ranks, current.replies, self._world_size)
+        except ValueError as error:
+            raise _NoWindowError(str(error)) from None
+        current.proposal = with_fields(current.proposal, ranks=str(chosen))
+        current.wanted = {rank for rank in range(self._world_size) if rank in chosen}
+        current.left_out = self._not_there(current.wanted)
+        self._propose()
+
+    def _propose(self) -> None:
+        current = self._the_current
+        current.replies = {}
+        self._question(current.proposal, lambda: self._attempt(self._check))
+
+    def _check(self) -> None:
+        """Refuse, or propose less, where a rank cannot record."""
+        current = self._the_current
+        problems = unable(current.replies)
+        if problems and current.terms.downgrade and current.proposal.profiler is None:
+            said = [one for one in current.replies.values() if one.takes_part or one.problem]
+            if less := common_profiler([one.usable for one in said]):
+                current.proposal = with_fields(current.proposal, profiler=less)
+                self._propose()
+                return
+        if problems:
+            raise _NoWindowError(*why_not(problems))
+        self._consider()
+
+    def _consider(self) -> None:
+        """Wait for ranks that are not ready; past the patience leave them out."""
+        current, now_s = self._the_current, self._clock()
+        if problems := unable(current.replies):
+            raise _NoWindowError(*why_not(problems))
+        wanted = current.wanted - current.left_out.keys()
+        long_s = now_s - current.terms.patience_s
+        lost = {rank for rank, since_s in self._silent.items() if since_s <= long_s}
+        silent = wanted & self._silent.keys()
+        replies = {r: one for r, one in current.replies.items() if r not in silent}
+        may_stand = current.terms.start is not None
+        waits = held_up(replies, silent - lost, may_stand=may_stand)
+        waits = {rank: why for rank, why in waits.items() if rank in wanted}
+        if waits and now_s < current.until_s:
+            self._wait(waits)
+            return
+        current.left_out |= waits
+        for rank in wanted - waits.keys():
+            if rank in silent or rank not in replies:
+                current.left_out[rank] = PARTED if rank in self._parted else SILENT
+            elif not replies[rank].takes_part:
+                current.left_out[rank] = "it takes no part"
+        ready = {r: one for r, one in replies.items() if r in wanted and one.takes_part}
+        ready = {r: one for r, one in ready.items() if r not in current.left_out}
+        if self._looks_again(ready, now_s):
+            return
+        if not ready:
+            raise _NoWindowError(*why_not(current.left_out) or ("no rank takes part",))
+        self._open(ready, now_s)
+
+    def _wait(self, waits: Mapping[int, str]) -> None:
+        current = self._the_current
+        current.waits, self._wake_s = True, current.until_s
+        self._windows.wait_for(current.proposal.number, waits)
+
+    def _looks_again(self, ready: dict[int, Reply], now_s: float) -> bool:
+        """Ask once more where the ranks are, if what they said is old or says too little."""
+        current = self._the_current
+        for rank, one in ready.items():
+            step, at_s = current.first.setdefault(rank, (one.step, current.asked_s))
+            if one.fast_s is None and current.asked_s > at_s:
+                seen_s = (current.asked_s - at_s) / (max(0, one.step - step) + 1)
+                ready[rank] = with_fields(one, fast_s=seen_s)
+        unknown = any(one.fast_s is None for one in ready.values())
+        if ready and unknown and now_s < current.answered_s + APART_S:
+            current.waits, self._wake_s = True, current.answered_s + APART_S
+            return True
+        if ready and (unknown or now_s > current.answered_s + FRESH_S):
+            number = current.proposal.number
+            self._question(Question(number), lambda: self._attempt(self._consider))
+            return True
+        return False
+
+    def _open(self, ready: Mapping[int, Reply], now_s: float) -> None:
+        """Tell all ranks the step."""
+        current, number = self._the_current, self._the_current.proposal.number
+        took_s = current.answered_s - current.asked_s
+        if otherwise := counted_differently([ready[rank] for rank in sorted(ready)], took_s):
+            raise _NoWindowError(*why_not(otherwise))
+        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
+        terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
+        try:
+            step = start_step(replies, lead_s, terms.start, terms.multiple)
+        except ValueError as error:
+            raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
+        earlier = {n: ranks & ready.keys() for n, ranks in self._windows.pending.items()}
+        earlier = {n: ranks for n, ranks in earlier.items() if ranks and n != number}
+        first = {n: ranks for n, ranks in earlier.items() if self._told.get(n, 0) <= step}
+        if first:
+            if not current.has_let:
+                current.has_let, current.until_s = True, now_s + terms.patience_s
+            waits = {
+                rank: f"the window of request {n} opens first there"
+                for n, ranks in first.items()
+                for rank in ranks
+            }
+            if now_s < current.until_s:
+                self._wait(waits)
+                return
+            current.left_out |= waits
+            self._consider()
+            return
+        self._told = {n: self._told[n] for n in self._windows.pending if n in self._told}
+        self._told[number] = step
+        left_out = dict(sorted(current.left_out.items()))
+        self._current = None
+        opening = Opening(number, step, left_out, tuple(earlier))
+        mine = self._answer(opening, self._say(opening, 0))
+        if LEADER in ready and mine.problem:
+            left_out[LEADER] = mine.problem
+        ranks = tuple(sorted(ready.keys() - left_out.keys()))
+        self._settle(Agreement(number, step, ranks, left_out), current)
+        self._windows.hear(mine.report)
+
+    def _withdraw(self, reasons: tuple[str, ...], outcome: GivenUp = "refused") -> None:
+        current = self._the_current
+        number, left_out = current.proposal.number, current.left_out
+        self._ask = self._current = None
+        withdrawal = Withdrawal(number, reasons, outcome=outcome)
+        self._answer(withdrawal, self._say(withdrawal, 0))
+        made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
+        self._settle(made, current)
+
+    def _settle(self, made: Agreement, current: _Current) -> None:
+        self._wake_s = math.inf
+        made = replace(made, took_s=self._clock() - current.began_s)
+        self._windows.settle(made)
+        self._done(made)
+        self._pause_s = WATCH_S
+        self._set_watch()
+
+    @property
+    def _the_current(self) -> _Current:
+        if self._current is None:
+            raise _NoWindowError("the agreement has ended")
+        return self._current
+
+    # hearing what becomes of windows
+
+    def _set_watch(self) -> None:
+        pause_s = LAST_WATCH_S if self._end_s is not None else self._pause_s
+        watches = self._windows.pending and not self._has_left
+        self._watch_s = self._clock() + pause_s if watches else math.inf
+
+    def _watch(self, now_s: float) -> None:
+        """Ask ranks on their way with a window of which nothing was heard for a while.
+
+        A rank tells on its own what becomes of a window; one that died in it does not.
+        """
+        if now_s < self._watch_s:
+            return
+        self._watch_s = math.inf
+        if self._ask or (self._current and not self._current.waits):
+            self._set_watch()
+        elif pending := self._windows.pending:
+            self._pause_s = min(2 * self._pause_s, LONGEST_WATCH_S)
+            current, waits = self._current, bool(self._current and self._current.waits)
+            self._question(Question(min(pending)), lambda: None)
+            if current:
+                current.waits = waits

@@ -1,0 +1,242 @@
+"""What the ranks of a job say to each other about a window, as lines of JSON.
+
+The leader (rank 0) says a :class:`Said` to all: a proposal, then an opening or a withdrawal. Each
+rank answers a proposal and a question with a :class:`Reply`, and tells on its own what becomes of
+its window with a :class:`Report`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Literal
+
+import msgspec
+
+from dynprof.config.file_reading import MAX_BYTES
+
+MOST_BYTES = 7 * MAX_BYTES
+"""Of one message: JSON takes up to six bytes for one of a config; torch's store takes 8 MiB."""
+NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
+PARTED = "dynprof has ended on it"
+"""Why a rank takes no part that has said nothing itself."""
+
+
+class _Message(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
+    """A line; its ``type`` says which."""
+
+
+class Profiler(msgspec.Struct, frozen=True):
+    """What a rank records with: a backend and its activities."""
+
+    backend: str
+    activities: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.backend} ({', '.join(self.activities)})"
+
+
+class Hello(_Message, frozen=True):
+    """A leader begins; each rank joins it.
+
+    Attributes:
+        who: Its rank, machine and config.
+    """
+
+    who: str
+
+
+class Proposal(_Message, frozen=True):
+    """A config that the leader has accepted: who can serve it, and when?
+
+    Attributes:
+        number: Number of the request, counted by the leader; the same in all messages.
+        config: Its text.
+        edited_at_s: When it was saved, in seconds since the epoch.
+        ranks: The chosen ranks; empty where the config names them.
+        profiler: What all of them can record with; None where each takes what it has.
+    """
+
+    number: int
+    config: str
+    edited_at_s: float
+    ranks: str = ""
+    profiler: Profiler | None = None
+
+
+class Question(_Message, frozen=True):
+    """Where is each rank now, and what became of that request there?"""
+
+    number: int
+
+
+class Opening(_Message, frozen=True):
+    """All open at this step.
+
+    Attributes:
+        left_out: Why not, for each requested rank that takes no part.
+        superseded: Requests that no rank waits with any longer.
+    """
+
+    number: int
+    step: int
+    left_out: dict[int, str] = {}
+    superseded: tuple[int, ...] = ()
+
+
+GivenUp = Literal["refused", "superseded", "disarmed"]
+
+
+class Withdrawal(_Message, frozen=True):
+    """There will be no window.
+
+    Attributes:
+        reasons: Why.
+        config: The text, where it was refused before any rank was asked; else None.
+        outcome: What became of the request.
+    """
+
+    number: int
+    reasons: tuple[str, ...]
+    config: str | None = None
+    outcome: GivenUp = "refused"
+
+
+class Cancellation(_Message, frozen=True):
+    """Disarm what waits, close what is open; ``config`` is the text that asks for it."""
+
+    number: int
+    config: str
+    edited_at_s: float
+
+
+class Farewell(_Message, frozen=True):
+    """The leader leads no longer."""
+
+    why: str = "the rank that leads has ended"
+
+
+Message = Hello | Proposal | Question | Opening | Withdrawal | Cancellation | Farewell
+
+
+class Said(msgspec.Struct, frozen=True):
+    """What a leader says.
+
+    Attributes:
+        by: The token of the leader's run; another run is another leader.
+        expect: The reply that brings the count to this number wakes the leader.
+    """
+
+    by: str
+    expect: int
+    message: Message
+
+
+class Report(_Message, frozen=True):
+    """What became of a request on a rank, and what the rank does.
+
+    Attributes:
+        number: The request; 0 for none.
+        newest: The highest number of a request there.
+        state: The state of the rank, as in its status.
+        outcome: What became of the request so far; empty where the rank knows nothing of it.
+        capture: The manifest, on the rank's machine; empty for none.
+        cut: Why the capture has not all steps; empty where it has.
+        why: What the rank says of the outcome.
+        still_s: For how long its step has been running.
+        step_s: How long its steps take, in seconds; None while unknown.
+    """
+
+    rank: int
+    number: int = 0
+    host: str = ""
+    newest: int = 0
+    state: str = ""
+    outcome: str = ""
+    capture: str = ""
+    cut: str = ""
+    why: str = ""
+    still_s: float = 0.0
+    step_s: float | None = None
+
+
+class Reply(_Message, frozen=True):
+    """What a rank says to a proposal or a question.
+
+    Attributes:
+        place: The message that it answers.
+        problem: Why the rank cannot record; empty where it can.
+        takes_part: Whether it is to record.
+        busy: Why it is not free yet; empty where it is.
+        step: The number of the step that is running.
+        fast_s: How long its steps take at the fastest, in seconds; None while unknown.
+        marches: Whether each of its steps has a collective, so that the ranks step together.
+        would: What it would record with; None where it takes no part.
+        usable: All that it could record with.
+        report: What became of the request so far.
+    """
+
+    rank: int
+    place: int
+    report: Report
+    problem: str = ""
+    takes_part: bool = False
+    busy: str = ""
+    step: int = 0
+    fast_s: float | None = None
+    marches: bool = False
+    would: Profiler | None = None
+    usable: tuple[Profiler, ...] = ()
+
+
+class Joined(_Message, frozen=True):
+    """A rank hears the leader from now on.
+
+    Attributes:
+        place: Of the next message that it hears.
+        reports: What became of requests that the leader may have missed.
+    """
+
+    rank: int
+    place: int
+    reports: tuple[Report, ...] = ()
+
+
+class Parted(_Message, frozen=True):
+    """A rank hears no longer; ``reports`` are its last."""
+
+    rank: int
+    reports: tuple[Report, ...] = ()
+
+
+News = Joined | Parted | Report | Reply
+
+_encode = msgspec.json.Encoder().encode
+_said = msgspec.json.Decoder(Said)
+_news = msgspec.json.Decoder(News)
+
+
+def to_text(said: Said | News) -> str:
+    """Return a message as one line, without its end."""
+    return _encode(said).decode()
+
+
+def said_in(raw: bytes) -> Said | None:
+    """Read what a leader says; None where another program wrote it."""
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return _said.decode(raw) if len(raw) <= MOST_BYTES else None
+    return None
+
+
+def news_in(raw: bytes) -> list[News]:
+    """Read what ranks say, one a line; a line of another program counts as nothing."""
+    found: list[News] = []
+    for line in raw.splitlines():
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            if len(line) <= MOST_BYTES:
+                found.append(_news.decode(line))
+    return found
+
+
+def in_utf_8(path: str) -> str:
+    """Return a path as JSON can hold it: a folder's name may have other bytes in it."""
+    return path.encode("utf-8", "backslashreplace").decode()

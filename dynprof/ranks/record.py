@@ -1,0 +1,427 @@
+"""The record of each window of all ranks: what the leader knows of it, for status and disk.
+
+One :class:`JobWindow` for each request; ``info/window.json`` and the status are drawn from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from dynprof.captures.manifest import RequestRecord
+from dynprof.captures.window_record import RankRecord, WindowRecord
+from dynprof.clock import iso
+from dynprof.delivery.deliveries import Errand
+from dynprof.delivery.order import delivery_of
+from dynprof.files.layout import window_dir_name
+from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
+from dynprof.journal.status import JobStatus, WindowStatus
+from dynprof.ranks.leader import Agreement
+from dynprof.ranks.messages import Report
+from dynprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from dynprof.captures.exporter import Attempt
+    from dynprof.delivery.deliveries import Deliveries
+    from dynprof.delivery.order import Delivery
+    from dynprof.requests.request import Asked
+    from dynprof.windows.this_process import ThisProcess
+
+NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began again"
+LEFT = "dynprof ended on the rank that leads while it was {} here"
+STANDS_S = 3.0
+"""A rank in a step for this long, and for three times its usual one, may wait for other ranks."""
+UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarmed"}
+"""How a window ends without a capture: for a reason of that rank; by a later request."""
+NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
+BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes once the step has come.
+NAMED = 16  # The status names this many ranks; the record has all.
+KEPT = 16  # Windows whose record could not be written, or that ranks may still tell of.
+LONG_S = 2.0  # A rank that a request waits for longer is named in the log.
+
+
+@dataclass(frozen=True)
+class JobWindow:
+    """What is known of one request on all ranks.
+
+    Attributes:
+        number: Its number; 0 for none.
+        asked: What it asks for.
+        made: What came of the proposal; None while the ranks have not agreed.
+        told: The newest report of each rank.
+        gone: Ranks that do not answer.
+        held_up: Why the ranks wait for some that have to agree yet.
+        is_left: Whether nothing more will be heard.
+    """
+
+    number: int = 0
+    asked: Asked | None = None
+    made: Agreement | None = None
+    told: dict[int, Report] = field(default_factory=dict)
+    gone: frozenset[int] = frozenset()
+    held_up: Mapping[int, str] = field(default_factory=dict)
+    is_left: bool = False
+
+    def outcome(self, rank: int) -> str:
+        """Return what became of it on a rank that was to open; empty where that is not known."""
+        said = self.told[rank].outcome if rank in self.told else "waiting"
+        return "" if rank in self.gone and said in ON_THE_WAY else said
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were to open, and those that did so though they answered late."""
+        if self.made is None:
+            return ()
+        late = [r for r in self.made.left_out if r in self.told and self.outcome(r) not in NO_PART]
+        return tuple(sorted({*self.made.ranks, *late}))
+
+    @property
+    def unfinished(self) -> set[int]:
+        """The ranks that were on their way as they were heard last."""
+        return {rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY}
+
+    @property
+    def pending(self) -> set[int]:
+        """The ranks that are on their way, as far as more will be heard."""
+        return set() if self.is_left else self.unfinished
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it on any rank."""
+        return self.made is not None and not self.pending
+
+    @property
+    def missing(self) -> dict[int, str]:
+        """Why a rank takes no part, or no more."""
+        left_out, ranks = self.made.left_out if self.made else {}, self.ranks
+        found = {rank: why for rank, why in left_out.items() if rank not in ranks}
+        for rank in ranks:
+            if not self.outcome(rank):
+                found[rank] = NO_ANSWER if rank in self.gone else FORGOTTEN
+        found |= self.lost
+        if self.is_left:
+            found |= {rank: LEFT.format(self.outcome(rank)) for rank in self.unfinished}
+        return dict(sorted(found.items()))
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Why ranks that had agreed have no capture.
+
+        Where all ranks give it up for a later request, none has lost it.
+        """
+        said = {rank: self.told[rank] for rank in self.ranks if rank in self.told}
+        has_begun = any(one.outcome in BEGUN for one in said.values())
+        ends = UNSERVED | GIVEN_UP if has_begun else UNSERVED
+        ended = {rank: one for rank, one in said.items() if one.outcome in ends}
+        return {rank: in_words(one.outcome, one.why) for rank, one in ended.items()}
+
+    @property
+    def stands(self) -> bool:
+        """Whether no rank on its way steps or saves."""
+        return all(
+            one is None or (one.outcome != "saving" and _stands(one))
+            for one in map(self.told.get, self.pending)
+        )
+
+    @property
+    def stragglers(self) -> dict[int, str]:
+        """The ranks that are waited for, are missing, or not done where most are."""
+        if self.made is None:
+            waits = sorted(self.held_up.items())[:NAMED]
+            return {rank: f"waited for: {why}" for rank, why in waits}
+        found, pending = self.missing, self.pending
+        if len(pending) * 2 <= len(self.ranks):
+            found |= {r: f"still {_doing(self.told[r])}" for r in pending if r in self.told}
+        return dict(sorted(found.items())[:NAMED])
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Whose capture has not all the steps."""
+        told = sorted(self.told.items())
+        return tuple(f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut)[:NAMED]
+
+    def status(self, record: str) -> WindowStatus:
+        """Return what the status says of it, with the path of its record."""
+        missing, ranks = self.missing, self.ranks
+        ends = Counter(self.outcome(rank) for rank in ranks if rank not in missing)
+        saved = ends.pop("saved", 0)
+        return WindowStatus(
+            request=self.number,
+            asked=len({*ranks, *missing}),
+            saved=saved,
+            unsaved={one: ends[one] for one in sorted(ends.keys() - {*ON_THE_WAY})},
+            pending=len(self.pending) if self.made or not self.number else None,
+            stragglers=self.stragglers,
+            problems=self.made.reasons if self.made else (),
+            remarks=self.remarks,
+            record=record,
+        )
+
+    def record(self, leader: str, world_size: int) -> WindowRecord | None:
+        """Return its record; None where the ranks have not agreed on a step."""
+        made, asked = self.made, self.asked
+        if made is None or asked is None or made.step is None:
+            return None
+        config, missing, first = asked.config, self.missing, made.step + asked.config.warmup
+        ranks = {rank: self._on(rank) for rank in self.ranks if rank not in missing}
+        return WindowRecord(
+            dynprof=__version__,
+            leader=leader,
+            world_size=world_size,
+            request=RequestRecord(
+                number=self.number,
+                edited_at=iso(asked.edit.edited_at_s),
+                sha256=hashlib.sha256(asked.edit.raw).hexdigest(),
+                config=config.to_json(),
+            ),
+            start_step=made.step,
+            first=first,
+            last=first + config.active - 1,
+            asked=tuple(sorted({*made.ranks, *made.left_out})),
+            ranks=ranks,
+            missing=missing,
+            agreed_ms=round(made.took_s * 1e3, 3),
+            complete=not missing and all(one.is_whole for one in ranks.values()),
+        )
+
+    def _on(self, rank: int) -> RankRecord:
+        one = self.told.get(rank, Report(rank))
+        return RankRecord(
+            host=one.host, outcome=self.outcome(rank), capture=one.capture, cut=one.cut
+        )
+
+
+def _doing(report: Report) -> str:
+    """Return what a rank does with it; its state may be that of another window."""
+    at_it = report.outcome == "open" or report.state == "sending"
+    return report.state if at_it and report.state else report.outcome
+
+
+def _stands(report: Report) -> bool:
+    return report.still_s > max(STANDS_S, 3 * (report.step_s or 0.0))
+
+
+class JobWindows:
+    """The newest windows of all ranks, and their records on disk.
+
+    Args:
+        process: This process.
+        world_size: How many ranks there are.
+        leader: Rank, machine and config of this process.
+        attempt: Runs an action, and notes the exception that it ends with.
+        deliveries: Sends records to where captures go, if that is no directory.
+        warn: Called with what an operator should know.
+    """
+
+    def __init__(
+        self,
+        process: ThisProcess,
+        world_size: int,
+        leader: str,
+        attempt: Attempt,
+        deliveries: Deliveries,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._process, self._attempt, self._deliveries = process, attempt, deliveries
+        self._warn, self._world_size, self._leader = warn, world_size, leader
+        self._lock = threading.RLock()  # a signal handler may call status() while it is held
+        self._kept: dict[int, JobWindow] = {}
+        self._past: dict[int, WindowStatus] = {}
+        self._states: dict[int, str] = {}
+        self._heard_at = 0.0
+        self._held_up: dict[int, float] = {}  # since when the proposal waits for a rank
+        self._written: dict[int, WindowRecord] = {}
+        self._unwritten: set[int] = set()  # whose newest record is not on disk
+        self._wrote_s = -math.inf
+
+    @property
+    def pending(self) -> dict[int, set[int]]:
+        """The ranks that are on their way with a window, by its number."""
+        with self._lock:
+            return {n: one.pending for n, one in self._kept.items() if one.pending}
+
+    @property
+    def stands(self) -> bool:
+        """Whether no such rank steps or saves."""
+        with self._lock:
+            return all(one.stands for one in self._kept.values() if one.pending)
+
+    def begin(self, number: int, asked: Asked) -> None:
+        """Take a request that is proposed to all ranks."""
+        with self._lock:
+            self._kept[number] = JobWindow(number, asked)
+            self._forget()
+
+    def settle(self, made: Agreement) -> None:
+        """Take what came of a proposal."""
+        self._held_up = {}
+        self._learn(made.number, made=made)
+
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        """Note for which ranks a proposal waits, and why."""
+        now_s = self._process.clock.now_s()
+        self._held_up = {rank: self._held_up.get(rank, now_s) for rank in ranks}
+        self._learn(number, held_up=dict(ranks))
+
+    def look(self) -> None:
+        """Name in the log the ranks that hold a request up for long; called once a second."""
+        now_s = self._process.clock.now_s()
+        with self._lock:
+            waits = [one for one in self._kept.values() if one.made is None and one.held_up]
+        for one in waits[-1:]:
+            late = [r for r, since_s in sorted(self._held_up.items()) if now_s >= since_s + LONG_S]
+            self._held_up |= dict.fromkeys(late, math.inf)  # it is said once
+            for rank in late[:NAMED]:
+                why = one.held_up.get(rank, "it is not ready")
+                self._warn(f"request {one.number} waits for rank {rank}: {why}")
+        self.write()
+
+    def hear(self, report: Report) -> None:
+        """Note what a rank does, and what became of a request there."""
+        with self._lock:
+            self._states[report.rank] = report.state
+            self._heard_at = self._process.clock.wall_s()
+            for number, one in self._kept.items():
+                if report.rank in one.gone:
+                    self._learn(number, gone=one.gone - {report.rank})
+            known = self._kept.get(report.number)
+            if known:
+                self._hear_of(known, report)
+
+    def _hear_of(self, known: JobWindow, report: Report) -> None:
+        rank, before = report.rank, known.told.get(report.rank)
+        has_ended = before and before.outcome not in ("", *ON_THE_WAY)
+        # A rank that began again has its capture all the same.
+        if before == report or (not report.outcome and (has_ended or known.made is None)):
+            return
+        known.told[rank] = report
+        self._unwritten.add(known.number)
+        if before is None or before.outcome != report.outcome:
+            lost = known.lost if report.outcome in UNSERVED | GIVEN_UP else {}
+            if rank in lost and known.made and len(lost) <= NAMED:
+                text = f"rank {rank} has no capture of it: {lost[rank]}"
+                self._warn(f"request {known.number}: {text}")
+
+    def lose(self, ranks: Iterable[int]) -> None:
+        """Note that these ranks do not answer."""
+        gone = frozenset(ranks)
+        with self._lock:
+            for rank in gone:
+                self._states.pop(rank, None)
+            for number, pending in self.pending.items():
+                if gone & pending:
+                    self._learn(number, gone=self._kept[number].gone | (gone & pending))
+
+    def drop(self, why: str) -> None:
+        """Refuse what the ranks have yet to agree on."""
+        with self._lock:
+            waits = [number for number, one in self._kept.items() if one.made is None]
+        for number in waits:
+            self.settle(Agreement(number, reasons=(why,)))
+
+    def leave(self) -> None:
+        """Bring the records to their end by what was heard: nothing more will be."""
+        for number in self.pending:
+            self._learn(number, is_left=True)
+
+    def _learn(self, number: int, **news: Any) -> None:
+        with self._lock:
+            if number in self._kept:
+                self._kept[number] = replace(self._kept[number], **news)
+                self._unwritten.add(number)
+
+    def _forget(self) -> None:
+        """Keep the newest windows, and those that are not over or not written."""
+        keep = {*sorted(self._kept)[-KEPT:], *sorted(self._unwritten)[-KEPT:]}
+        before = self._kept
+        self._kept = {n: one for n, one in before.items() if n in keep or not one.is_over}
+        past = {n: self._status(before[n]) for n in before.keys() - self._kept.keys()}
+        self._past = dict(sorted({**self._past, **past}.items())[-TOLD:])
+        self._unwritten &= self._kept.keys()
+        self._written = {n: one for n, one in self._written.items() if n in self._kept}
+
+    def status(self) -> JobStatus:
+        """Return what the status says of all ranks."""
+        with self._lock:
+            known = self._kept[max(self._kept)] if self._kept else JobWindow()
+            states = Counter(self._states.values())
+            states["missing"] = self._world_size - sum(states.values()) if states else 0
+            return JobStatus(
+                ranks=self._world_size,
+                states={state: count for state, count in sorted(states.items()) if count},
+                heard_at=self._heard_at,
+                earlier=tuple(one for one in self.told() if one.request != known.number),
+                **vars(self._status(known)),
+            )
+
+    def told(self) -> list[WindowStatus]:
+        """Return what is said of the newest requests, the oldest first."""
+        with self._lock:
+            found = {**self._past, **{n: self._status(one) for n, one in self._kept.items()}}
+        return [found[number] for number in sorted(found)[-TOLD:]]
+
+    def _status(self, known: JobWindow) -> WindowStatus:
+        path = self._path(known)
+        return known.status(os.path.relpath(path, self._process.layout.root) if path else "")
+
+    def _delivery(self, asked: Asked) -> Delivery:
+        return delivery_of(asked.config, self._process.layout, self._process.rank)
+
+    def _path(self, known: JobWindow) -> Path | None:
+        made, asked = known.made, known.asked
+        if made is None or asked is None or made.step is None:
+            return None
+        first = made.step + asked.config.warmup
+        name = window_dir_name(first, first + asked.config.active - 1, asked.edit.edited_at_s)
+        place = self._delivery(asked).destination
+        folder = place.workshop if isinstance(place.final, str) else place.final
+        return self._process.layout.window_record(folder / name)
+
+    def write(self) -> None:
+        """Write the records that are not on disk, once a second at most while ranks tell news."""
+        now_s = self._process.clock.now_s()
+        with self._lock:
+            news = [self._kept[n] for n in sorted(self._unwritten & self._kept.keys())]
+            is_soon = now_s < self._wrote_s + 1.0
+            before = self._written.keys() if is_soon else ()
+            news = [one for one in news if one.is_over or one.number not in before]
+            records = [(one, one.record(self._leader, self._world_size)) for one in news]
+        if any(record for _, record in records):
+            self._wrote_s = now_s
+        for one, record in records:
+            self._write(one, record)
+        with self._lock:
+            self._forget()
+
+    def _write(self, known: JobWindow, record: WindowRecord | None) -> None:
+        path = self._path(known)
+        is_news = record != self._written.get(known.number)
+        if record and is_news and path and known.asked:
+            delivery, is_last = self._delivery(known.asked), known.is_over
+            if self._attempt(
+                "writing the record of a window",
+                lambda: self._save(record, path, delivery, is_last=is_last),
+            ):
+                return  # it is tried again
+            self._written[known.number] = record
+        self._unwritten.discard(known.number)
+
+    def _save(self, record: WindowRecord, path: Path, delivery: Delivery, *, is_last: bool) -> None:
+        self._process.layout.make_dir(path.parent)
+        record.save(path)
+        if isinstance(delivery.destination.final, str) and is_last:
+            order = delivery.record_order(path)
+
+            def end(arrived: str, why: str) -> None:
+                if not arrived:
+                    self._warn(f"{path} has not arrived in {order.target}, and is here: {why}")
+
+            self._deliveries.submit(Errand(order, on_end=end))

@@ -1,0 +1,207 @@
+"""The keys of the job's key-value store, and what leader and ranks do with them.
+
+The leader's messages form one log: place ``n`` of it is the key ``say/n``. Each rank blocks in
+``wait`` for the place after the last that it has read. Replies to a place are appended to
+``re/n`` and counted in ``count/n``; the last sets ``bell``, for which the leader waits. What ranks
+tell on their own is appended to ``news``, with the bell too.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, Protocol
+
+NUDGE = "~"  # A message that says nothing: it ends a wait.
+KEPT = 16  # The newest messages stay in the store, whether ranks have read them or not.
+DIGITS = 15
+FOREVER = datetime.timedelta(days=20)
+"""How long a rank waits for a message. A wait that times out has torch write two warnings to the
+job's stderr, and TCP itself survives a cut of some minutes."""
+TAKES = 5  # Attempts to take news that other ranks add to at the same time.
+_NOTHING = "?"  # No value of dynprof's.
+
+
+class Store(Protocol):
+    """What is used of a ``torch.distributed.Store``."""
+
+    def set(self, key: str, value: str) -> None:
+        """Set a value."""
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number, 0 at first, and return it."""
+
+    def append(self, key: str, value: str) -> None:
+        """Append to a value, empty at first."""
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        """Set a value where it is the expected one, or missing and the expected one is empty.
+
+        Return the value then; the expected one where there is none.
+        """
+
+    def delete_key(self, key: str) -> bool:
+        """Remove a value."""
+
+    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
+        """Block until there is a value."""
+
+
+class Keys:
+    """The keys of the ranks of one role."""
+
+    def __init__(self, role: str = "") -> None:
+        self.prefix = f"dynprof/{role}/"
+        self.leader, self.next = f"{self.prefix}leader", f"{self.prefix}next"
+        self.news, self.bell = f"{self.prefix}news", f"{self.prefix}bell"
+
+    def say(self, place: int) -> str:
+        """Return where the message of a place is."""
+        return f"{self.prefix}say/{place}"
+
+    def replies(self, place: int) -> str:
+        """Return where the replies to it are."""
+        return f"{self.prefix}re/{place}"
+
+    def count(self, place: int) -> str:
+        """Return where they are counted."""
+        return f"{self.prefix}count/{place}"
+
+
+def value_of(store: Store, key: str) -> bytes | None:
+    """Return a value; None where there is none. ``get`` would wait for it."""
+    found = bytes(store.compare_set(key, _NOTHING, _NOTHING))
+    return None if found == _NOTHING.encode() else found
+
+
+def next_place(store: Store, keys: Keys) -> int:
+    """Return the place of the next message; 0 where there was none."""
+    text = (value_of(store, keys.next) or b"")[: DIGITS + 1]
+    return int(text) if text.isdigit() and len(text) <= DIGITS else 0
+
+
+class Saying:
+    """The leader's side.
+
+    Args:
+        store: A connection.
+        keys: The keys.
+    """
+
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self._store, self._keys = store, keys
+        self._place = next_place(store, keys)
+        self._asked: list[int] = []  # places whose replies may be in the store
+        self._kept: list[int] = []  # places of this leader's messages but for its first
+
+    def begin(self, text: str) -> int:
+        """Lead: the first message stays, for ranks that wake up late."""
+        self._store.set(self._keys.leader, text)
+        place = self.say(text)
+        self._kept.clear()
+        return place
+
+    def say(self, text: str) -> int:
+        """Say a message; return its place."""
+        while self._store.compare_set(self._keys.say(self._place), "", text) != text.encode():
+            self._kept.append(self._place)  # a nudge
+            self._place += 1
+        place, self._place = self._place, self._place + 1
+        self._store.set(self._keys.next, str(self._place))
+        self._kept.append(place)
+        return place
+
+    def clean(self, waited_for: set[int]) -> None:
+        """Delete old messages and their replies, but for the places that ranks may wait for."""
+        for place in self._kept[:-KEPT]:
+            if place not in waited_for:
+                for key in (self._keys.say(place), self._keys.replies(place)):
+                    self._store.delete_key(key)
+                self._store.delete_key(self._keys.count(place))
+                self._kept.remove(place)
+
+    def expect(self, place: int) -> None:
+        """Know that ranks reply to a place; the newest two are read."""
+        self._asked.append(place)
+        for old in self._asked[:-2]:
+            self._store.delete_key(self._keys.replies(old))
+            self._store.delete_key(self._keys.count(old))
+        self._asked = self._asked[-2:]
+
+    def take(self) -> bytes:
+        """Return what ranks have said since; lines."""
+        keys = [self._keys.news, *map(self._keys.replies, self._asked)]
+        return b"".join(map(self._take, keys))
+
+    def _take(self, key: str) -> bytes:
+        """Return a value and empty it; what comes in between is taken the next time."""
+        for _ in range(TAKES):
+            found = value_of(self._store, key)
+            if not found:
+                return b""
+            try:
+                text = found.decode()
+            except UnicodeDecodeError:  # another program wrote into it
+                self._store.delete_key(key)
+                return found
+            if bytes(self._store.compare_set(key, text, "")) == b"":
+                return found
+        self._store.set(self._keys.bell, "1")
+        return b""
+
+    def resign(self) -> None:
+        """Remove the name of the leader and what it alone reads."""
+        for key in (self._keys.leader, self._keys.news):
+            self._store.delete_key(key)
+        self.expect(-1)
+        self.expect(-1)
+
+
+class Hearing:
+    """The side of the other ranks; what blocks is called on a thread of its own."""
+
+    def __init__(self, calls: Store, waits: Store, keys: Keys) -> None:
+        self._calls, self._waits, self._keys = calls, waits, keys
+        self.place = next_place(calls, keys)
+
+    def leader(self) -> bytes:
+        """Return the first message of the newest leader; empty for none."""
+        return value_of(self._calls, self._keys.leader) or b""
+
+    def wait(self) -> tuple[int, bytes | None]:
+        """Block until there is a message; return its place, and the message.
+
+        None where it is gone already: this rank was away, and goes on with the newest.
+        """
+        self._waits.wait([self._keys.say(self.place)], FOREVER)
+        place, found = self.place, value_of(self._waits, self._keys.say(self.place))
+        newest = place + 1 if found is not None else next_place(self._waits, self._keys)
+        self.place = max(place + 1, newest)
+        return place, found
+
+    def nudge(self, place: int) -> None:
+        """End the wait for a place."""
+        self._calls.compare_set(self._keys.say(place), "", NUDGE)
+
+    def reply(self, place: int, text: str, expect: int) -> None:
+        """Reply to a message; the last reply that the leader expects wakes it."""
+        self._calls.append(self._keys.replies(place), text + "\n")
+        if self._calls.add(self._keys.count(place), 1) >= expect:
+            self._calls.set(self._keys.bell, "1")
+
+    def tell(self, text: str) -> None:
+        """Tell the leader something on its own."""
+        self._calls.append(self._keys.news, text + "\n")
+        self._calls.set(self._keys.bell, "1")
+
+
+def wait_for_bell(store: Store, keys: Keys) -> None:
+    """Block until a rank wakes the leader."""
+    store.wait([keys.bell], FOREVER)
+    store.delete_key(keys.bell)
+
+
+def beneath(store: Any) -> Any:
+    """Return the store below those that only put a prefix before keys, as a process group does."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    return store

@@ -1,0 +1,496 @@
+"""The threads with which a rank takes part: one does everything, one blocks in the store.
+
+The second hands what it hears to the queue of the first. So the first alone touches leader and
+member, and can wait with a timeout, which torch's store would report on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from dynprof.process.threads import own_thread
+from dynprof.ranks.job_group import CannotServeError, StoreLostError
+from dynprof.ranks.leader import LAST_S, LEADER, SOON_S, Agreement, Leader
+from dynprof.ranks.messages import (
+    Farewell,
+    Hello,
+    Joined,
+    Parted,
+    Proposal,
+    Question,
+    Reply,
+    Said,
+    news_in,
+    said_in,
+    to_text,
+)
+from dynprof.ranks.store import Hearing, Keys, Saying, value_of, wait_for_bell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.ranks.job_group import JobGroup, Timed
+    from dynprof.ranks.leader import Terms
+    from dynprof.ranks.member import Member
+    from dynprof.ranks.messages import GivenUp, Message
+    from dynprof.ranks.record import JobWindows
+    from dynprof.wall import Wall
+
+    Event = Callable[[], object]
+
+SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)  # Between attempts to connect again.
+LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
+AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
+STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
+END_S = 5.0  # The end of the process waits this long for the threads.
+NOT_ASKED = "the other ranks could not be asked"
+
+
+class TakingPart:
+    """Takes part in the agreements of one group.
+
+    Args:
+        group: The group.
+        member: This rank.
+        who: What the others are told of the leader: its rank, machine and config.
+        wall: Keeps failures from the threads.
+        say: Called with what happened.
+        windows: The records, which the leader keeps.
+        done: Called with what came of each proposal, where this rank leads.
+        role: Ranks of one role agree with each other.
+
+    Attributes:
+        group: The same.
+        leader: Who leads this rank; empty where no other rank does.
+        is_over: Whether it takes part no longer, for good.
+    """
+
+    def __init__(
+        self,
+        group: JobGroup,
+        member: Member,
+        who: str,
+        wall: Wall,
+        say: Callable[[str], None],
+        windows: JobWindows,
+        done: Callable[[Agreement], None],
+        role: str = "",
+    ) -> None:
+        self.group, self.leader, self.is_over = group, "", False
+        self.member, self.who, self.wall, self.say = member, who, wall, say
+        self.windows, self.done, self.keys = windows, done, Keys(role)
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
+        self._leading: Leader | None = None
+        self._calls: Timed | None = None
+        self._looks = 0
+        self._on_part: Callable[[], object] = bool
+        self._hears_the_last = True
+        self._thread = own_thread(self._run, "dynprof-ranks")
+
+    # for other threads
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank leads, and reaches the store."""
+        return self.group.rank == LEADER and self._serves.is_set()
+
+    @property
+    def newest(self) -> int:
+        """The highest number that a rank had for a request, as far as the leader knows."""
+        leading = self._leading
+        return leading.newest if leading else 0
+
+    def begin(self, on_part: Callable[[], object] = bool) -> None:
+        """Begin; ``on_part`` is called once, when this rank leads or has a leader."""
+        self._on_part = on_part
+        self._thread.start()
+
+    def wait_for_part(self, timeout_s: float) -> None:
+        """Wait until this rank leads, has a leader, or is by itself."""
+        self._decided.wait(timeout_s)
+
+    def propose(self, proposal: Proposal, terms: Terms) -> None:
+        """Bring the ranks to agree."""
+
+        def action() -> None:
+            if self._leading and not self._ended.is_set():
+                self._leading.propose(proposal, terms)
+            else:
+                self.member.left_alone(NOT_ASKED)
+                self.done(Agreement(proposal.number, reasons=(NOT_ASKED,)))
+
+        self._put(action)
+
+    def give_up(self, outcome: GivenUp, why: str) -> None:
+        """End the agreement that is under way, if any."""
+
+        def action() -> None:
+            if self._leading:
+                self._leading.give_up(outcome, why)
+
+        self._put(action)
+
+    def tell(self, message: Message) -> None:
+        """Say to all ranks, this one included, what needs no agreement."""
+
+        def action() -> None:
+            if self._leading:
+                self._leading.tell(message)
+            else:
+                self.member.answer(message, 0)
+
+        self._put(action)
+
+    def changed(self) -> None:
+        """Have told what became of a request here."""
+        self._put(bool)
+
+    def ask_store(self) -> None:
+        """Have the store answer: :meth:`look` sees where it does not."""
+
+        def action() -> None:
+            if self._calls:
+                value_of(self._calls, self.keys.next)
+
+        self._put(action)
+
+    def _put(self, event: Event) -> None:
+        self._events.put(event)
+        if self.is_over:
+            self._drain()
+
+    def look(self) -> None:
+        """See whether the store answers; called once a second."""
+        calls = self._calls
+        is_silent = calls is not None and calls.silent_s > 0.5
+        self._looks = self._looks + 1 if is_silent else 0
+        if calls and self._looks >= SILENT_LOOKS and not calls.is_given_up:
+            calls.is_given_up = True
+            self._lose(f"the job's store has not answered for {SILENT_LOOKS} s")
+        self.changed()
+
+    def end(self, *, hears_the_last: bool = True) -> None:
+        """Take part no longer.
+
+        Args:
+            hears_the_last: The leader waits for what becomes of windows on other ranks.
+        """
+        self._hears_the_last &= hears_the_last
+        last_s = LAST_S if self._hears_the_last and self.leads else 0.0
+        self._ended.set()
+        self.changed()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(END_S + last_s)
+
+    # on its own thread
+
+    def _run(self) -> None:
+        self.wall.attempt("agreeing with the other ranks", self._serve_until_ended)
+        was_part = self._serves.is_set()
+        self._serves.clear()
+        self.is_over, self.leader = True, ""
+        self._decided.set()
+        self._drain()
+        if was_part and not self._ended.is_set():
+            self.member.left_alone("the ranks agree no more")
+
+    def _drain(self) -> None:
+        with contextlib.suppress(queue.Empty, StoreLostError):
+            while True:
+                self._events.get_nowait()()
+
+    def _serve_until_ended(self) -> None:
+        attempt = 0
+        while not self._ended.is_set():
+            try:
+                self._calls, waits = self.group.connect()
+                self._looks = 0
+                self._serve(self._calls, waits)
+                why = ""
+            except CannotServeError as error:
+                if not self.group.is_gone:
+                    self.say(f"this rank is by itself: {error}")
+                return
+            except StoreLostError as error:
+                why = f"the job's store was lost: {error}"
+            attempt = 0 if self._serves.is_set() else attempt + 1
+            if self._ended.is_set() or self.group.is_gone:
+                return
+            self._lose(why)
+            self._calls = None
+            self._decided.set()
+            self._pause(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
+
+    def _pause(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while not self._ended.is_set() and time.monotonic() < until_s:
+            if event := self._next(until_s):
+                with contextlib.suppress(StoreLostError):  # of the ear of the connection before
+                    event()
+
+    def _lose(self, why: str) -> None:
+        """Be by itself until the store answers again; on this thread, or the journal's."""
+        had_part = self._serves.is_set()
+        self._serves.clear()
+        self.leader = ""
+        if why and had_part:
+            self.say(f"{why}; this rank serves what it reads until the store answers again")
+            self.member.left_alone(why)
+            self.windows.drop(why)
+
+    def has_part(self) -> None:
+        """Know that this rank leads or has a leader."""
+        self._serves.set()
+        self._decided.set()
+        self._on_part()
+        self._on_part = lambda: self.say("the ranks agree again")
+
+    def _next(self, until_s: float) -> Event | None:
+        """Return the next event; None at that time."""
+        left_s = min(max(until_s - time.monotonic(), 0.0), 3600.0)
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=left_s)
+        return None
+
+    def _serve(self, calls: Timed, waits: Timed) -> None:
+        if self.group.rank == LEADER:
+            self._lead(calls, waits)
+        else:
+            self._follow(calls, waits)
+
+    def _lead(self, calls: Timed, waits: Timed) -> None:
+        leading = _Leading(self, calls, self._next)
+        ear = _Ear(self._events, lambda: wait_for_bell(waits, self.keys))
+        ear.begin(leading.hear)
+        try:
+            leading.leader.begin()
+            self._leading = leading.leader
+            self.has_part()
+            while not self._ended.is_set():
+                leading.go_on()
+            leading.end(hears_the_last=self._hears_the_last)
+            ear.has_left = True
+            calls.set(self.keys.bell, "1")
+            ear.join()
+        finally:
+            ear.has_left, self._leading = True, None
+
+    def _follow(self, calls: Timed, waits: Timed) -> None:
+        hearing = Hearing(calls, waits, self.keys)
+        following = _Following(self, hearing)
+        if not following.join(hearing.leader()) and self._decided.is_set():
+            return  # It had a leader, and is to look for one again.
+        ear = _Ear(self._events, hearing.wait, until=lambda heard: _says_farewell(heard[1]))
+        ear.begin(lambda heard: following.hear(*heard))
+        try:
+            while not (self._ended.is_set() or following.is_left):
+                if event := self._next(time.monotonic() + following.patience_s):
+                    event()
+                following.tell_news()
+            following.part()
+            ear.has_left = True
+            while ear.is_alive:
+                hearing.nudge(hearing.place)
+                ear.join(0.02)
+        finally:
+            ear.has_left = True
+
+
+class _Leading:
+    """What the rank that leads does at each event."""
+
+    def __init__(
+        self, part: TakingPart, calls: Timed, next_event: Callable[[float], Event | None]
+    ) -> None:
+        self._part, self._next, self._member = part, next_event, part.member
+        self._saying, self._run = Saying(calls, part.keys), secrets.token_hex(4)
+        self.leader = Leader(
+            part.group.world_size,
+            part.who,
+            self._say,
+            part.member.answer,
+            part.windows,
+            part.done,
+            time.monotonic,
+        )
+
+    def _say(self, message: Message, expect: int) -> int:
+        text = to_text(Said(self._run, expect, message))
+        if isinstance(message, Hello):
+            return self._saying.begin(text)
+        place = self._saying.say(text)
+        if isinstance(message, (Proposal, Question)):
+            self._saying.expect(place)
+        return place
+
+    def hear(self, _: object) -> None:
+        """Take what ranks have said."""
+        self.leader.hear(news_in(self._saying.take()))
+
+    def go_on(self, until_s: float = math.inf) -> None:
+        """Wait for an event, and do what follows."""
+        if event := self._next(min(until_s, self.leader.deadline)):
+            event()
+        self.leader.tick()
+        if report := self._member.news():
+            self._part.windows.hear(report)
+        if self.leader.waits_for_me:
+            self.leader.refresh(self._member.ready_again(0))
+        self._part.windows.write()
+        self._saying.clean(self.leader.places)
+
+    def end(self, *, hears_the_last: bool) -> None:
+        """Hear what becomes of windows, and have the others leave the store."""
+        self.leader.end()
+        while hears_the_last and not self.leader.is_over:
+            self.go_on()
+        if hears_the_last:
+            self._part.windows.leave()
+        self.leader.leave()
+        until_s = time.monotonic() + LEAVE_S
+        while self.leader.others and time.monotonic() < until_s:
+            self.go_on(until_s)
+        self._part.windows.write()
+        self._saying.resign()
+
+
+class _Following:
+    """What a rank that follows does with each message."""
+
+    def __init__(self, part: TakingPart, hearing: Hearing) -> None:
+        self._part, self._hearing, self._member = part, hearing, part.member
+        self._by = ""  # the leader's token
+        self._replied: Reply | None = None  # to the newest proposal, while this rank is not ready
+        self.is_left = False
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for an event."""
+        return AGAIN_S if self._replied else 3600.0
+
+    def join(self, raw: bytes) -> bool:
+        """Follow the leader whose first message this is; return whether there is one."""
+        said = said_in(raw)
+        if said is None or not isinstance(said.message, Hello):
+            return False
+        if self._by and self._by != said.by:
+            self._member.left_alone("another leader has begun")
+        self._by, self._part.leader = said.by, said.message.who
+        place, reports = self._hearing.place, self._member.reports()
+        self._hearing.tell(to_text(Joined(self._part.group.rank, place, reports)))
+        self._part.has_part()
+        return True
+
+    def hear(self, place: int, raw: bytes | None) -> None:
+        """Do what a message says."""
+        said = said_in(raw) if raw is not None else None
+        if raw is None:
+            self._member.left_alone("this rank was away, and the others have gone on")
+            self.join(self._hearing.leader())
+        elif said and isinstance(said.message, Hello):
+            self.join(raw)
+        elif said and said.by == self._by:
+            self._do(said, place)
+
+    def _do(self, said: Said, place: int) -> None:
+        message, member = said.message, self._member
+        if isinstance(message, Farewell):
+            self.part()
+            if not self._part.group.is_gone:
+                member.left_alone(message.why)
+            return
+        reply = member.answer(message, place)
+        if isinstance(message, (Proposal, Question)):
+            self._hearing.reply(place, to_text(reply), said.expect)
+        if isinstance(message, Proposal):
+            is_ready = not reply.busy and reply.report.still_s < STOOD_S
+            self._replied = None if is_ready or not reply.takes_part else reply
+
+    def tell_news(self) -> None:
+        """Tell the leader what it does not know yet."""
+        if self.is_left or not self._by:
+            return
+        if report := self._member.news():
+            self._hearing.tell(to_text(report))
+        if before := self._replied:
+            now = self._member.ready_again(before.place)
+            if now is None or (not now.busy and (now.step != before.step or before.busy)):
+                self._replied = None
+                if now:
+                    self._hearing.tell(to_text(now))
+
+    def part(self) -> None:
+        """Tell the leader that this rank hears no longer."""
+        if self._by and not self.is_left:
+            reports = self._member.reports()
+            self._hearing.tell(to_text(Parted(self._part.group.rank, reports)))
+        self.is_left = True
+
+
+def _says_farewell(raw: bytes | None) -> bool:
+    said = said_in(raw) if raw is not None else None
+    return said is not None and isinstance(said.message, Farewell)
+
+
+class _Ear:
+    """A thread that blocks in the store, and puts what it hears into the queue of events.
+
+    Args:
+        events: The queue.
+        hear: Blocks; raises :class:`StoreLostError` where the store is gone.
+        until: Returns whether what was heard is the last.
+
+    Attributes:
+        has_left: Set where nothing more is to be heard.
+    """
+
+    def __init__(
+        self,
+        events: queue.SimpleQueue[Event],
+        hear: Callable[[], object],
+        until: Callable[..., bool] = bool,
+    ) -> None:
+        self._events, self._hear, self._until = events, hear, until
+        self.has_left = False
+        self._thread = own_thread(self._run, "dynprof-hear")
+
+    def begin(self, then: Callable[..., object]) -> None:
+        """Begin; each thing heard is given to ``then``, as an event."""
+        self._then = then
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it may still be in the store."""
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float = SOON_S) -> None:
+        """Wait for its end."""
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        is_last = False
+        while not (self.has_left or is_last):
+            try:
+                heard = self._hear()
+            except StoreLostError as error:
+                self._put(self._raise, error)
+                return
+            is_last = self._until(heard)
+            self._put(self._then, heard)
+
+    def _put(self, then: Callable[..., object], heard: object) -> None:
+        if not self.has_left:
+            self._events.put(lambda: None if self.has_left else then(heard))
+
+    @staticmethod
+    def _raise(error: StoreLostError) -> None:
+        raise error
