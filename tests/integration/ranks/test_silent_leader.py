@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TORCHRUN = ("--standalone",)  # the store lives beside the ranks
-SILENT = "which leads, has said nothing since this file was saved: it is waited for"
+SILENT = "which leads, has said nothing since this file was saved; this rank waits for it"
 
 
 def test_a_leader_that_is_stopped_while_all_read_one_file(tmp_path: Path) -> None:

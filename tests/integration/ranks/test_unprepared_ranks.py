@@ -79,9 +79,14 @@ def test_ranks_that_dynprof_run_begins(tmp_path: Path) -> None:
         ended(tmp_path, process)
 
 
+def _armed(folder: Path) -> str:
+    """Return what is said of a window of all ranks."""
+    return dynprof("arm", folder / SHARED, "--active", 3, "--wait")[2]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
 def test_ranks_that_dynprof_attach_reaches(tmp_path: Path) -> None:
-    """They train already; each counts its steps from where it was reached, and both meet."""
+    """Each counts its steps from where it was reached, so that a window of both is refused."""
     needs_reaching()
     name = f"train_{os.getpid()}.py"
     (tmp_path / name).write_text(SCRIPT.format(waits=False))
@@ -92,5 +97,8 @@ def test_ranks_that_dynprof_attach_reaches(tmp_path: Path) -> None:
         code, output, errors = dynprof("attach", "--all", name)
         assert code == 0, errors
         assert output.count(" watches ") == 2
-        all_record_the_same(tmp_path)
+        wait_for("the ranks", lambda: log(tmp_path / SHARED).count("2 ranks agree") == 2 or None)
+        wait_for("a refusal", lambda: "call dp.set_state()" in _armed(tmp_path) or None)
+        code, _, errors = dynprof("arm", tmp_path / SHARED, "--ranks", 1, "--wait")
+        assert code == 0, errors
         ended(tmp_path, process)
