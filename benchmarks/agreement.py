@@ -35,7 +35,7 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
-from dynprof.ranks.store import FOREVER, NUDGE, Hearing, Keys, Saying, wait_for_bell
+from dynprof.ranks.store import FOREVER, NUDGE, Hearing, Saying, wait_for_bell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -91,7 +91,7 @@ def reply_of(rank: int, message: Message, place: int) -> Reply:
 
 def be(rank: int, store: Counted, told: queue.SimpleQueue[tuple[float, bool]]) -> None:
     """Follow the leader, until it stops."""
-    hearing = Hearing(store, store, Keys())
+    hearing = Hearing(store, store)
     hearing.tell(to_text(Joined(rank, hearing.place)))
     while True:
         place, raw = hearing.wait()
@@ -141,8 +141,8 @@ class Bench:
             for _ in range(4)
         )
         calls, self._waits, self._bare, self._waker = connections
-        self._keys, self._made = Keys(), queue.SimpleQueue[Agreement]()
-        self._saying = Saying(calls, self._keys)
+        self._made = queue.SimpleQueue[Agreement]()
+        self._saying = Saying(calls)
         self._leader = Leader(
             count, "bench", self._say, _mine, Records(), self._made.put, time.monotonic
         )
@@ -173,7 +173,7 @@ class Bench:
         return place
 
     def _hear(self) -> None:
-        wait_for_bell(self._waits, self._keys)
+        wait_for_bell(self._waits)
         self._leader.hear(news_in(self._saying.take()))
 
     def agree(self, number: int) -> tuple[float, int, int]:

@@ -198,8 +198,9 @@ def before_destroy(action: Callable[[], object]) -> None:
     stderr. This replaces ``torch.distributed.destroy_process_group``, once.
     """
     global _before_destroy
+    own = os.getpid()
     with _wrapping:
-        _before_destroy = action
+        _before_destroy = lambda: action() if os.getpid() == own else None  # noqa: E731 - in a child that was forked it is not its group
         distributed: Any = sys.modules.get("torch.distributed")
         inner: Any = getattr(distributed, "distributed_c10d", None)
         plain = getattr(inner, "destroy_process_group", None)

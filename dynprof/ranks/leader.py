@@ -226,11 +226,16 @@ class Leader:
                 self._go_on()
 
     @property
+    def _late_s(self) -> float:
+        """When ranks that have not replied are late."""
+        patience_s = self._current.terms.patience_s if self._current else SOON_S
+        return self._ask.asked_s + min(SOON_S, patience_s) if self._ask else math.inf
+
+    @property
     def deadline(self) -> float:
         """When to call :meth:`tick`."""
-        answers_s = self._ask.asked_s + SOON_S if self._ask else math.inf
         mine_s = self._clock() + MINE_S if self.waits_for_me else math.inf
-        return min(answers_s, mine_s, self._wake_s, self._watch_s)
+        return min(self._late_s, mine_s, self._wake_s, self._watch_s)
 
     @property
     def is_over(self) -> bool:
@@ -277,7 +282,7 @@ class Leader:
     def tick(self) -> None:
         """Do what is due."""
         now_s = self._clock()
-        if self._ask and now_s >= self._ask.asked_s + SOON_S:
+        if self._ask and now_s >= self._late_s:
             missing = self._ask.expected - {LEADER}
             self._silent |= dict.fromkeys(missing - self._silent.keys(), self._ask.asked_s)
             self._windows.lose(missing)

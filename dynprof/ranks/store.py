@@ -47,24 +47,25 @@ class Store(Protocol):
 
 
 class Keys:
-    """The keys of the ranks of one role."""
+    """The keys."""
 
-    def __init__(self, role: str = "") -> None:
-        self.prefix = f"dynprof/{role}/"
-        self.leader, self.next = f"{self.prefix}leader", f"{self.prefix}next"
-        self.news, self.bell = f"{self.prefix}news", f"{self.prefix}bell"
+    leader, next = "dynprof/leader", "dynprof/next"
+    news, bell = "dynprof/news", "dynprof/bell"
 
-    def say(self, place: int) -> str:
+    @staticmethod
+    def say(place: int) -> str:
         """Return where the message of a place is."""
-        return f"{self.prefix}say/{place}"
+        return f"dynprof/say/{place}"
 
-    def replies(self, place: int) -> str:
+    @staticmethod
+    def replies(place: int) -> str:
         """Return where the replies to it are."""
-        return f"{self.prefix}re/{place}"
+        return f"dynprof/re/{place}"
 
-    def count(self, place: int) -> str:
+    @staticmethod
+    def count(place: int) -> str:
         """Return where they are counted."""
-        return f"{self.prefix}count/{place}"
+        return f"dynprof/count/{place}"
 
 
 def value_of(store: Store, key: str) -> bytes | None:
@@ -73,9 +74,9 @@ def value_of(store: Store, key: str) -> bytes | None:
     return None if found == _NOTHING.encode() else found
 
 
-def next_place(store: Store, keys: Keys) -> int:
+def next_place(store: Store) -> int:
     """Return the place of the next message; 0 where there was none."""
-    text = (value_of(store, keys.next) or b"")[: DIGITS + 1]
+    text = (value_of(store, Keys.next) or b"")[: DIGITS + 1]
     return int(text) if text.isdigit() and len(text) <= DIGITS else 0
 
 
@@ -84,29 +85,28 @@ class Saying:
 
     Args:
         store: A connection.
-        keys: The keys.
     """
 
-    def __init__(self, store: Store, keys: Keys) -> None:
-        self._store, self._keys = store, keys
-        self._place = next_place(store, keys)
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._place = next_place(store)
         self._asked: list[int] = []  # places whose replies may be in the store
         self._kept: list[int] = []  # places of this leader's messages but for its first
 
     def begin(self, text: str) -> int:
         """Lead: the first message stays, for ranks that wake up late."""
-        self._store.set(self._keys.leader, text)
+        self._store.set(Keys.leader, text)
         place = self.say(text)
         self._kept.clear()
         return place
 
     def say(self, text: str) -> int:
         """Say a message; return its place."""
-        while self._store.compare_set(self._keys.say(self._place), "", text) != text.encode():
+        while self._store.compare_set(Keys.say(self._place), "", text) != text.encode():
             self._kept.append(self._place)  # a nudge
             self._place += 1
         place, self._place = self._place, self._place + 1
-        self._store.set(self._keys.next, str(self._place))
+        self._store.set(Keys.next, str(self._place))
         self._kept.append(place)
         return place
 
@@ -114,22 +114,22 @@ class Saying:
         """Delete old messages and their replies, but for the places that ranks may wait for."""
         for place in self._kept[:-KEPT]:
             if place not in waited_for:
-                for key in (self._keys.say(place), self._keys.replies(place)):
+                for key in (Keys.say(place), Keys.replies(place)):
                     self._store.delete_key(key)
-                self._store.delete_key(self._keys.count(place))
+                self._store.delete_key(Keys.count(place))
                 self._kept.remove(place)
 
     def expect(self, place: int) -> None:
         """Know that ranks reply to a place; the newest two are read."""
         self._asked.append(place)
         for old in self._asked[:-2]:
-            self._store.delete_key(self._keys.replies(old))
-            self._store.delete_key(self._keys.count(old))
+            self._store.delete_key(Keys.replies(old))
+            self._store.delete_key(Keys.count(old))
         self._asked = self._asked[-2:]
 
     def take(self) -> bytes:
         """Return what ranks have said since; lines."""
-        keys = [self._keys.news, *map(self._keys.replies, self._asked)]
+        keys = [Keys.news, *map(Keys.replies, self._asked)]
         return b"".join(map(self._take, keys))
 
     def _take(self, key: str) -> bytes:
@@ -145,12 +145,12 @@ class Saying:
                 return found
             if bytes(self._store.compare_set(key, text, "")) == b"":
                 return found
-        self._store.set(self._keys.bell, "1")
+        self._store.set(Keys.bell, "1")
         return b""
 
     def resign(self) -> None:
         """Remove the name of the leader and what it alone reads."""
-        for key in (self._keys.leader, self._keys.news):
+        for key in (Keys.leader, Keys.news):
             self._store.delete_key(key)
         self.expect(-1)
         self.expect(-1)
@@ -159,45 +159,45 @@ class Saying:
 class Hearing:
     """The side of the other ranks; what blocks is called on a thread of its own."""
 
-    def __init__(self, calls: Store, waits: Store, keys: Keys) -> None:
-        self._calls, self._waits, self._keys = calls, waits, keys
-        self.place = next_place(calls, keys)
+    def __init__(self, calls: Store, waits: Store) -> None:
+        self._calls, self._waits = calls, waits
+        self.place = next_place(calls)
 
     def leader(self) -> bytes:
         """Return the first message of the newest leader; empty for none."""
-        return value_of(self._calls, self._keys.leader) or b""
+        return value_of(self._calls, Keys.leader) or b""
 
     def wait(self) -> tuple[int, bytes | None]:
         """Block until there is a message; return its place, and the message.
 
         None where it is gone already: this rank was away, and goes on with the newest.
         """
-        self._waits.wait([self._keys.say(self.place)], FOREVER)
-        place, found = self.place, value_of(self._waits, self._keys.say(self.place))
-        newest = place + 1 if found is not None else next_place(self._waits, self._keys)
+        self._waits.wait([Keys.say(self.place)], FOREVER)
+        place, found = self.place, value_of(self._waits, Keys.say(self.place))
+        newest = place + 1 if found is not None else next_place(self._waits)
         self.place = max(place + 1, newest)
         return place, found
 
     def nudge(self, place: int) -> None:
         """End the wait for a place."""
-        self._calls.compare_set(self._keys.say(place), "", NUDGE)
+        self._calls.compare_set(Keys.say(place), "", NUDGE)
 
     def reply(self, place: int, text: str, expect: int) -> None:
         """Reply to a message; the last reply that the leader expects wakes it."""
-        self._calls.append(self._keys.replies(place), text + "\n")
-        if self._calls.add(self._keys.count(place), 1) >= expect:
-            self._calls.set(self._keys.bell, "1")
+        self._calls.append(Keys.replies(place), text + "\n")
+        if self._calls.add(Keys.count(place), 1) >= expect:
+            self._calls.set(Keys.bell, "1")
 
     def tell(self, text: str) -> None:
         """Tell the leader something on its own."""
-        self._calls.append(self._keys.news, text + "\n")
-        self._calls.set(self._keys.bell, "1")
+        self._calls.append(Keys.news, text + "\n")
+        self._calls.set(Keys.bell, "1")
 
 
-def wait_for_bell(store: Store, keys: Keys) -> None:
+def wait_for_bell(store: Store) -> None:
     """Block until a rank wakes the leader."""
-    store.wait([keys.bell], FOREVER)
-    store.delete_key(keys.bell)
+    store.wait([Keys.bell], FOREVER)
+    store.delete_key(Keys.bell)
 
 
 def beneath(store: Any) -> Any:

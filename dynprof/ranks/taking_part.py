@@ -7,6 +7,7 @@ member, and can wait with a timeout, which torch's store would report on stderr.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import queue
 import secrets
@@ -14,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from dynprof.errors import failed_at_it
 from dynprof.process.threads import own_thread
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
 from dynprof.ranks.leader import LAST_S, LEADER, SOON_S, Agreement, Leader
@@ -25,6 +27,7 @@ from dynprof.ranks.messages import (
     Proposal,
     Question,
     Reply,
+    Report,
     Said,
     news_in,
     said_in,
@@ -64,7 +67,6 @@ class TakingPart:
         say: Called with what happened.
         windows: The records, which the leader keeps.
         done: Called with what came of each proposal, where this rank leads.
-        role: Ranks of one role agree with each other.
 
     Attributes:
         group: The same.
@@ -81,11 +83,10 @@ class TakingPart:
         say: Callable[[str], None],
         windows: JobWindows,
         done: Callable[[Agreement], None],
-        role: str = "",
     ) -> None:
         self.group, self.leader, self.is_over = group, "", False
         self.member, self.who, self.wall, self.say = member, who, wall, say
-        self.windows, self.done, self.keys = windows, done, Keys(role)
+        self.windows, self.done = windows, done
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: Leader | None = None
@@ -145,7 +146,7 @@ class TakingPart:
             if self._leading:
                 self._leading.tell(message)
             else:
-                self.member.answer(message, 0)
+                self.answer(message, 0)
 
         self._put(action)
 
@@ -158,7 +159,7 @@ class TakingPart:
 
         def action() -> None:
             if self._calls:
-                value_of(self._calls, self.keys.next)
+                value_of(self._calls, Keys.next)
 
         self._put(action)
 
@@ -246,6 +247,16 @@ class TakingPart:
             self.member.left_alone(why)
             self.windows.drop(why)
 
+    def answer(self, message: Message, place: int) -> Reply:
+        """Have this rank do what the leader says; what dynprof fails at is its problem."""
+        found: list[Reply] = []
+        action = functools.partial(self.member.answer, message, place)
+        error = self.wall.attempt("doing what rank 0 says", lambda: found.append(action()))
+        if error is None:
+            return found[0]
+        rank, number = self.group.rank, getattr(message, "number", 0)
+        return Reply(rank, place, Report(rank, number), problem=failed_at_it(error))
+
     def has_part(self) -> None:
         """Know that this rank leads or has a leader."""
         self._serves.set()
@@ -268,7 +279,7 @@ class TakingPart:
 
     def _lead(self, calls: Timed, waits: Timed) -> None:
         leading = _Leading(self, calls, self._next)
-        ear = _Ear(self._events, lambda: wait_for_bell(waits, self.keys))
+        ear = _Ear(self._events, lambda: wait_for_bell(waits))
         ear.begin(leading.hear)
         try:
             leading.leader.begin()
@@ -278,13 +289,13 @@ class TakingPart:
                 leading.go_on()
             leading.end(hears_the_last=self._hears_the_last)
             ear.has_left = True
-            calls.set(self.keys.bell, "1")
+            calls.set(Keys.bell, "1")
             ear.join()
         finally:
             ear.has_left, self._leading = True, None
 
     def _follow(self, calls: Timed, waits: Timed) -> None:
-        hearing = Hearing(calls, waits, self.keys)
+        hearing = Hearing(calls, waits)
         following = _Following(self, hearing)
         if not following.join(hearing.leader()) and self._decided.is_set():
             return  # It had a leader, and is to look for one again.
@@ -311,12 +322,12 @@ class _Leading:
         self, part: TakingPart, calls: Timed, next_event: Callable[[float], Event | None]
     ) -> None:
         self._part, self._next, self._member = part, next_event, part.member
-        self._saying, self._run = Saying(calls, part.keys), secrets.token_hex(4)
+        self._saying, self._run = Saying(calls), secrets.token_hex(4)
         self.leader = Leader(
             part.group.world_size,
             part.who,
             self._say,
-            part.member.answer,
+            part.answer,
             part.windows,
             part.done,
             time.monotonic,
@@ -407,7 +418,7 @@ class _Following:
             if not self._part.group.is_gone:
                 member.left_alone(message.why)
             return
-        reply = member.answer(message, place)
+        reply = self._part.answer(message, place)
         if isinstance(message, (Proposal, Question)):
             self._hearing.reply(place, to_text(reply), said.expect)
         if isinstance(message, Proposal):

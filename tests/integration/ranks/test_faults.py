@@ -393,6 +393,7 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
             assert steps(tmp_path, rank) >= before + 10  # it has not waited for the store
             by_itself(tmp_path, rank)
         heard(tmp_path, 0, "request 1: refused")
+        arm(tmp_path, 1)
         wait_for("its capture", lambda: captured(tmp_path) == [1] or None)
         psutil.Process(process.pid).resume()
         for rank in (0, 1):

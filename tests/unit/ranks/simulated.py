@@ -123,6 +123,7 @@ class Job:
         self.now_s = 0.0
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._order, self._places = itertools.count(), itertools.count()
+        self._arrives_s: dict[int, float] = {}  # to a rank, or from it
         self.said: list[Message] = []
         self.made: list[Agreement] = []
         self.records = Records()
@@ -194,12 +195,18 @@ class Job:
     def _later(self, action: Callable[[], object], seconds: float) -> None:
         heapq.heappush(self._due, (self.now_s + seconds, next(self._order), action))
 
+    def _in_order(self, way: int) -> float:
+        """Return how long a message takes that overtakes none before it, as in the store's log."""
+        arrives_s = max(self.now_s + self._delay_s(), self._arrives_s.get(way, 0.0))
+        self._arrives_s[way] = arrives_s
+        return arrives_s - self.now_s
+
     def _say(self, message: Message, _expect: int) -> int:
         place = next(self._places)
         self.said.append(message)
         for rank in self.ranks[1:]:
             hear = functools.partial(self._hear, rank, message, place)
-            self._later(hear, self._delay_s())
+            self._later(hear, self._in_order(rank.number))
         return place
 
     def _mine(self, message: Message, place: int) -> Reply:
@@ -220,7 +227,7 @@ class Job:
                 self._tell(reply)
 
     def _tell(self, news: News) -> None:
-        self._later(lambda: self.leader.hear([news]), self._delay_s())
+        self._later(lambda: self.leader.hear([news]), self._in_order(-news.rank))
 
     def _answer(self, rank: Rank, message: Message, place: int) -> Reply:
         number, problem, part = getattr(message, "number", 0), "", False

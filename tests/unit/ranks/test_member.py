@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from dynprof.backends.base import Blocked
-from dynprof.config import parse_config
+from dynprof.config import parse_config, template_text
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
     Cancellation,
@@ -75,14 +75,20 @@ def test_ranks_whose_steps_have_collectives_step_together(
     assert member.answer(Question(0), 0).marches == marches
 
 
-def test_what_all_ranks_have_in_common_narrows_the_request() -> None:
-    """Its ranks by number, its backend, and of the activities those that all can watch."""
-    parsed = parse_config(b'{"activities": ["cpu", "npu"], "ranks": "slowest"}')
-    asked = Asked(Edit(b"", 0.0), parsed.config, parsed, now=False)
-    less = Proposal(1, "", 0.0, ranks="3", profiler=Profiler("torch", ("CPU", "CUDA")))
-    config = narrowed(asked, less).config
-    assert (config.ranks, config.backend, config.activities) == ("3", "torch", ["CPU"])
-    assert narrowed(asked, Proposal(1, "", 0.0)) is asked
+@pytest.mark.parametrize(
+    ("named", "recorded"),
+    [({}, ["CPU", "CUDA"]), ({"activities": ["CPU"]}, ["CPU"])],
+)
+def test_ranks_that_agree_record_all_that_the_template_asks_for(
+    named: dict[str, list[str]], recorded: list[str]
+) -> None:
+    """The template's CPU and NPU are all that the ranks have; activities that are named stay."""
+    text = json.dumps({**json.loads(template_text()), **named})
+    parsed = parse_config(text.encode())
+    asked = Asked(Edit(text.encode(), 0.0), parsed.config, parsed, now=False)
+    proposal = Proposal(1, text, 0.0, profiler=Profiler("torch", ("CPU", "CUDA")))
+    assert narrowed(asked, proposal).config.activities == recorded
+    assert narrowed(asked, Proposal(1, text, 0.0)) is asked
 
 
 @pytest.mark.parametrize("where", ["plan", "serve"])

@@ -105,7 +105,7 @@ class Training(RuleBasedStateMachine):
         """In the end each request has an answer, and each window is recorded or known not to be."""
         for rank in range(1, RANKS):
             self.job.go_on(rank)
-        self.job.run(600.0)
+        self.job.run(6000.0)
         assert len(self.job.made) == self.asked
         for made in self.job.made:
             for rank in made.ranks:

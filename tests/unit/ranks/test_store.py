@@ -6,12 +6,12 @@ from dynprof.ranks.store import KEPT, NUDGE, Hearing, Keys, Saying, wait_for_bel
 from tests.unit.ranks.memory_store import MemoryStore
 
 
-def both(role: str = "") -> tuple[MemoryStore, Saying, Hearing]:
+def both() -> tuple[MemoryStore, Saying, Hearing]:
     """Return a store with a leader and a rank that hears it."""
-    store, keys = MemoryStore(), Keys(role)
-    saying = Saying(store, keys)
+    store = MemoryStore()
+    saying = Saying(store)
     saying.begin("hello")
-    return store, saying, Hearing(store, store, keys)
+    return store, saying, Hearing(store, store)
 
 
 def test_messages_are_heard_in_order_from_the_place_where_a_rank_came() -> None:
@@ -39,14 +39,14 @@ def test_the_last_reply_wakes_the_leader_which_takes_each_once() -> None:
     place = saying.say("where?")
     saying.expect(place)
     hearing.reply(place, "1", 2)
-    assert Keys().bell not in store.values
+    assert Keys.bell not in store.values
     hearing.reply(place, "2", 2)
-    wait_for_bell(store, Keys())
+    wait_for_bell(store)
     hearing.tell("news")
     assert saying.take() == b"news\n1\n2\n"
     assert saying.take() == b""
     hearing.reply(place, "3", 2)
-    wait_for_bell(store, Keys())
+    wait_for_bell(store)
     assert saying.take() == b"3\n"
 
 
@@ -62,11 +62,11 @@ def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() ->
         saying.clean({first})
     assert len(store.values) < 2 * KEPT + 10
     assert hearing.wait() == (first, b"0")
-    store.set(Keys().say(first + 1), "away")  # a rank that waits is woken, then it is deleted
-    store.delete_key(Keys().say(first + 1))
+    store.set(Keys.say(first + 1), "away")  # a rank that waits is woken, then it is deleted
+    store.delete_key(Keys.say(first + 1))
     hearing.place = place
-    store.delete_key(Keys().say(place))
-    store.set(Keys().say(place), "x")
+    store.delete_key(Keys.say(place))
+    store.set(Keys.say(place), "x")
     assert hearing.wait() == (place, b"x")
 
 
@@ -74,7 +74,7 @@ def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
     """It may be deleted between the wait and the reading."""
     store, saying, hearing = both()
     saying.say("one")
-    store.wait = lambda *_: store.delete_key(Keys().say(hearing.place))  # type: ignore
+    store.wait = lambda *_: store.delete_key(Keys.say(hearing.place))  # type: ignore
     assert hearing.wait()[1] is None
     assert hearing.place == saying.say("two")
 
@@ -84,23 +84,16 @@ def test_another_leader_goes_on_with_the_log_of_the_one_before() -> None:
     store, saying, hearing = both()
     saying.resign()
     assert hearing.leader() == b""
-    Saying(store, Keys()).begin("again")
+    Saying(store).begin("again")
     assert hearing.wait()[1] == b"again"
 
 
 def test_what_other_programs_write_is_read_past() -> None:
     """Nothing of it keeps the leader busy."""
     store, saying, hearing = both()
-    store.values[Keys().news] = b"\xff\xfe"
+    store.values[Keys.news] = b"\xff\xfe"
     assert saying.take() == b"\xff\xfe"
-    store.set(Keys().next, "x" * 100)
-    assert Hearing(store, store, Keys()).place == 0
+    store.set(Keys.next, "x" * 100)
+    assert Hearing(store, store).place == 0
     assert saying.take() == b""
     assert hearing.leader() == b"hello"
-
-
-def test_ranks_of_another_role_have_other_keys() -> None:
-    """Both agree in one store."""
-    store = MemoryStore()
-    Saying(store, Keys("trainer")).begin("a")
-    assert Hearing(store, store, Keys("rollout")).leader() == b""
