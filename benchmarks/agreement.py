@@ -89,8 +89,14 @@ def reply_of(rank: int, message: Message, place: int) -> Reply:
     return Reply(rank, place, report, takes_part=True, step=step, fast_s=STEP_S)
 
 
-def be(rank: int, store: Counted, told: queue.SimpleQueue[tuple[float, bool]]) -> None:
-    """Follow the leader, until it stops."""
+def be(
+    rank: int, port: int, stores: list[Counted], told: queue.SimpleQueue[tuple[float, bool]]
+) -> None:
+    """Connect, which takes torch a fifth of a second, and follow the leader until it stops."""
+    from torch.distributed import TCPStore
+
+    store = Counted(TCPStore("127.0.0.1", port, None, False, FOREVER))
+    stores.append(store)
     hearing = Hearing(store, store)
     hearing.tell(to_text(Joined(rank, hearing.place)))
     while True:
@@ -107,15 +113,12 @@ def be(rank: int, store: Counted, told: queue.SimpleQueue[tuple[float, bool]]) -
 
 def follow(port: int, ranks: Iterable[int], pipe: Connection) -> None:
     """Be some ranks, in a process; say when the last of them was told each step."""
-    from torch.distributed import TCPStore
-
     threading.stack_size(STACK_BYTES)
     told: queue.SimpleQueue[tuple[float, bool]] = queue.SimpleQueue()
-    stores = []
+    stores: list[Counted] = []
     for rank in ranks:
-        stores.append(Counted(TCPStore("127.0.0.1", port, None, False, FOREVER)))
-        threading.Thread(target=be, args=(rank, stores[-1], told), daemon=True).start()
-    pipe.send("joined")
+        threading.Thread(target=be, args=(rank, port, stores, told), daemon=True).start()
+    pipe.send("begun")
     for _ in range(ROUNDS):
         pipe.recv()
         before = sum(store.calls for store in stores)

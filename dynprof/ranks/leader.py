@@ -278,6 +278,8 @@ class Leader:
                 changes = True
         if changes:
             self._go_on()
+        if math.isinf(self._watch_s):  # a rank that was silent may be on its way again
+            self._set_watch()
 
     def tick(self) -> None:
         """Do what is due."""

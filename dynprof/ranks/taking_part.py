@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     Event = Callable[[], object]
 
 SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
-PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)  # Between attempts to connect again.
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # Between attempts to connect again.
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
 AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
 STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
