@@ -16,11 +16,12 @@ import statistics
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.tables import print_table
 from dynprof.config import RankSet
-from dynprof.ranks.leader import Agreement, Leader, Terms
+from dynprof.ranks.choice import Agreement, Terms
+from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Hello,
     Joined,
@@ -40,6 +41,8 @@ from dynprof.ranks.store import FOREVER, NUDGE, Hearing, Saying, wait_for_bell
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from multiprocessing.connection import Connection
+
+    from dynprof.ranks.record import JobWindows
 
 ROUNDS, PROCESSES, STEP_S = 7, 2, 0.01
 RANKS = (2, 8, 64, 250, 1000, 4000)
@@ -147,7 +150,13 @@ class Bench:
         self._made = queue.SimpleQueue[Agreement]()
         self._saying = Saying(calls)
         self._leader = Leader(
-            count, "bench", self._say, _mine, Records(), self._made.put, time.monotonic
+            count,
+            "bench",
+            self._say,
+            _mine,
+            cast("JobWindows", Records()),
+            self._made.put,
+            time.monotonic,
         )
         self._leader.begin()
         while len(self._leader.others) < count - 1:

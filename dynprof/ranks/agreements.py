@@ -15,8 +15,9 @@ from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.plural import counted, listed_ranks
+from dynprof.ranks.choice import Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
-from dynprof.ranks.leader import LEADER, Terms
+from dynprof.ranks.leader import LEADER
 from dynprof.ranks.member import Edits, Member
 from dynprof.ranks.messages import Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from dynprof.files.layout import Layout
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
+    from dynprof.ranks.choice import Agreement
     from dynprof.ranks.job_group import JobGroup
-    from dynprof.ranks.leader import Agreement
     from dynprof.requests.edits import Edit
     from dynprof.wall import Wall
     from dynprof.windows.this_process import ThisProcess

@@ -1,8 +1,9 @@
-"""Who records, with what, from which step: pure functions of what the ranks have replied."""
+"""Who records, with what, from which step: what is asked, pure functions, and what came of it."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.config import RankSet
@@ -12,13 +13,55 @@ from dynprof.ranks.messages import SILENT, Profiler
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from dynprof.ranks.messages import Reply
+    from dynprof.ranks.messages import GivenUp, Reply
 
 FASTER = 0.5  # A step may take half the time of the fastest of late.
 UNKNOWN_S = 0.001  # A step of a rank that has not ended one yet: it may be as short as this.
 FAR = 3  # Ranks that step together are at most this many steps apart, at the same moment.
 BLUR_S = 2.0  # How long a step has been running is known to a second or two.
 LONG = 3.0  # A step that takes this many times the usual is not like the others.
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an operator asks of the ranks together.
+
+    Attributes:
+        ranks: The ranks that shall record.
+        patience_s: How long a rank that is not ready delays the start.
+        start: The step that the config names; None where the ranks choose.
+        multiple: The step is a multiple of this.
+        downgrade: Whether all record what they have in common where one can do less.
+    """
+
+    ranks: RankSet
+    patience_s: float = 30.0
+    start: int | None = None
+    multiple: int = 1
+    downgrade: bool = False
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What came of a proposal.
+
+    Attributes:
+        number: Number of the request.
+        step: The step at which all open; None where none does.
+        ranks: The ranks that take part.
+        left_out: Why not, for each requested rank that does not.
+        reasons: Why none opens; empty where they do.
+        took_s: From the proposal until all were told.
+        outcome: What became of the request where none opens.
+    """
+
+    number: int
+    step: int | None = None
+    ranks: tuple[int, ...] = ()
+    left_out: Mapping[int, str] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    took_s: float = 0.0
+    outcome: GivenUp = "refused"
 
 
 def chosen_ranks(asked: RankSet, replies: Mapping[int, Reply], world_size: int) -> RankSet:

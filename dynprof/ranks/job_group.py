@@ -9,7 +9,6 @@ import os
 import resource
 import socket
 import sys
-import threading
 import time
 import weakref
 from dataclasses import dataclass
@@ -102,7 +101,7 @@ class JobGroup:
                 store.set_timeout(TIMEOUT)
         except RuntimeError as error:
             raise StoreLostError(str(error).splitlines()[0]) from error
-        return [Timed(store) for store in stores]
+        return [Timed(store, self) for store in stores]
 
     def _open_files_lacking(self) -> str:
         """Say why more connections for each rank may be too many where the store is."""
@@ -128,8 +127,8 @@ def _probe(store: Any) -> None:
 class Timed:
     """A connection of which another thread sees how long a call has not answered."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
+    def __init__(self, store: Any, group: JobGroup) -> None:
+        self._store, self._group = store, group
         self._since_s: float | None = None
         self.is_given_up = False
 
@@ -143,7 +142,7 @@ class Timed:
         return functools.partial(self._call, method)
 
     def _call(self, method: str, *given: Any) -> Any:
-        if self.is_given_up:
+        if self.is_given_up or self._group.is_gone:
             raise StoreLostError("its connection was given up")
         self._since_s = time.monotonic()
         try:
@@ -187,8 +186,8 @@ def job_group() -> JobGroup | None:
     return None
 
 
-_before_destroy: Callable[[], object] | None = None
-_wrapping = threading.RLock()
+_before_destroy: tuple[int, Callable[[], object]] | None = None
+"""The process that registered it, and what to do; a forked child has another group."""
 
 
 def before_destroy(action: Callable[[], object]) -> None:
@@ -198,21 +197,20 @@ def before_destroy(action: Callable[[], object]) -> None:
     stderr. This replaces ``torch.distributed.destroy_process_group``, once.
     """
     global _before_destroy
-    own = os.getpid()
-    with _wrapping:
-        _before_destroy = lambda: action() if os.getpid() == own else None  # noqa: E731 - in a child that was forked it is not its group
-        distributed: Any = sys.modules.get("torch.distributed")
-        inner: Any = getattr(distributed, "distributed_c10d", None)
-        plain = getattr(inner, "destroy_process_group", None)
-        if plain is None or hasattr(plain, "_dynprof"):
-            return
+    _before_destroy = os.getpid(), action
+    distributed: Any = sys.modules.get("torch.distributed")
+    inner: Any = getattr(distributed, "distributed_c10d", None)
+    plain = getattr(inner, "destroy_process_group", None)
+    if plain is None or hasattr(plain, "_dynprof"):
+        return
 
-        @functools.wraps(plain)
-        def destroy_process_group(*args: Any, **named: Any) -> Any:
-            if _before_destroy is not None and not any(args) and not any(named.values()):
-                _before_destroy()
-            return plain(*args, **named)
+    @functools.wraps(plain)
+    def destroy_process_group(*given: Any, **named: Any) -> Any:
+        group = given[0] if given else named.get("group")
+        pid, act = _before_destroy or (0, bool)
+        if pid == os.getpid() and group in (None, distributed.group.WORLD):
+            act()
+        return plain(*given, **named)
 
-        destroy_process_group._dynprof = True  # type: ignore[attr-defined]
-        inner.destroy_process_group = destroy_process_group
-        distributed.destroy_process_group = destroy_process_group
+    destroy_process_group._dynprof = True  # type: ignore[attr-defined]
+    inner.destroy_process_group = distributed.destroy_process_group = destroy_process_group

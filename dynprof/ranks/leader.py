@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as with_fields
 
 from dynprof.ranks.choice import (
     BLUR_S,
+    Agreement,
+    Terms,
     chosen_ranks,
     common_profiler,
     counted_differently,
@@ -44,8 +46,8 @@ from dynprof.ranks.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from dynprof.config import RankSet
     from dynprof.ranks.messages import Message, News
+    from dynprof.ranks.record import JobWindows
 
 LEADER = 0  # The rank that leads.
 SOON_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
@@ -57,72 +59,6 @@ APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps t
 MINE_S = 0.05  # While the ranks wait for some, the leader's own rank is looked at this often.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
 LAST_S, LAST_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What an operator asks of the ranks together.
-
-    Attributes:
-        ranks: The ranks that shall record.
-        patience_s: How long a rank that is not ready delays the start.
-        start: The step that the config names; None where the ranks choose.
-        multiple: The step is a multiple of this.
-        downgrade: Whether all record what they have in common where one can do less.
-    """
-
-    ranks: RankSet
-    patience_s: float = 30.0
-    start: int | None = None
-    multiple: int = 1
-    downgrade: bool = False
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """What came of a proposal.
-
-    Attributes:
-        number: Number of the request.
-        step: The step at which all open; None where none does.
-        ranks: The ranks that take part.
-        left_out: Why not, for each requested rank that does not.
-        reasons: Why none opens; empty where they do.
-        took_s: From the proposal until all were told.
-        outcome: What became of the request where none opens.
-    """
-
-    number: int
-    step: int | None = None
-    ranks: tuple[int, ...] = ()
-    left_out: Mapping[int, str] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()
-    took_s: float = 0.0
-    outcome: GivenUp = "refused"
-
-
-class Windows(Protocol):
-    """Where the leader notes what becomes of windows; see :mod:`dynprof.ranks.record`."""
-
-    @property
-    def pending(self) -> dict[int, set[int]]:
-        """The ranks that are on their way with a window, by its number."""
-
-    @property
-    def stands(self) -> bool:
-        """Whether no such rank steps or saves."""
-
-    def hear(self, report: Report) -> None:
-        """Note what became of a request on a rank."""
-
-    def lose(self, ranks: Iterable[int]) -> None:
-        """Note that these ranks do not answer."""
-
-    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
-        """Note for which ranks a proposal waits, and why."""
-
-    def settle(self, made: Agreement) -> None:
-        """Note what came of a proposal."""
 
 
 @dataclass
@@ -177,7 +113,7 @@ class Leader:
         who: str,
         say: Callable[[Message, int], int],
         answer: Callable[[Message, int], Reply],
-        windows: Windows,
+        windows: JobWindows,
         done: Callable[[Agreement], None],
         clock: Callable[[], float],
     ) -> None:

@@ -21,7 +21,7 @@ from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.leader import Agreement
+from dynprof.ranks.choice import Agreement
 from dynprof.ranks.messages import Report
 from dynprof.version import __version__
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import failed_at_it
 from dynprof.process.threads import own_thread
+from dynprof.ranks.choice import Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
-from dynprof.ranks.leader import LAST_S, LEADER, SOON_S, Agreement, Leader
+from dynprof.ranks.leader import LAST_S, LEADER, SOON_S, Leader
 from dynprof.ranks.messages import (
     Farewell,
     Hello,
@@ -38,8 +39,8 @@ from dynprof.ranks.store import Hearing, Keys, Saying, value_of, wait_for_bell
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.ranks.choice import Terms
     from dynprof.ranks.job_group import JobGroup, Timed
-    from dynprof.ranks.leader import Terms
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message
     from dynprof.ranks.record import JobWindows

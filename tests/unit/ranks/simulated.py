@@ -7,11 +7,12 @@ import heapq
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from dynprof.config import RankSet
 from dynprof.journal.edit_outcomes import ON_THE_WAY
-from dynprof.ranks.leader import Agreement, Leader, Terms
+from dynprof.ranks.choice import Agreement, Terms
+from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Cancellation,
     Farewell,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from dynprof.ranks.messages import Message, News
+    from dynprof.ranks.record import JobWindows
 
 PLAIN = Profiler("torch", ("CPU", "CUDA"))
 
@@ -128,7 +130,13 @@ class Job:
         self.made: list[Agreement] = []
         self.records = Records()
         self.leader = Leader(
-            len(ranks), "rank 0", self._say, self._mine, self.records, self.made.append, self.clock
+            len(ranks),
+            "rank 0",
+            self._say,
+            self._mine,
+            cast("JobWindows", self.records),
+            self.made.append,
+            self.clock,
         )
         self.leader.begin()
 

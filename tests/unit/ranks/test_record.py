@@ -13,7 +13,7 @@ from dynprof.errors import CaptureError
 from dynprof.files.layout import Layout
 from dynprof.journal.edit_outcomes import TOLD
 from dynprof.process.rank import Rank
-from dynprof.ranks.leader import Agreement
+from dynprof.ranks.choice import Agreement
 from dynprof.ranks.messages import Report
 from dynprof.ranks.record import FORGOTTEN, LEFT, LONG_S, NO_ANSWER, STANDS_S, JobWindows
 from dynprof.requests.edits import Edit

@@ -10,8 +10,8 @@ import pytest
 
 from dynprof.config import RankSet
 from dynprof.ranks import taking_part
+from dynprof.ranks.choice import Terms
 from dynprof.ranks.job_group import StoreLostError, Timed
-from dynprof.ranks.leader import Terms
 from dynprof.ranks.messages import Opening, Proposal, Reply, Report
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.wall import Wall
@@ -21,8 +21,8 @@ from tests.unit.ranks.simulated import Records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dynprof.ranks.choice import Agreement
     from dynprof.ranks.job_group import JobGroup
-    from dynprof.ranks.leader import Agreement
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import Message
     from dynprof.ranks.record import JobWindows
@@ -40,7 +40,7 @@ class Group:
         """Return connections to the newest store."""
         if self._stores[-1].is_lost:
             raise StoreLostError("no route")
-        return [Timed(self._stores[-1]) for _ in range(2)]
+        return [Timed(self._stores[-1], cast("JobGroup", self)) for _ in range(2)]
 
 
 class Notes:
