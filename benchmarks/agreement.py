@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from dynprof.ranks.record import JobWindows
 
 ROUNDS, PROCESSES, STEP_S = 7, 2, 0.01
-RANKS = (2, 8, 64, 250, 1000, 4000)
+RANKS = (2, 8, 64, 250, 1000, 2000)
 CONFIG = '{"active": 3, "record_shapes": true, "experimental_config": {"export_type": ["text"]}}'
 STACK_BYTES = 256 << 10  # There are thousands of threads.
 FORETOLD = 10_000
@@ -258,15 +258,16 @@ def main() -> None:
             f"{found['seconds'] * 1e3:,.0f} ms",
             f"{found['worst'] * 1e3:,.0f} ms",
         )
-        more = (
+        rest = (
             f"{found['operations']:.1f}",
             f"{found['late']:,.0f}",
             f"{found['trip_s'] * 1e3:.2f} ms",
         )
-        rows.append((*cells, *more))
-    if {1000, 4000} <= seconds.keys():
-        each_s = (seconds[4000] - seconds[1000]) / 3000
-        modelled_s = seconds[4000] + each_s * (FORETOLD - 4000)
+        rows.append((*cells, *rest))
+    if len(seconds) > 1:
+        fewer, more = sorted(seconds)[-2:]
+        each_s = (seconds[more] - seconds[fewer]) / (more - fewer)
+        modelled_s = seconds[more] + each_s * (FORETOLD - more)
         rows.append((f"{FORETOLD:,}, modelled", f"{modelled_s * 1e3:,.0f} ms", "", "", "", ""))
     head = (
         "ranks",

@@ -29,6 +29,7 @@ FILES_A_RANK, FILES_BESIDE = 2 + CONNECTIONS, 200
 TIMEOUT = datetime.timedelta(minutes=20)
 """A call that waits for less makes torch write to stderr; :class:`Timed` notices silence."""
 PROBE_S = 2.0  # A store that takes no connection in this time is away.
+CLOSES_S = 0.05  # A proxy whose store is away takes a connection and closes it.
 SWITCH = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
 LAUNCHERS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -117,11 +118,16 @@ class JobGroup:
 def _probe(store: Any) -> None:
     """See whether a store takes connections; torch's own attempt writes pages to stderr."""
     host, port = getattr(store, "host", ""), getattr(store, "port", 0)
-    if host and port:
-        try:
-            socket.create_connection((host, port), timeout=PROBE_S).close()
-        except OSError as error:
-            raise StoreLostError(f"{host}:{port}: {error}") from error
+    if not (host and port):
+        return
+    try:
+        with socket.create_connection((host, port), timeout=PROBE_S) as probe:
+            probe.settimeout(CLOSES_S)
+            with contextlib.suppress(TimeoutError):
+                probe.recv(1)  # a store says nothing first; what closes at once is in its place
+                raise ConnectionResetError("it closes connections at once")
+    except OSError as error:
+        raise StoreLostError(f"{host}:{port}: {error}") from error
 
 
 class Timed:

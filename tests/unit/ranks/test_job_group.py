@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 import sys
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,18 @@ def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> No
     store.host, store.port = "127.0.0.1", port  # type: ignore[attr-defined]
     with pytest.raises(StoreLostError, match=f"127.0.0.1:{port}: "):
         JobGroup(1, 8, lambda: store).connect()
+
+
+def test_what_closes_connections_at_once_is_no_store() -> None:
+    """A proxy takes them while its store is away; torch would try for half an hour."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        store = Store()
+        store.host, store.port = proxy.getsockname()  # type: ignore[attr-defined]
+        closing = threading.Thread(target=lambda: proxy.accept()[0].close())
+        closing.start()
+        with pytest.raises(StoreLostError, match="it closes connections at once"):
+            JobGroup(1, 8, lambda: store).connect()
+        closing.join()
 
 
 @pytest.mark.parametrize("store", [object(), Store(extended=False)])
