@@ -121,6 +121,7 @@ def follow(port: int, ranks: Iterable[int], pipe: Connection) -> None:
     stores: list[Counted] = []
     for rank in ranks:
         threading.Thread(target=be, args=(rank, port, stores, told), daemon=True).start()
+        time.sleep(0.005)  # else more connect at once than the server's backlog holds
     pipe.send("begun")
     for _ in range(ROUNDS):
         pipe.recv()

@@ -201,7 +201,7 @@ class Leader:
     def hear(self, news: Iterable[News]) -> None:
         """Take what ranks say."""
         changes = False
-        for one in news:
+        for one in news:  # thousands at once, in a large job
             if not 0 < one.rank < self._world_size:
                 continue
             self._silent.pop(one.rank, None)
@@ -214,8 +214,7 @@ class Leader:
                 changes = True
         if changes:
             self._go_on()
-        if math.isinf(self._watch_s):  # a rank that was silent may be on its way again
-            self._set_watch()
+        self._set_watch()  # a rank that was silent may be on its way again
 
     def tick(self) -> None:
         """Do what is due."""
@@ -250,7 +249,6 @@ class Leader:
     def _learn(self, report: Report) -> None:
         self._pause_s = WATCH_S
         self._note(report)
-        self._set_watch()
         if self._current and self._current.waits:
             self._wake_s = min(self._wake_s, self._clock())
 

@@ -307,11 +307,11 @@ class TakingPart:
                 if event := self._next(time.monotonic() + following.patience_s):
                     event()
                 following.tell_news()
-            following.part()
             ear.has_left = True
             while ear.is_alive:
                 hearing.nudge(hearing.place)
                 ear.join(0.02)
+            following.part()  # last: the server may end once the leader knows
         finally:
             ear.has_left = True
 
