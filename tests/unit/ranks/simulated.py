@@ -201,20 +201,23 @@ class Job:
         return int((now_s - rank.lost_s) / (rank.step_s or 1.0)) + rank.ahead
 
     def _later(self, action: Callable[[], object], seconds: float) -> None:
-        heapq.heappush(self._due, (self.now_s + seconds, next(self._order), action))
+        self._at(self.now_s + seconds, action)
 
-    def _in_order(self, way: int) -> float:
-        """Return how long a message takes that overtakes none before it, as in the store's log."""
+    def _at(self, moment_s: float, action: Callable[[], object]) -> None:
+        heapq.heappush(self._due, (moment_s, next(self._order), action))
+
+    def _arrives(self, way: int) -> float:
+        """Return when a message arrives that overtakes none before it, as in the store's log."""
         arrives_s = max(self.now_s + self._delay_s(), self._arrives_s.get(way, 0.0))
         self._arrives_s[way] = arrives_s
-        return arrives_s - self.now_s
+        return arrives_s
 
     def _say(self, message: Message, _expect: int) -> int:
         place = next(self._places)
         self.said.append(message)
         for rank in self.ranks[1:]:
             hear = functools.partial(self._hear, rank, message, place)
-            self._later(hear, self._in_order(rank.number))
+            self._at(self._arrives(rank.number), hear)
         return place
 
     def _mine(self, message: Message, place: int) -> Reply:
@@ -235,7 +238,7 @@ class Job:
                 self._tell(reply)
 
     def _tell(self, news: News) -> None:
-        self._later(lambda: self.leader.hear([news]), self._in_order(-news.rank))
+        self._at(self._arrives(-news.rank), lambda: self.leader.hear([news]))
 
     def _answer(self, rank: Rank, message: Message, place: int) -> Reply:
         number, problem, part = getattr(message, "number", 0), "", False
