@@ -26,6 +26,8 @@ from dynprof.requests.plan import Refusal, blamed
 from dynprof.requests.request import Asked, Cancel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynprof.delivery.deliveries import Deliveries
     from dynprof.files.layout import Layout
     from dynprof.journal.journal import Journal
@@ -89,6 +91,7 @@ class Agreements:
         self._part: TakingPart | None = None
         self._windows: JobWindows | None = None
         self._unled: deque[JobWindows] = deque(maxlen=UNLED)
+        self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
         self._read: _Read | None = None
         self._reading = threading.RLock()
@@ -261,13 +264,6 @@ class Agreements:
                 windows.hear(self._member.report(number))
             windows.write()
 
-    def _let_go_of_windows(self) -> None:
-        windows, self._windows = self._windows, None
-        if windows:
-            for ranks in windows.pending.values():
-                windows.lose(ranks - {LEADER})
-            self._unled.append(windows)
-
     def _look_for_a_group(self) -> None:
         with self._looking:
             self._begin_or_end()
@@ -277,7 +273,7 @@ class Agreements:
         group = group_to_agree_in(process.rank, process.store)
         if before and (group is None or group.store is not before.group.store):
             self._leave()
-        if group and self._part is None:
+        if group and self._part is None and group.store is not self._left():
             self._begin(group)
 
     def _begin(self, group: JobGroup) -> None:
@@ -299,15 +295,22 @@ class Agreements:
 
     def _leave_in_order(self) -> None:
         """Leave the store before the script destroys its process group, on its thread."""
+        with self._looking:
+            if self._part:
+                self._left = self._part.group.find_store
         self._wall.attempt("leaving the process group", self._leave)
 
     def _leave(self) -> None:
         with self._looking:
             part, self._part = self._part, None
+        windows = self._windows
         if part:
             part.end(hears_the_last=False)
             self._member.group = None
-            self._let_go_of_windows()
+        if windows and windows not in self._unled:
+            for ranks in windows.pending.values():
+                windows.lose(ranks - {LEADER})
+            self._unled.append(windows)
 
     def stop(self) -> None:
         """Agree on nothing more; what is recorded is still to be saved, and that to be told."""
