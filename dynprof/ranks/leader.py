@@ -268,7 +268,7 @@ class Leader:
                     usable=reply.usable or before.usable,
                 )
         if self._ask and reply.place == self._ask.place:
-            if current:
+            if current and reply.report.number == current.proposal.number:
                 current.answered_s = self._clock()
             self._ask.expected.discard(reply.rank)
             if self._ask.expected <= {LEADER}:
@@ -295,13 +295,13 @@ class Leader:
                 current.left_out.pop(one.rank, None)
                 self._attempt(self._propose)  # it has not heard of it, or has forgotten
 
-    def _question(self, message: Message, then: Callable[[], None]) -> None:
+    def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
         """Say what all ranks reply to; call ``then`` once they have, or are late."""
         current, others = self._current, self._heard.keys() - self._silent.keys()
         asked_s = self._clock()
         place = self._say(message, len(others))
         self._ask = _Ask(place, asked_s, then, {*others, LEADER})
-        if current:
+        if current and current.proposal.number == message.number:
             current.asked_s = current.answered_s = asked_s
             current.waits = False
         mine = self._answer(message, place)
@@ -514,7 +514,4 @@ class Leader:
             self._set_watch()
         elif pending := self._windows.pending:
             self._pause_s = min(2 * self._pause_s, LONGEST_WATCH_S)
-            current, waits = self._current, bool(self._current and self._current.waits)
-            self._question(Question(min(pending)), lambda: None)
-            if current:
-                current.waits = waits
+            self._question(Question(min(pending)), self._go_on)

@@ -267,6 +267,17 @@ def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:
     assert found.records.gone == {1: {1}}
 
 
+def test_a_window_under_way_is_asked_about_while_ranks_are_waited_for() -> None:
+    """Neither the question nor its late replies end the waiting for good."""
+    found = job(3)
+    found.arm(1, "0", start=100_000)
+    found.stop(2)
+    found.propose(2, "1-2", patience_s=7.0)
+    found.run(40.0)
+    assert found.made[-1].left_out == {2: SILENT}
+    assert [number for number, _ in found.ranks[1].recorded] == [2]
+
+
 def test_a_leader_that_ends_waits_for_what_others_still_save_but_not_forever() -> None:
     """Then it leaves, and all that live leave too."""
     found = job(3)
