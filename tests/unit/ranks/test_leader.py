@@ -267,15 +267,17 @@ def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:
     assert found.records.gone == {1: {1}}
 
 
-def test_a_window_under_way_is_asked_about_while_ranks_are_waited_for() -> None:
-    """Neither the question nor its late replies end the waiting for good."""
-    found = job(3)
+def test_a_question_about_another_window_ends_no_waiting() -> None:
+    """It is open as the patience ends; the ranks that are ready record all the same."""
+    found = Job([Rank(0), Rank(1, busy_until_s=1e9), Rank(2), Rank(3)])
+    found.run(1.0)
     found.arm(1, "0", start=100_000)
+    found.propose(2, "1,3", patience_s=6.0)
+    found.run(0.5)
     found.stop(2)
-    found.propose(2, "1-2", patience_s=7.0)
     found.run(40.0)
-    assert found.made[-1].left_out == {2: SILENT}
-    assert [number for number, _ in found.ranks[1].recorded] == [2]
+    assert found.made[-1].left_out == {1: "it saves"}
+    assert [number for number, _ in found.ranks[3].recorded] == [2]
 
 
 def test_a_leader_that_ends_waits_for_what_others_still_save_but_not_forever() -> None:
