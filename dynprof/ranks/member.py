@@ -130,11 +130,6 @@ class Member:
         """Number of this rank."""
         return self.group.rank if self.group else 0
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a window of this rank is under way, or being saved."""
-        return self._loop.occupied
-
     def stop(self) -> None:
         """Take part in nothing more: the process ends."""
         self._ends = True
