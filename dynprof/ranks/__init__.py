@@ -2,6 +2,7 @@
 
 Read ``messages`` (what they say), ``choice`` (who, with what, when), ``leader`` and ``member``
 (what each does), ``record`` (what is known of a window), ``store`` and ``job_group`` (how messages
-get there), ``taking_part`` (the threads), ``agreements`` (what becomes of an edit). Others use
-``agreements`` and ``member``.
+get there), ``taking_part`` (the threads), ``agreements`` (what becomes of an edit), and
+``step_numbers`` (of a process that dynprof was attached to). Others use ``agreements``, ``member``
+and ``step_numbers``.
 """

@@ -15,9 +15,8 @@ from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.plural import counted, listed_ranks
-from dynprof.ranks.choice import Terms
+from dynprof.ranks.choice import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
-from dynprof.ranks.leader import LEADER
 from dynprof.ranks.member import Edits, Member
 from dynprof.ranks.messages import Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows

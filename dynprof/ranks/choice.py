@@ -15,11 +15,16 @@ if TYPE_CHECKING:
 
     from dynprof.ranks.messages import GivenUp, Reply
 
+LEADER = 0  # The rank that leads.
 FASTER = 0.5  # A step may take half the time of the fastest of late.
 UNKNOWN_S = 0.001  # A step of a rank that has not ended one yet: it may be as short as this.
 FAR = 3  # Ranks that step together are at most this many steps apart, at the same moment.
 BLUR_S = 2.0  # How long a step has been running is known to a second or two.
 LONG = 3.0  # A step that takes this many times the usual is not like the others.
+ALONE = (
+    "its steps are counted since dynprof was attached, and no collectives tell their numbers on "
+    "rank 0; attach to all ranks and save again after some steps, or choose one rank"
+)
 
 
 @dataclass(frozen=True)
@@ -177,6 +182,8 @@ def counted_differently(replies: Collection[Reply], took_s: float) -> dict[int, 
         replies: The ranks that take part.
         took_s: Over how many seconds they replied.
     """
+    if len(replies) > 1 and (alone := [one.rank for one in replies if one.is_alone]):
+        return dict.fromkeys(alone, ALONE)
     marching = [one for one in replies if one.marches and one.fast_s]
     if not marching:
         return {}

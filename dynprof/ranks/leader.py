@@ -16,6 +16,7 @@ from msgspec.structs import replace as with_fields
 
 from dynprof.ranks.choice import (
     BLUR_S,
+    LEADER,
     Agreement,
     Terms,
     chosen_ranks,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from dynprof.ranks.messages import Message, News
     from dynprof.ranks.record import JobWindows
 
-LEADER = 0  # The rank that leads.
 SOON_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
 JOIN_S = 10.0  # Scripts call init() seconds apart.
 LEAST_LEAD_S = 0.02  # The thread of a rank may wait some 5 ms for Python's lock, a few times.

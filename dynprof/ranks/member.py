@@ -16,6 +16,7 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
 from dynprof.journal.journal import printable
+from dynprof.ranks.choice import LEADER
 from dynprof.ranks.messages import (
     Cancellation,
     Opening,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from dynprof.journal.journal import Journal
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.messages import Message
+    from dynprof.ranks.step_numbers import StepNumbers
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Request
@@ -91,6 +93,7 @@ class Member:
         group: The group of which it is a rank.
         heard: The last config that the leader spoke of, and when.
         heard_s: When the leader said anything last.
+        numbers: Where dynprof was attached to the process: the numbers of its steps.
         is_proposed: Whether a proposal has yet to be opened or withdrawn.
     """
 
@@ -108,6 +111,7 @@ class Member:
         self._journal, self._costs, self._edits = journal, costs, edits
         self._state = state
         self.group: JobGroup | None = None
+        self.numbers: StepNumbers | None = None
         self.heard, self.heard_s = ("", -math.inf), -math.inf
         self.is_proposed = False
         self._mine: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
@@ -115,7 +119,7 @@ class Member:
         self._own = 0  # its number here
         self._asked: Asked | None = None  # what it asks for
         self._asked_first: Asked | None = None  # the same, before it was narrowed
-        self._pending = self._ends = self._disarmed = False
+        self._pending = self._is_alone = self._ends = self._disarmed = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers here, by the leader's
         self._owed: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
@@ -187,6 +191,8 @@ class Member:
                 problem = "; ".join(map(str, found.problems)) if found.asked else ""
             else:
                 self._pending, self._plan = True, found.plan
+                if self.numbers and self.rank != LEADER:
+                    self._is_alone = not self.numbers.follow(proposal.begun)
                 would = Profiler(found.plan.backend, found.plan.activities)
                 reply = self._reply(proposal.number, place, takes_part=True, would=would)
         return with_fields(reply, problem=problem, usable=usable)
@@ -219,6 +225,8 @@ class Member:
         # In the order in which a window comes to be open, so that none is missed.
         if self._opens_soon() or self._loop.occupied:
             return "its window before is not closed and saved"
+        if self.numbers and self.numbers.is_behind:
+            return "its next step has yet to take the number that it has on rank 0"
         return self._loop.admission.refused_for(self._plan) if self._plan else ""
 
     def _opens_soon(self) -> bool:
@@ -383,6 +391,7 @@ class Member:
         takes_part: bool = False,
         would: Profiler | None = None,
     ) -> Reply:
+        busy = self._busy() if takes_part else ""
         self._told_in = self._inbox.numbering  # first: the script may go on from another number
         return Reply(
             rank=self.rank,
@@ -390,9 +399,10 @@ class Member:
             report=self.report(number),
             problem=problem,
             takes_part=takes_part,
-            busy=self._busy() if takes_part else "",
+            busy=busy,
             step=self._inbox.step,
             fast_s=self._fast_s(),
+            is_alone=self._is_alone,
             marches=self._marches,
             would=would,
         )

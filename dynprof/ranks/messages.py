@@ -54,6 +54,8 @@ class Proposal(_Message, frozen=True):
         edited_at_s: When it was saved, in seconds since the epoch.
         ranks: The chosen ranks; empty where the config names them.
         profiler: What all of them can record with; None where each takes what it has.
+        begun: The leader's newest steps, with how many collectives it had begun as they began;
+            empty but where dynprof was attached to it.
     """
 
     number: int
@@ -61,6 +63,7 @@ class Proposal(_Message, frozen=True):
     edited_at_s: float
     ranks: str = ""
     profiler: Profiler | None = None
+    begun: tuple[tuple[int, int], ...] = ()
 
 
 class Question(_Message, frozen=True):
@@ -169,6 +172,7 @@ class Reply(_Message, frozen=True):
         busy: Why it is not free yet; empty where it is.
         step: The number of the step that is running.
         fast_s: How long its steps take at the fastest, in seconds; None while unknown.
+        is_alone: Whether dynprof, attached to it, counts its steps otherwise than the leader's.
         marches: Whether each of its steps has a collective, so that the ranks step together.
         would: What it would record with; None where it takes no part.
         usable: All that it could record with.
@@ -183,6 +187,7 @@ class Reply(_Message, frozen=True):
     busy: str = ""
     step: int = 0
     fast_s: float | None = None
+    is_alone: bool = False
     marches: bool = False
     would: Profiler | None = None
     usable: tuple[Profiler, ...] = ()

@@ -15,11 +15,13 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace as with_fields
+
 from dynprof.errors import failed_at_it
 from dynprof.process.threads import own_thread
-from dynprof.ranks.choice import Agreement
+from dynprof.ranks.choice import LEADER, Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
-from dynprof.ranks.leader import LAST_S, LEADER, SOON_S, Leader
+from dynprof.ranks.leader import LAST_S, SOON_S, Leader
 from dynprof.ranks.messages import (
     Farewell,
     Hello,
@@ -335,6 +337,8 @@ class _Leading:
         )
 
     def _say(self, message: Message, expect: int) -> int:
+        if isinstance(message, Proposal) and (numbers := self._member.numbers):
+            message = with_fields(message, begun=numbers.newest())
         text = to_text(Said(self._run, expect, message))
         if isinstance(message, Hello):
             return self._saying.begin(text)

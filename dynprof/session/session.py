@@ -29,6 +29,7 @@ from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
+from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.edits import GONE, Edit, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
@@ -285,9 +286,25 @@ class Session:
         if step != self.inbox.step:
             self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
 
+    def number_as_leader(self) -> None:
+        """Take the step numbers of rank 0: dynprof was attached, and counts from then on."""
+        member = self._member
+        numbers = StepNumbers(
+            lambda: member.group.collectives() if member.group else None,
+            lambda: not self._loop.busy,
+            self._take_number,
+        )
+        member.numbers = numbers
+        what = "comparing steps with rank 0"
+        self._steps.follow(lambda step: self._wall.attempt(what, lambda: numbers.begin_step(step)))
+
     def reached(self, framework: str, step: int) -> None:
         """Take the count of steps of a framework, as its callback tells it."""
         self._steps.reached(framework, step)
+
+    def _take_number(self, step: int) -> None:
+        text = f"steps go on from {self.inbox.step} as {step}, the number on rank 0"
+        self._renumber_steps(step, text)
 
     def _renumber_steps(self, step: int, text: str) -> None:
         self._loop.close(text)
@@ -295,6 +312,8 @@ class Session:
         self._costs.counter_set(step)
         self.inbox.numbering += 1
         self._steps.renumber(step)
+        if self._member.numbers:
+            self._member.numbers.forget()
 
     def _tick(self) -> None:
         self._upkeep.tick()

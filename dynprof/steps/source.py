@@ -36,6 +36,8 @@ class EndedSteps:
 
     Attributes:
         given: How many it has ended.
+        on_begin: Called with the number of each step as it begins, before what is due; may
+            renumber it. None for nothing.
         next: The number of the step that it ends next.
     """
 
@@ -43,6 +45,7 @@ class EndedSteps:
         self._inbox, self._on_others = inbox, on_others
         self.next = inbox.step
         self.given = 0
+        self.on_begin: Callable[[int], object] | None = None
 
     @property
     def alone(self) -> bool:
@@ -57,6 +60,8 @@ class EndedSteps:
             return
         self.given += 1
         inbox.step = self.next = self.next + 1
+        if self.on_begin:
+            self.on_begin(self.next)
         if inbox.due:
             inbox.on_due()
 

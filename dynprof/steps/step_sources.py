@@ -111,6 +111,10 @@ class StepSources:
         if source:
             source.end()
 
+    def follow(self, on_begin: Callable[[int], object]) -> None:
+        """Have something called with the number of each step that dynprof counts itself."""
+        self._steps.on_begin = on_begin
+
     def renumber(self, step: int) -> None:
         """Go on from another number."""
         self._steps.renumber(step)

@@ -62,6 +62,7 @@ class Rank:
     busy_until_s: float = -1.0
     usable: tuple[Profiler, ...] = (PLAIN,)
     marches: bool = False
+    is_alone: bool = False
     is_dead: bool = False
     recorded: list[tuple[int, int]] = field(default_factory=list)
     waiting: tuple[int, int] | None = None
@@ -277,6 +278,7 @@ class Job:
             step=self.step(rank),
             fast_s=rank.step_s,
             marches=rank.marches,
+            is_alone=rank.is_alone,
             would=usable[0] if takes_part else None,
             usable=rank.usable,
         )

@@ -233,6 +233,16 @@ def test_a_window_for_other_ranks_is_served_next_to_a_long_one() -> None:
     assert [[number for number, _ in one] for one in recorded(found)] == [[1], [1], [2], [2]]
 
 
+def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> None:
+    """Where dynprof was attached to it, a window over several ranks is refused."""
+    found = job(3, is_alone=True)
+    made = found.arm(1)
+    assert made is not None
+    assert "rank 2: its steps are counted since dynprof was attached" in made.reasons[0]
+    found.arm(2, ranks="2")
+    assert [len(one) for one in recorded(found)] == [0, 0, 1]
+
+
 def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
     """The reason says what to call; ranks that do not march may be anywhere."""
     for marches in (True, False):

@@ -70,6 +70,8 @@ class Nothing(Records):
 class Rank:
     """One rank: its threads, and what it was told."""
 
+    numbers = None
+
     def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
         self.rank, self.fails = rank, False
         self.heard: list[Message] = []
