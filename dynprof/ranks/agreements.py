@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from dynprof.errors import CaptureError, Problem
 from dynprof.files.destination import destination
+from dynprof.files.layout import rank_in_words
 from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
@@ -269,7 +270,7 @@ class Agreements:
 
     def _begin_or_end(self) -> None:
         process, before = self._process, self._part
-        group = group_to_agree_in(process.rank, process.store)
+        group = group_to_agree_in(process.rank, process.store, process.layout.role)
         if before and (group is None or group.store is not before.group.store):
             self._leave()
         if group and self._part is None and group.store is not self._left():
@@ -285,7 +286,8 @@ class Agreements:
         self._part = TakingPart(
             group, self._member, who, self._wall, say, self._windows, self._tell_of
         )
-        part = "leads" if group.rank == LEADER else "follows rank 0"
+        first = rank_in_words(process.layout.role, LEADER)
+        part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")
         text = f"{ranks} agree on the steps of windows; this one {part}"
         self._part.begin(lambda: self._journal.info(text))
@@ -326,4 +328,4 @@ class Agreements:
 
 def named(rank: int, host: str, layout: Layout) -> str:
     """Return what other ranks are told of one that leads."""
-    return f"rank {rank} on {host} ({in_utf_8(str(layout.config))})"
+    return f"{rank_in_words(layout.role, rank)} on {host} ({in_utf_8(str(layout.config))})"

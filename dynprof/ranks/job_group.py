@@ -52,11 +52,13 @@ class JobGroup:
         rank: Rank of this process.
         world_size: Number of ranks.
         find_store: Returns the store; None once the job has destroyed it.
+        role: That of its ranks, which prefixes their keys: roles that share a store agree apart.
     """
 
     rank: int
     world_size: int
     find_store: Callable[[], Any]
+    role: str = ""
 
     @property
     def store(self) -> Any:
@@ -97,12 +99,17 @@ class JobGroup:
             raise CannotServeError(too_few)
         _probe(beneath(of_job))
         try:
-            stores = [clone() for _ in range(CONNECTIONS)]
+            stores = [self._of_role(clone()) for _ in range(CONNECTIONS)]
             for store in stores:
                 store.set_timeout(TIMEOUT)
         except RuntimeError as error:
             raise StoreLostError(str(error).splitlines()[0]) from error
         return [Timed(store, self) for store in stores]
+
+    def _of_role(self, store: Any) -> Any:
+        if not self.role:
+            return store
+        return sys.modules["torch.distributed"].PrefixStore(f"dynprof/{self.role}", store)
 
     def _open_files_lacking(self) -> str:
         """Say why more connections for each rank may be too many where the store is."""
@@ -163,21 +170,23 @@ class Timed:
         return found
 
 
-def group_to_agree_in(rank: Rank, store: object) -> JobGroup | None:
+def group_to_agree_in(rank: Rank, store: object, role: str = "") -> JobGroup | None:
     """Return the group of this process, unless the environment says not to agree.
 
     Args:
         rank: This process.
         store: A store that all ranks share, where the script gave one.
+        role: That of this process.
     """
     if os.environ.get(SWITCH) == "0":
         return None
     if store is None:
-        return job_group()
-    return JobGroup(rank.number, rank.world_size, lambda: store) if rank.world_size > 1 else None
+        return job_group(role)
+    size = rank.world_size
+    return JobGroup(rank.number, size, lambda: store, role) if size > 1 else None
 
 
-def job_group() -> JobGroup | None:
+def job_group(role: str = "") -> JobGroup | None:
     """Return the default group of torch.distributed; None where it has no second rank.
 
     Its store is not held: the server in it would outlive the group, and serve the job's next one
@@ -188,7 +197,7 @@ def job_group() -> JobGroup | None:
         if distributed := own_distributed():
             store = distributed.distributed_c10d._get_default_store()
             rank, size = distributed.get_rank(), distributed.get_world_size()
-            return JobGroup(rank, size, weakref.ref(store)) if size > 1 else None
+            return JobGroup(rank, size, weakref.ref(store), role) if size > 1 else None
     return None
 
 

@@ -380,10 +380,11 @@ class JobWindows:
         if made is None or asked is None or made.step is None:
             return None
         first = made.step + asked.config.warmup
-        name = window_dir_name(first, first + asked.config.active - 1, asked.edit.edited_at_s)
+        last, layout = first + asked.config.active - 1, self._process.layout
+        name = window_dir_name(first, last, asked.edit.edited_at_s, layout.role)
         place = self._delivery(asked).destination
         folder = place.workshop if isinstance(place.final, str) else place.final
-        return self._process.layout.window_record(folder / name)
+        return layout.window_record(folder / name)
 
     def write(self) -> None:
         """Write the records that are not on disk, once a second at most while ranks tell news."""

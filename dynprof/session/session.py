@@ -208,6 +208,7 @@ class Session:
             step=self.inbox.step,
             steps_from=self.inbox.steps_from,
             rank=self._process.rank.number,
+            role=self._process.layout.role,
             world_size=self._process.rank.world_size,
             host=self._process.layout.host,
             pid=self._process.layout.pid,
