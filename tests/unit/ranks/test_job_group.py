@@ -14,6 +14,7 @@ import pytest
 from dynprof.process import process_group
 from dynprof.process.rank import GROUP, Rank, find_rank
 from dynprof.ranks.job_group import TIMEOUT, CannotServeError, JobGroup, StoreLostError, job_group
+from dynprof.ranks.store import Hearing, Keys, Saying, value_of
 
 if TYPE_CHECKING:
     import datetime
@@ -49,6 +50,20 @@ def test_the_connections_are_others_and_patient() -> None:
     mine = [connection._store for connection in JobGroup(1, 8, lambda: of_job).connect()]
     assert of_job not in mine
     assert [of_job.timeouts, *(one.timeouts for one in mine)] == [[], [TIMEOUT], [TIMEOUT]]
+
+
+def test_roles_that_share_a_store_have_keys_of_their_own() -> None:
+    """Each role of a shared store has a leader and messages of its own."""
+    distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
+    shared = distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    for role in ("", "trainer", "rollout"):
+        connection = JobGroup(0, 2, lambda: shared, role).connect()[0]
+        assert value_of(connection, Keys.leader) is None
+        Saying(connection).begin(role)
+    for role in ("", "trainer", "rollout"):
+        calls, waits = JobGroup(1, 2, lambda: shared, role).connect()
+        hearing = Hearing(calls, waits)
+        assert (hearing.leader(), hearing.place) == (role.encode(), 1)
 
 
 def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> None:
