@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dynprof.cli.config_directory import LIVE, THERE, by_role, health, statuses
+from dynprof.cli.config_directory import LIVE, THERE, health, statuses
 from dynprof.cli.outcome import LOST, UNSERVED, say
 from dynprof.cli.whole_job import tell_of_all
 from dynprof.files.destination import placed
@@ -118,7 +118,7 @@ class Follower:
             for answer in answers or (None,)
         ]
         answered = list(zip(asked, said, strict=True))
-        for role in by_role(asked):
+        for role in sorted({*led, *(one.role for one in asked)}):
             of_role = {one.rank: answers for one, answers in answered if one.role == role}
             codes += self._tell_of_all(led.get(role, []), of_role, role)
         return max(codes, default=0)
