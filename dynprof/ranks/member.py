@@ -181,6 +181,8 @@ class Member:
             for one in self._process.capabilities()
             if not one.missing
         )
+        if self.numbers and self.rank != LEADER:
+            self._is_alone = not self.numbers.follow(proposal.begun)
         planned: list[Request | Refusal] = [asked] if isinstance(asked, Refusal) else []
         if isinstance(asked, Asked):
             self._asked = asked
@@ -191,8 +193,6 @@ class Member:
                 problem = "; ".join(map(str, found.problems)) if found.asked else ""
             else:
                 self._pending, self._plan = True, found.plan
-                if self.numbers and self.rank != LEADER:
-                    self._is_alone = not self.numbers.follow(proposal.begun)
                 would = Profiler(found.plan.backend, found.plan.activities)
                 reply = self._reply(proposal.number, place, takes_part=True, would=would)
         return with_fields(reply, problem=problem, usable=usable)

@@ -23,6 +23,7 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
+from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from tests.fake_job import Job
@@ -331,3 +332,20 @@ def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
     job.step(8)
     assert not (tmp_path / "elsewhere").exists()
     assert job.session.status().edits[-1].outcome == "refused"
+
+
+def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job) -> None:
+    """It is busy until its next step has the number; where none is known, it says so."""
+    member, counts = job.session._member, iter(range(10, 100, 2))
+    member.group = cast("JobGroup", Group(job, rank=1))
+    taken: list[int] = []
+    member.numbers = StepNumbers(lambda: next(counts), lambda: True, taken.append)
+    for step in (1, 2, 3):
+        member.numbers.begin_step(step)
+    text = '{"active": 1}'
+    reply = member.answer(Proposal(1, text, 1.0, begun=((52, 12), (53, 14))), 0)
+    assert ("the number that it has on rank 0" in reply.busy, reply.is_alone) == (True, False)
+    member.numbers.begin_step(4)
+    reply = member.answer(Question(1), 1)
+    assert (taken, reply.busy) == ([54], "")
+    assert member.answer(Proposal(2, text, 2.0), 2).is_alone

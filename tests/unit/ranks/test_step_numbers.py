@@ -56,8 +56,8 @@ def test_the_number_is_that_of_rank_0_or_unknown(
 
 def test_ranks_that_do_not_begin_the_same_collectives_are_not_compared() -> None:
     """One count in common, or other counts between two that are, may be chance."""
-    for theirs in ([10, 20, 30, 40], [15, 25, 35, 45], [20, 20, 20, 20]):
-        other = Rank([0, 20, 40])
+    for theirs in ([10, 20, 30, 40], [15, 25, 35, 45], [10, 20, 20, 20], [10, 20, 25, 30, 40]):
+        other = Rank([0, 20, 35, 40])
         assert not other.numbers.follow(Rank(theirs).numbers.newest())
     assert not Rank([10, 20, 30]).numbers.follow(())
 
