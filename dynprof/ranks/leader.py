@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 SOON_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
 JOIN_S = 10.0  # Scripts call init() seconds apart.
-LEAST_LEAD_S = 0.02  # The thread of a rank may wait some 5 ms for Python's lock, a few times.
-LEAD_ROUNDS = 4  # The lead is this many times what it took to hear all ranks.
+LEAST_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
+LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
 FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
 APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps take.
 MINE_S = 0.05  # While the ranks wait for some, the leader's own rank is looked at this often.
