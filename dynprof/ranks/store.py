@@ -12,6 +12,9 @@ import datetime
 from typing import Any, Protocol
 
 NUDGE = "~"  # A message that says nothing: it ends a wait.
+GONE = (
+    "-"  # In place of a message that is deleted: a rank that comes to it goes on with the newest.
+)
 KEPT = 16  # The newest messages stay in the store, whether ranks have read them or not.
 DIGITS = 15
 FOREVER = datetime.timedelta(days=20)
@@ -92,6 +95,7 @@ class Saying:
         self._place = next_place(store)
         self._asked: list[int] = []  # places whose replies may be in the store
         self._kept: list[int] = []  # places of this leader's messages but for its first
+        self._gone: set[int] = set()  # those of them that say so
 
     def begin(self, text: str) -> int:
         """Lead: the first message stays, for ranks that wake up late."""
@@ -111,13 +115,23 @@ class Saying:
         return place
 
     def clean(self, waited_for: set[int]) -> None:
-        """Delete old messages and their replies, but for the places that ranks may wait for."""
+        """Delete old messages and their replies, but for the places that ranks may wait for.
+
+        A rank that reads such a place waits for the one after it, which says that it is gone.
+        """
         for place in self._kept[:-KEPT]:
-            if place not in waited_for:
-                for key in (Keys.say(place), Keys.replies(place)):
-                    self._store.delete_key(key)
-                self._store.delete_key(Keys.count(place))
+            if place in waited_for or (place in self._gone and place - 1 in waited_for):
+                continue
+            if place - 1 in waited_for:
+                self._store.set(Keys.say(place), GONE)
+                self._gone.add(place)
+                keys = [Keys.replies(place), Keys.count(place)]
+            else:
+                keys = [Keys.say(place), Keys.replies(place), Keys.count(place)]
                 self._kept.remove(place)
+                self._gone.discard(place)
+            for key in keys:
+                self._store.delete_key(key)
 
     def expect(self, place: int) -> None:
         """Know that ranks reply to a place; the newest two are read."""
@@ -174,6 +188,7 @@ class Hearing:
         """
         self._waits.wait([Keys.say(self.place)], FOREVER)
         place, found = self.place, value_of(self._waits, Keys.say(self.place))
+        found = None if found == GONE.encode() else found
         newest = place + 1 if found is not None else next_place(self._waits)
         self.place = max(place + 1, newest)
         return place, found

@@ -70,6 +70,23 @@ def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() ->
     assert hearing.wait() == (place, b"x")
 
 
+def test_a_rank_that_is_far_behind_goes_on_with_the_newest() -> None:
+    """What comes after the one message that is kept for it says that it is gone."""
+    store, saying, hearing = both()
+    first = hearing.place
+    for number in range(3 * KEPT):
+        saying.say(str(number))
+        saying.clean({first})
+    assert hearing.wait() == (first, b"0")
+    there = [Keys.say(first + after) in store.values for after in range(3)]
+    assert there == [True, True, False]
+    assert hearing.wait() == (first + 1, None)
+    assert hearing.place == saying.say("newest")
+    assert hearing.wait()[1] == b"newest"
+    saying.clean(set())
+    assert Keys.say(first + 1) not in store.values
+
+
 def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
     """It may be deleted between the wait and the reading."""
     store, saying, hearing = both()
