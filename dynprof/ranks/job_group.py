@@ -104,7 +104,7 @@ class JobGroup:
                 store.set_timeout(TIMEOUT)
         except RuntimeError as error:
             raise StoreLostError(str(error).splitlines()[0]) from error
-        return [Timed(store, self) for store in stores]
+        return [Timed(store) for store in stores]
 
     def _of_role(self, store: Any) -> Any:
         if not self.role:
@@ -140,8 +140,8 @@ def _probe(store: Any) -> None:
 class Timed:
     """A connection of which another thread sees how long a call has not answered."""
 
-    def __init__(self, store: Any, group: JobGroup) -> None:
-        self._store, self._group = store, group
+    def __init__(self, store: Any) -> None:
+        self._store = store
         self._since_s: float | None = None
         self.is_given_up = False
 
@@ -155,7 +155,7 @@ class Timed:
         return functools.partial(self._call, method)
 
     def _call(self, method: str, *given: Any) -> Any:
-        if self.is_given_up or self._group.is_gone:
+        if self.is_given_up:
             raise StoreLostError("its connection was given up")
         self._since_s = time.monotonic()
         try:
@@ -209,23 +209,23 @@ def before_destroy(action: Callable[[], object]) -> None:
     """Have something done before the script destroys its process group.
 
     The store's server often ends with it; a rank that waits in it has torch write a page of C++ to
-    stderr. This replaces ``torch.distributed.destroy_process_group``, once.
+    stderr. This replaces what torch calls as it lets go of the default group, once: a script may
+    have imported ``destroy_process_group`` by name.
     """
     global _before_destroy
     _before_destroy = os.getpid(), action
     distributed: Any = sys.modules.get("torch.distributed")
     inner: Any = getattr(distributed, "distributed_c10d", None)
-    plain = getattr(inner, "destroy_process_group", None)
+    plain = getattr(inner, "_update_default_pg", None)
     if plain is None or hasattr(plain, "_dynprof"):
         return
 
     @functools.wraps(plain)
-    def destroy_process_group(*given: Any, **named: Any) -> Any:
-        group = given[0] if given else named.get("group")
+    def update_default_pg(group: Any) -> Any:
         pid, act = _before_destroy or (0, bool)
-        if pid == os.getpid() and group in (None, distributed.group.WORLD):
+        if pid == os.getpid() and group is None:
             act()
-        return plain(*given, **named)
+        return plain(group)
 
-    destroy_process_group._dynprof = True  # type: ignore[attr-defined]
-    inner.destroy_process_group = distributed.destroy_process_group = destroy_process_group
+    update_default_pg._dynprof = True  # type: ignore[attr-defined]
+    inner._update_default_pg = update_default_pg

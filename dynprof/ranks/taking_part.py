@@ -55,6 +55,7 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # Between attempts to connec
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
 AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
 STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
+WAKE_S = 0.02  # What blocks in the store is woken this often, until it has left.
 END_S = 5.0  # The end of the process waits this long for the threads.
 NOT_ASKED = "the other ranks could not be asked"
 
@@ -291,11 +292,9 @@ class TakingPart:
             while not self._ended.is_set():
                 leading.go_on()
             leading.end(hears_the_last=self._hears_the_last)
-            ear.has_left = True
-            calls.set(Keys.bell, "1")
-            ear.join()
         finally:
-            ear.has_left, self._leading = True, None
+            self._leading = None
+            ear.end(lambda: calls.set(Keys.bell, "1"))
 
     def _follow(self, calls: Timed, waits: Timed) -> None:
         hearing = Hearing(calls, waits)
@@ -309,13 +308,9 @@ class TakingPart:
                 if event := self._next(time.monotonic() + following.patience_s):
                     event()
                 following.tell_news()
-            ear.has_left = True
-            while ear.is_alive:
-                hearing.nudge(hearing.place)
-                ear.join(0.02)
-            following.part()  # last: the server may end once the leader knows
         finally:
-            ear.has_left = True
+            ear.end(lambda: hearing.nudge(hearing.place))
+        following.part()  # last: the server may end once the leader knows
 
 
 class _Leading:
@@ -483,14 +478,14 @@ class _Ear:
         self._then = then
         self._thread.start()
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it may still be in the store."""
-        return self._thread.is_alive()
-
-    def join(self, timeout_s: float = SOON_S) -> None:
-        """Wait for its end."""
-        self._thread.join(timeout_s)
+    def end(self, wake: Callable[[], object]) -> None:
+        """Have it out of the store: in there as Python ends, it would abort the process."""
+        self.has_left, until_s = True, time.monotonic() + SOON_S
+        with contextlib.suppress(StoreLostError):
+            while self._thread.is_alive() and time.monotonic() < until_s:
+                wake()
+                self._thread.join(WAKE_S)
+        self._thread.join(max(until_s - time.monotonic(), 0.0))
 
     def _run(self) -> None:
         is_last = False

@@ -114,6 +114,39 @@ def test_a_job_that_leaves_its_group_in_order_hears_no_complaint_of_torchs(tmp_p
         assert "TCPStore" not in end_well(running)
 
 
+BY_NAME = """
+import os, sys, time
+import torch.distributed as dist, dynprof as dp
+from torch.distributed import destroy_process_group
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+dp.init(f"desk_{rank}")
+while not dp.status().agreement.startswith("leads" if rank == 0 else "follows"):
+    time.sleep(0.01)
+    dp.step()
+dist.barrier()
+time.sleep(0.6 * (rank == {last}))
+destroy_process_group()
+{end}
+"""
+
+
+@pytest.mark.parametrize("last", [0, 1])
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1), ("raise KeyboardInterrupt", -2)],
+)
+def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_it_would(
+    tmp_path: Path, last: int, end: str, code: int
+) -> None:
+    """No thread is in the store as Python ends, whichever rank is the first; torch is silent."""
+    script = BY_NAME.replace("{last}", str(last)).replace("{end}", end)
+    with ranks(tmp_path, script, 2) as running:
+        errors = [process.communicate()[1] for process in running]
+        assert {process.returncode for process in running} == {code}
+    assert "TCPStore" not in "".join(errors)
+
+
 FORKING = """
 import os, time
 import torch, torch.distributed as dist, dynprof as dp

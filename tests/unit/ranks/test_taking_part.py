@@ -40,7 +40,7 @@ class Group:
         """Return connections to the newest store."""
         if self._stores[-1].is_lost:
             raise StoreLostError("no route")
-        return [Timed(self._stores[-1], cast("JobGroup", self)) for _ in range(2)]
+        return [Timed(self._stores[-1]) for _ in range(2)]
 
 
 class Notes:
@@ -224,6 +224,32 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
     assert not [one for one in threading.enumerate() if one.name == "dynprof-hear"]
     assert [rank.alone for rank in ranks[1:]] == [["the rank that leads has ended"]] * 2
     assert len(stores[0].values) < 12
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_group_went_unannounced_is_out_of_the_store(
+    ranks: list[Rank], rank: int
+) -> None:
+    """A thread that blocks in C++ as Python ends would abort the process."""
+    ranks[rank].part.group.is_gone = True  # type: ignore[misc]
+    ranks[rank].part.end()
+    until(lambda: hearing() == (0 if rank == 0 else 2))  # who leads says farewell to all
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_agrees_no_more_is_out_of_the_store(
+    ranks: list[Rank], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where dynprof fails, nothing else would wake the thread that blocks there."""
+    monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
+    ranks[rank].part.changed()
+    until(lambda: ranks[rank].part.is_over)
+    assert hearing() == 2
+
+
+def hearing() -> int:
+    """Return how many ranks may be in the store."""
+    return sum(one.name == "dynprof-hear" for one in threading.enumerate())
 
 
 def test_ranks_agree_again_once_the_store_is_back(
