@@ -36,7 +36,7 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
-from dynprof.ranks.store import Hearing, Keys, Saying, value_of, wait_for_bell
+from dynprof.ranks.store import NUDGE, Hearing, Keys, Saying, value_of, wait_for_bell
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,11 +52,14 @@ if TYPE_CHECKING:
 
 SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # Between attempts to connect again.
+RENEW_S = 60.0  # The leader ends every wait this often: it is renewed.
+CUT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
 AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
 STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
 WAKE_S = 0.02  # What blocks in the store is woken this often, until it has left.
 END_S = 5.0  # The end of the process waits this long for the threads.
+CUT = f"nothing was heard of the job's store for {CUT_S:.0f} s; this rank connects to it anew"
 NOT_ASKED = "the other ranks could not be asked"
 
 
@@ -220,6 +223,10 @@ class TakingPart:
                 self._looks = 0
                 self._serve(self._calls, waits)
                 why = ""
+            except _CutError:
+                self.say(CUT)
+                self.member.left_alone(CUT)
+                continue
             except CannotServeError as error:
                 if not self.group.is_gone:
                     self.say(f"this rank is by itself: {error}")
@@ -305,12 +312,20 @@ class TakingPart:
         ear.begin(lambda heard: following.hear(*heard))
         try:
             while not (self._ended.is_set() or following.is_left):
-                if event := self._next(time.monotonic() + following.patience_s):
+                until_s = min(time.monotonic() + following.patience_s, ear.heard_s + CUT_S)
+                if event := self._next(until_s):
                     event()
+                elif time.monotonic() >= ear.heard_s + CUT_S:
+                    calls.is_given_up = True  # it may be as silent
+                    raise _CutError
                 following.tell_news()
         finally:
             ear.end(lambda: hearing.nudge(hearing.place))
         following.part()  # last: the server may end once the leader knows
+
+
+class _CutError(Exception):
+    """The connection that waits has ended, and does not say so."""
 
 
 class _Leading:
@@ -321,6 +336,7 @@ class _Leading:
     ) -> None:
         self._part, self._next, self._member = part, next_event, part.member
         self._saying, self._run = Saying(calls), secrets.token_hex(4)
+        self._renew_s = time.monotonic() + RENEW_S
         self.leader = Leader(
             part.group.world_size,
             part.who,
@@ -348,8 +364,11 @@ class _Leading:
 
     def go_on(self, until_s: float = math.inf) -> None:
         """Wait for an event, and do what follows."""
-        if event := self._next(min(until_s, self.leader.deadline)):
+        if event := self._next(min(until_s, self.leader.deadline, self._renew_s)):
             event()
+        if time.monotonic() >= self._renew_s:
+            self._renew_s = time.monotonic() + RENEW_S
+            self._saying.say(NUDGE)
         self.leader.tick()
         if report := self._member.news():
             self._part.windows.hear(report)
@@ -461,6 +480,7 @@ class _Ear:
 
     Attributes:
         has_left: Set where nothing more is to be heard.
+        heard_s: When it heard anything last.
     """
 
     def __init__(
@@ -470,7 +490,7 @@ class _Ear:
         until: Callable[..., bool] = bool,
     ) -> None:
         self._events, self._hear, self._until = events, hear, until
-        self.has_left = False
+        self.has_left, self.heard_s = False, time.monotonic()
         self._thread = own_thread(self._run, "dynprof-hear")
 
     def begin(self, then: Callable[..., object]) -> None:
@@ -495,6 +515,7 @@ class _Ear:
             except StoreLostError as error:
                 self._put(self._raise, error)
                 return
+            self.heard_s = time.monotonic()
             is_last = self._until(heard)
             self._put(self._then, heard)
 

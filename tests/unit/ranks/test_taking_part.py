@@ -247,6 +247,28 @@ def test_a_rank_that_agrees_no_more_is_out_of_the_store(
     assert hearing() == 2
 
 
+def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network may forget an idle connection, and tell neither side."""
+    monkeypatch.setattr(taking_part, "RENEW_S", 0.05)
+    monkeypatch.setattr(taking_part, "CUT_S", 0.5)
+    made = [Rank(number, 3, stores) for number in range(3)]
+    cut = MemoryStore()  # where nothing is ever said
+    connect = made[1].part.group.connect
+    ways = iter([[connect()[0], Timed(cut)]])
+    monkeypatch.setattr(made[1].part.group, "connect", lambda: next(ways, None) or connect())
+    for rank in made:
+        rank.part.begin()
+    until(lambda: made[1].alone)
+    until(lambda: meets(made))
+    assert agree(made, 1).ranks == (0, 1, 2)
+    assert not made[2].alone
+    cut.lose()
+    for rank in reversed(made):
+        rank.part.end()
+
+
 def hearing() -> int:
     """Return how many ranks may be in the store."""
     return sum(one.name == "dynprof-hear" for one in threading.enumerate())
