@@ -227,7 +227,7 @@ class Member:
             return "its window before is not closed and saved"
         if self.numbers and self.numbers.is_behind:
             return "its next step has yet to take the number that it has on rank 0"
-        return self._loop.admission.refused_for(self._plan) if self._plan else ""
+        return self._loop.admission.refused_by(self._plan) if self._plan else ""
 
     def _opens_soon(self) -> bool:
         waiting, step_ms = self._inbox.waiting, self._costs.step_ms() or USUAL_STEP_MS
