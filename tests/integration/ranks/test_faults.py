@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import textwrap
 import threading
 import time
@@ -22,7 +21,6 @@ from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, launched, ranks
 from tests.integration.running import DESCENT, below, wait_for
 from tests.pace import patience_s
-from tests.processes import DYNPROF, start
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -166,26 +164,6 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
         assert "rank 2: " in errors
 
 
-@pytest.mark.parametrize("another", [True, False])
-def test_who_waits_for_a_window_hears_that_a_rank_died_in_it(tmp_path: Path, another: bool) -> None:
-    """Though another is asked for meanwhile, or the job ends."""
-    with job(tmp_path, 2) as running:
-        command = [*DYNPROF, "arm", str(tmp_path / "desk_0"), "--active", "300", "--wait"]
-        with start(command, stderr=subprocess.PIPE) as waiting:
-            for rank in (0, 1):
-                heard(tmp_path, rank, "; recording steps")
-            killed(running[1])
-            if another:
-                desk = tmp_path / "desk_0"
-                assert dynprof("arm", desk, "--active", 1, "--patience-s", 1)[0] == 0
-            else:
-                (tmp_path / "enough").touch()
-            _, errors = waiting.communicate()
-            assert waiting.returncode == 5, errors
-            assert "1 of 2 ranks saved it: " in errors
-            assert "rank 1: it does not answer" in errors
-
-
 def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> None:
     """Its silence costs the others some seconds, once; it waits with nothing that they gave up."""
     with job(tmp_path, 3) as running:
@@ -202,57 +180,6 @@ def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> 
         wait_for("its return", lambda: arm(tmp_path, 0)[0] == 0 or None)
     assert "rank 1 takes no part: it did not answer in time" in log(tmp_path, 0)
     assert set(captured(tmp_path)) == {0, 1, 2}
-
-
-def test_a_rank_that_is_stopped_and_goes_on_in_time(tmp_path: Path) -> None:
-    """Its silence delays the start, and the window has it."""
-    with job(tmp_path, 2) as running:
-        os.kill(running[1].pid, signal.SIGSTOP)
-        assert dynprof("arm", tmp_path / "desk_0", "--active", 3)[0] == 0
-        heard(tmp_path, 0, "request 1 waits for rank 1: it did not answer in time")
-        assert not captured(tmp_path)
-        assert dynprof("status", tmp_path / "desk_0")[1].count(
-            "rank 1: waited for: it did not answer in time"
-        )
-        os.kill(running[1].pid, signal.SIGCONT)
-        wait_for("both captures", lambda: captured(tmp_path) == [0, 1] or None)
-    firsts = {load_manifest(path).steps.first for path in below(tmp_path, "rank_*.info.json")}
-    assert len(firsts) == 1
-
-
-def test_a_cancel_reaches_a_rank_that_was_stopped_as_it_was_said(tmp_path: Path) -> None:
-    """Its window closes once it goes on, however long ago the others have closed theirs."""
-    with job(tmp_path, 2) as running:
-        assert dynprof("arm", tmp_path / "desk_0", "--active", 100_000)[0] == 0
-        for rank in (0, 1):
-            heard(tmp_path, rank, "; recording steps")
-        os.kill(running[1].pid, signal.SIGSTOP)
-        assert dynprof("cancel", tmp_path / "desk_0")[0] == 0
-        heard(tmp_path, 0, "request 1: saved")
-        os.kill(running[1].pid, signal.SIGCONT)
-        heard(tmp_path, 1, "early: cancelled by request 2")
-        wait_for("both captures", lambda: captured(tmp_path) == [0, 1] or None)
-
-
-def test_an_evaluation_that_others_do_not_wait_for(tmp_path: Path) -> None:
-    """It delays the start until it is over, and past the patience the rank is left out by name."""
-    with job(tmp_path, 3):
-        evaluation = tmp_path / "evaluates_1"
-        evaluation.touch()
-        status = tmp_path / "desk_1" / "status" / "rank_1.json"
-        wait_for("it to stand", lambda: load_status(status).still_s > 5 or None)
-        code, errors = arm(tmp_path, 0, "--patience-s", 1)
-        assert code == 5, errors
-        assert "2 of 3 ranks saved it: " in errors
-        assert "rank 1: it has been in step " in errors
-        assert dynprof("arm", tmp_path / "desk_0", "--active", 3)[0] == 0
-        wait_for("the proposal", lambda: len(load_status(status).edits) == 2 or None)
-        evaluation.unlink()
-        wait_for("three captures", lambda: captured(tmp_path).count(1) or None)
-        wait_for("the others'", lambda: captured(tmp_path) == [0, 0, 1, 2, 2] or None)
-    found = [load_manifest(path) for path in below(tmp_path, "rank_*.info.json")]
-    firsts = sorted(one.steps.first for one in found)
-    assert len(set(firsts[2:])) == 1
 
 
 def test_where_the_leader_dies_and_the_store_with_it(tmp_path: Path) -> None:

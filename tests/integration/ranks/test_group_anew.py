@@ -86,34 +86,6 @@ def test_a_process_group_that_is_made_anew(tmp_path: Path) -> None:
     assert len({(one.steps.first, one.steps.last) for one in found}) == 3
 
 
-LEAVING = """
-import os, time
-import torch, torch.distributed as dist, dynprof as dp
-dist.init_process_group("gloo")
-rank, flag = dist.get_rank(), torch.zeros(1)
-dp.init("prof_config")
-while not flag.item():
-    time.sleep(0.01)
-    flag.fill_(os.path.exists("enough"))
-    dist.all_reduce(flag)
-    dp.step()
-time.sleep(rank * 0.6)  # the server of the store goes with the group of rank 0
-dist.destroy_process_group()
-time.sleep(0.6)
-"""
-
-
-def test_a_job_that_leaves_its_group_in_order_hears_no_complaint_of_torchs(tmp_path: Path) -> None:
-    """Its ranks look for messages, and rank 0 says farewell; torch warns of each such call."""
-    with ranks(tmp_path, LEAVING, 2) as running:
-        path = tmp_path / "prof_config/status/rank_1.json"
-        wait_for(
-            "the ranks to agree", lambda: (path.exists() and load_status(path).agreement) or None
-        )
-        (tmp_path / "enough").touch()
-        assert "TCPStore" not in end_well(running)
-
-
 BY_NAME = """
 import os, sys, time
 import torch.distributed as dist, dynprof as dp

@@ -1,4 +1,4 @@
-"""The recipes of ``docs/clusters.md``, run as they stand there, on one machine."""
+"""The recipes of ``docs/recipes.md``, run as they stand there, on one machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, free_port
-from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.integration.running import RunningJob, wait_for
 from tests.processes import ROOT, Process, start
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dynprof.captures.manifest import Manifest
 
-PAGE = (ROOT / "docs" / "clusters.md").read_text()
+PAGE = (ROOT / "docs" / "recipes.md").read_text()
 TRAIN = """
 import os, sys, time
 if "SLURM_PROCID" in os.environ:
@@ -157,17 +157,6 @@ class ConfigMap:
         (begin,) = re.findall(r"<!-- job: config map -->\n```python\n(.*?)```", PAGE, re.S)
         begin = begin.replace("/etc/prof", str(self._folder))
         return script.replace('dp.init("prof_config")\n', begin)
-
-
-def test_a_config_map_that_is_updated(tmp_path: Path) -> None:
-    """What it brings is an edit."""
-    mounted = ConfigMap(tmp_path / "mounted")
-    with RunningJob(tmp_path, mounted.watched_in(LOOP)) as running:
-        running.when("training", lambda status: status.state == "idle")
-        mounted.brings("..2026_02", '{"active": 2}')
-        status = running.when("a capture", lambda status: bool(status.last_capture))
-        manifest = load_manifest(running.root / str(status.last_capture))
-    assert (manifest.complete, manifest.steps.recorded) == (True, 2)
 
 
 def test_a_config_map_that_rank_0_mounts(tmp_path: Path) -> None:

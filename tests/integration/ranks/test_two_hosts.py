@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ADDRESSES = {"node0": "10.77.0.1", "node1": "10.77.0.2"}
-PAGE = (processes.ROOT / "docs" / "clusters.md").read_text()
+PAGE = (processes.ROOT / "docs" / "recipes.md").read_text()
 OWN = "--net", "--mount", "--uts"
 NEW_ROOT = "--user", "--map-root-user"
 """In a namespace of users of his own everybody may make the others, where the machine allows it."""

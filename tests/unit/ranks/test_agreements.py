@@ -9,6 +9,7 @@ import pytest
 
 from dynprof.ranks import agreements
 from dynprof.ranks.job_group import JobGroup
+from dynprof.ranks.messages import Proposal, Withdrawal
 
 if TYPE_CHECKING:
     from tests.fake_job import Job
@@ -43,6 +44,8 @@ class Part:
     def propose(self, *given: object) -> None:
         """Note it."""
         self.proposed.append(given[0])
+
+    tell = propose
 
 
 @pytest.fixture
@@ -81,3 +84,18 @@ def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[obj
     job.edit(active=3)
     job.edit(active=4)
     assert [one.number for one in Part.made[0].proposed] == [7, 8]
+
+
+def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[object]) -> None:
+    """The leader refuses what others may have asked for, and says why to all; it proposes none."""
+    store.append("one")
+    (job.root / "profiler_config.json").touch(0o600)
+    for mode in (0o777, 0o700):
+        job.root.chmod(mode)
+        job.edit(active=3, ranks=[1], prof_dir=str(job.root.parent / "elsewhere"))
+    said, proposed = Part.made[0].proposed
+    assert isinstance(said, Withdrawal)
+    assert "/prof_dir: " in said.reasons[0]
+    assert "lies outside of" in said.reasons[0]
+    assert isinstance(proposed, Proposal)
+    assert job.session.status().edits[0].outcome == "refused"

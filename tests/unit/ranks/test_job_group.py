@@ -13,7 +13,14 @@ import pytest
 
 from dynprof.process import process_group
 from dynprof.process.rank import GROUP, Rank, find_rank
-from dynprof.ranks.job_group import TIMEOUT, CannotServeError, JobGroup, StoreLostError, job_group
+from dynprof.ranks.job_group import (
+    TIMEOUT,
+    CannotServeError,
+    JobGroup,
+    StoreLostError,
+    group_to_agree_in,
+    job_group,
+)
 from dynprof.ranks.store import Hearing, Keys, Saying, value_of
 
 if TYPE_CHECKING:
@@ -182,3 +189,14 @@ def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.Monk
     torch_with(monkeypatch, World())
     assert job_group()
     assert find_rank() == Rank(0, 2, GROUP)
+
+
+def test_where_it_is_switched_off_no_rank_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``DYNPROF_AGREE=0``: each serves what it reads itself."""
+    torch_with(monkeypatch, World())
+    rank, store = Rank(0, 2, GROUP), Store()
+    assert group_to_agree_in(rank, None)
+    assert group_to_agree_in(rank, store)
+    monkeypatch.setenv("DYNPROF_AGREE", "0")
+    assert group_to_agree_in(rank, None) is None
+    assert group_to_agree_in(rank, store) is None

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dynprof.ranks.leader import JOIN_S, SOON_S
-from dynprof.ranks.messages import NO_DYNPROF, SILENT, Cancellation, Opening, Profiler, Proposal
+from dynprof.ranks.messages import (
+    NO_DYNPROF,
+    SILENT,
+    Cancellation,
+    Joined,
+    Opening,
+    Profiler,
+    Proposal,
+)
 from tests.unit.ranks.simulated import Job, Rank
 
 
@@ -179,6 +187,48 @@ def test_a_rank_without_dynprof_is_named_once_the_job_is_not_young() -> None:
     assert found.made[0].ranks == (0, 1)
 
 
+def test_a_rank_that_joins_late_takes_part_in_what_waits_and_in_what_follows() -> None:
+    """Its ``init()`` comes some seconds after that of the others, or after minutes."""
+    for late_s in (1.0, 100.0):
+        found = job(3, runs=False)
+        found.propose(1)
+        found.run(late_s)
+        found.ranks[2].runs = True
+        found.leader.hear([Joined(2, 1)])
+        found.run(1.0)
+        made = found.arm(2)
+        assert made is not None
+        assert made.ranks == (0, 1, 2)
+        assert [len(one) for one in recorded(found)] == [2, 2, 1 + (late_s < JOIN_S)]
+
+
+@pytest.mark.parametrize("dies_s", [0.0, 0.0015, 0.01])
+def test_a_rank_that_dies_before_or_after_its_reply_costs_the_others_no_window(
+    dies_s: float,
+) -> None:
+    """Who dies before is left out, who dies after is found silent in the window."""
+    found = job(3)
+    found.propose(1, patience_s=2.0)
+    found.run(dies_s)
+    found.ranks[2].is_dead = True
+    found.run(60.0)
+    (made,) = found.made
+    assert made.left_out == ({2: SILENT} if dies_s == 0.0 else {})
+    assert found.records.gone == ({} if dies_s == 0.0 else {1: {2}})
+    assert recorded(found) == [[(1, made.step)]] * 2 + [[]]
+
+
+def test_of_two_edits_at_once_the_newer_is_recorded() -> None:
+    """The ranks hear both proposals before they have replied to the first."""
+    found = job(3)
+    found.propose(1)
+    found.run(0.0001)
+    made = found.arm(2)
+    assert made is not None
+    assert [one.outcome for one in found.made] == ["superseded", "refused"]
+    assert recorded(found) == [[(2, made.step)]] * 3
+
+
 def test_a_newer_edit_takes_the_place_of_one_that_waits() -> None:
     """Each is answered once."""
     found = job(2, busy_until_s=1e9)
@@ -193,7 +243,7 @@ def test_a_newer_edit_takes_the_place_of_one_that_waits() -> None:
 
 
 def test_a_cancel_ends_the_waiting_and_disarms_a_window_that_is_agreed() -> None:
-    """All ranks hear it."""
+    """All ranks hear it, one that was stopped as it was said too."""
     found = job(2, busy_until_s=5.0)
     found.propose(1)
     found.run(1.0)
@@ -201,9 +251,12 @@ def test_a_cancel_ends_the_waiting_and_disarms_a_window_that_is_agreed() -> None
     assert found.made[0].outcome == "disarmed"
     found.run(5.0)
     found.arm(3, start=10_000)
+    found.stop(1)
     found.leader.tell(Cancellation(4, "", 0.0))
-    found.run(1.0)
-    assert [rank.outcomes[3] for rank in found.ranks] == ["disarmed"] * 2
+    found.run(60.0)
+    assert [rank.outcomes[3] for rank in found.ranks] == ["disarmed", "waiting"]
+    found.go_on(1)
+    assert found.ranks[1].outcomes[3] == "disarmed"
 
 
 def test_a_window_that_waits_far_off_is_superseded_on_all_ranks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
@@ -13,6 +14,7 @@ from dynprof.config import parse_config, template_text
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
     Cancellation,
+    Hello,
     Opening,
     Profiler,
     Proposal,
@@ -349,3 +351,15 @@ def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job)
     reply = member.answer(Question(1), 1)
     assert (taken, reply.busy) == ([54], "")
     assert member.answer(Proposal(2, text, 2.0), 2).is_alone
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path) -> None:
+    """The message is JSON; its reader sees the byte, escaped."""
+    job = Job(tmp_path / os.fsdecode(b"caf\xe9"))
+    consider(job, 1, 2)
+    open_at(job, 1, 3)
+    job.step(8)
+    report = job.session._member.answer(Question(1), 0).report
+    assert (report.outcome, report.cut) == ("saved", "")
+    assert "/caf\\udce9/step_" in report.capture
+    assert said_in(to_text(Said("", 0, Hello(report.capture))).encode())

@@ -211,6 +211,7 @@ def test_a_rank_that_fails_at_something_goes_on_to_agree(ranks: list[Rank], rank
 def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
     """It is named; its threads are gone at once."""
     ranks[2].part.end()
+    assert hearing() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.others == {1})
     assert agree(ranks, 1).left_out == {2: "dynprof has ended on it"}
 
@@ -266,6 +267,50 @@ def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
     assert not made[2].alone
     cut.lose()
     for rank in reversed(made):
+        rank.part.end()
+
+
+class Mortal:
+    """The store of a process that is killed after a number of calls more, ``left``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store, self.left = store, 1_000_000
+
+    def wait(self, keys: list[str], _: object) -> None:
+        """Wait for a value, or for the end."""
+        while keys[0] not in self._store.values:
+            if self.left < 0:
+                raise RuntimeError("killed")
+            threading.Event().wait(0.001)
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("killed")
+        return cast("Callable[..., object]", getattr(self._store, name))
+
+
+@pytest.mark.parametrize("calls", range(14))
+def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """What it proposed is opened by all at one step, or by none; they agree with its successor."""
+    made, mortal = [Rank(number, 3, stores) for number in range(3)], Mortal(stores[0])
+    monkeypatch.setattr(made[0].part.group, "connect", lambda: [Timed(mortal), Timed(mortal)])
+    for rank in made:
+        rank.part.begin()
+    until(lambda: meets(made))
+    mortal.left = calls
+    made[0].part.group.is_gone = True  # type: ignore[misc]
+    made[0].part.propose(Proposal(1, "{}", 0.0), Terms(RankSet.parse("all")))
+    until(lambda: made[0].part.is_over or steps(made[2]))
+    made[0].part.end()
+    again = [Rank(0, 3, stores), *made[1:]]
+    again[0].part.begin()
+    until(lambda: meets(again) and all(rank.alone for rank in made[1:]))
+    assert steps(made[1]) == steps(made[2])
+    assert agree(again, 2).ranks == (0, 1, 2)
+    for rank in (*made[1:], again[0]):
         rank.part.end()
 
 
