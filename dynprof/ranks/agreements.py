@@ -177,6 +177,8 @@ class Agreements:
         for rank, why in sorted(made.left_out.items()):
             text = f"rank {rank} takes no part: {printable(why)}"
             self._journal.warning(f"request {made.number}: {text}")
+        for remark in made.remarks:
+            self._journal.warning(f"request {made.number}: {remark}")
         if made.step is not None:
             ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
             text = f"{ranks} agreed on step {made.step} after {made.took_s * 1e3:,.0f} ms"

@@ -22,6 +22,7 @@ from dynprof.ranks.choice import (
     chosen_ranks,
     common_profiler,
     counted_differently,
+    far_apart,
     held_up,
     start_step,
     unable,
@@ -435,10 +436,10 @@ class Leader:
         """Tell all ranks the step."""
         current, number = self._the_current, self._the_current.proposal.number
         took_s = current.answered_s - current.asked_s
-        if otherwise := counted_differently([ready[rank] for rank in sorted(ready)], took_s):
+        terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
+        if otherwise := counted_differently(replies, took_s):
             raise _NoWindowError(*why_not(otherwise))
         lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
-        terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
         try:
             step = start_step(replies, lead_s, terms.start, terms.multiple)
         except ValueError as error:
@@ -469,7 +470,8 @@ class Leader:
         if LEADER in ready and mine.problem:
             left_out[LEADER] = mine.problem
         ranks = tuple(sorted(ready.keys() - left_out.keys()))
-        self._settle(Agreement(number, step, ranks, left_out), current)
+        remarks = far_apart(replies, took_s)
+        self._settle(Agreement(number, step, ranks, left_out, remarks=remarks), current)
         self._windows.hear(mine.report)
 
     def _withdraw(self, reasons: tuple[str, ...], outcome: GivenUp = "refused") -> None:

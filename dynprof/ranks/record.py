@@ -21,7 +21,7 @@ from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.choice import Agreement
+from dynprof.ranks.choice import NAMED, Agreement
 from dynprof.ranks.messages import Report
 from dynprof.version import __version__
 
@@ -43,7 +43,6 @@ UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarm
 """How a window ends without a capture: for a reason of that rank; by a later request."""
 NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
 BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes once the step has come.
-NAMED = 16  # The status names this many ranks; the record has all.
 KEPT = 16  # Windows whose record could not be written, or that ranks may still tell of.
 LONG_S = 2.0  # A rank that a request waits for longer is named in the log.
 
@@ -144,9 +143,10 @@ class JobWindow:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Whose capture has not all the steps."""
-        told = sorted(self.told.items())
-        return tuple(f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut)[:NAMED]
+        """Which ranks may have other steps, and whose capture has not all."""
+        made, told = self.made.remarks if self.made else (), sorted(self.told.items())
+        cut = [f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut]
+        return (*made, *cut[:NAMED])
 
     def status(self, record: str) -> WindowStatus:
         """Return what the status says of it, with the path of its record."""
@@ -189,6 +189,7 @@ class JobWindow:
             ranks=ranks,
             missing=missing,
             agreed_ms=round(made.took_s * 1e3, 3),
+            remarks=made.remarks,
             complete=not missing and all(one.is_whole for one in ranks.values()),
         )
 

@@ -244,14 +244,17 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
 
 
 def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
-    """The reason says what to call; ranks that do not march may be anywhere."""
+    """The reason says what to call; where one does not march, a remark names both numbers."""
     for marches in (True, False):
-        found = Job([Rank(n, ahead=70 * n, marches=marches) for n in range(2)])
+        found = Job([Rank(0, marches=True), Rank(1, ahead=70, marches=marches), Rank(2)])
         found.run(1.0)
         made = found.arm(1)
         assert made is not None
         assert (made.step is None) == marches
         assert any("call dp.set_state()" in reason for reason in made.reasons) == marches
+        if not marches:
+            (remark,) = made.remarks
+            assert remark.startswith("rank 1 is at step 170 where rank 0 is at 100: each opens")
 
 
 def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:

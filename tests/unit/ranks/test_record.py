@@ -104,11 +104,13 @@ def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) 
     """A capture that was cut short is named, and why."""
     for cut in ("", "stopped by the script"):
         known = Known(tmp_path)
-        known.settle(Agreement(4, 7, (0, 1, 2)))
+        known.settle(Agreement(4, 7, (0, 1, 2), remarks=("rank 1: it is elsewhere",)))
         for rank in range(3):
             known.say(rank, "saved", cut=cut if rank == 1 else "")
         assert known.record.complete == (not cut)
-        assert known.status().remarks == ((f"rank 1 was cut short: {cut}",) if cut else ())
+        remarks = ["rank 1: it is elsewhere", *([f"rank 1 was cut short: {cut}"] if cut else [])]
+        assert known.status().remarks == tuple(remarks)
+        assert known.record.remarks == ("rank 1: it is elsewhere",)
 
 
 def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -> None:
