@@ -19,7 +19,7 @@ from dynprof.plural import counted, listed_ranks
 from dynprof.ranks.choice import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.member import Edits, Member
-from dynprof.ranks.messages import Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.requests.plan import Refusal, blamed
@@ -312,7 +312,7 @@ class Agreements:
             self._member.group = None
         if windows and windows not in self._unled:
             for ranks in windows.pending.values():
-                windows.lose(ranks - {LEADER})
+                windows.lose(ranks - {LEADER}, PARTED)
             self._unled.append(windows)
 
     def stop(self) -> None:

@@ -283,7 +283,7 @@ class Leader:
         if isinstance(one, Parted):
             self._parted.add(one.rank)
             self._heard.pop(one.rank, None)
-            self._windows.lose([one.rank])
+            self._windows.lose([one.rank], PARTED)
             if self._ask:
                 self._ask.expected.discard(one.rank)
                 if self._ask.expected <= {LEADER}:

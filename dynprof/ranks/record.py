@@ -26,7 +26,7 @@ from dynprof.ranks.messages import Report
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from dynprof.captures.exporter import Attempt
@@ -56,7 +56,7 @@ class JobWindow:
         asked: What it asks for.
         made: What came of the proposal; None while the ranks have not agreed.
         told: The newest report of each rank.
-        gone: Ranks that do not answer.
+        gone: Ranks of which nothing is heard any more, and why.
         held_up: Why the ranks wait for some that have to agree yet.
         is_left: Whether nothing more will be heard.
     """
@@ -65,7 +65,7 @@ class JobWindow:
     asked: Asked | None = None
     made: Agreement | None = None
     told: dict[int, Report] = field(default_factory=dict)
-    gone: frozenset[int] = frozenset()
+    gone: Mapping[int, str] = field(default_factory=dict)
     held_up: Mapping[int, str] = field(default_factory=dict)
     is_left: bool = False
 
@@ -104,7 +104,7 @@ class JobWindow:
         found = {rank: why for rank, why in left_out.items() if rank not in ranks}
         for rank in ranks:
             if not self.outcome(rank):
-                found[rank] = NO_ANSWER if rank in self.gone else FORGOTTEN
+                found[rank] = self.gone.get(rank, FORGOTTEN)
         found |= self.lost
         if self.is_left:
             found |= {rank: LEFT.format(self.outcome(rank)) for rank in self.unfinished}
@@ -292,7 +292,8 @@ class JobWindows:
             self._heard_at = self._process.clock.wall_s()
             for number, one in self._kept.items():
                 if report.rank in one.gone:
-                    self._learn(number, gone=one.gone - {report.rank})
+                    gone = {r: why for r, why in one.gone.items() if r != report.rank}
+                    self._learn(number, gone=gone)
             known = self._kept.get(report.number)
             if known:
                 self._hear_of(known, report)
@@ -311,15 +312,14 @@ class JobWindows:
                 text = f"rank {rank} has no capture of it: {lost[rank]}"
                 self._warn(f"request {known.number}: {text}")
 
-    def lose(self, ranks: Iterable[int]) -> None:
-        """Note that these ranks do not answer."""
-        gone = frozenset(ranks)
+    def lose(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
+        """Note that nothing is heard of these ranks any more."""
         with self._lock:
-            for rank in gone:
+            for rank in ranks:
                 self._states.pop(rank, None)
             for number, pending in self.pending.items():
-                if gone & pending:
-                    self._learn(number, gone=self._kept[number].gone | (gone & pending))
+                gone = {rank: why for rank in ranks if rank in pending}
+                self._learn(number, gone={**self._kept[number].gone, **gone})
 
     def drop(self, why: str) -> None:
         """Refuse what the ranks have yet to agree on."""

@@ -102,7 +102,7 @@ class Records:
         if report.number and report.outcome:
             self.told.setdefault(report.number, {})[report.rank] = report.outcome
 
-    def lose(self, ranks: Iterable[int]) -> None:
+    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
         for number in self.pending:
             self.gone.setdefault(number, set()).update(ranks)
 

@@ -14,8 +14,15 @@ from dynprof.files.layout import Layout
 from dynprof.journal.edit_outcomes import TOLD
 from dynprof.process.rank import Rank
 from dynprof.ranks.choice import Agreement
-from dynprof.ranks.messages import Report
-from dynprof.ranks.record import FORGOTTEN, LEFT, LONG_S, NO_ANSWER, STANDS_S, JobWindows
+from dynprof.ranks.messages import PARTED, Report
+from dynprof.ranks.record import (
+    FORGOTTEN,
+    LEFT,
+    LONG_S,
+    NO_ANSWER,
+    STANDS_S,
+    JobWindows,
+)
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from dynprof.testing import FakeClock
@@ -141,6 +148,8 @@ def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) 
     known.lose([0, 2])
     assert known.pending == {4: {1}}
     assert known.record.missing == {2: NO_ANSWER, 3: "it does not run dynprof"}
+    known.lose([1], PARTED)
+    assert known.record.missing[1] == PARTED
     known.say(2, "saved")
     assert known.record.ranks[2].outcome == "saved"
 

@@ -12,7 +12,7 @@ from dynprof.config import RankSet
 from dynprof.ranks import taking_part
 from dynprof.ranks.choice import Terms
 from dynprof.ranks.job_group import StoreLostError, Timed
-from dynprof.ranks.messages import Opening, Proposal, Reply, Report
+from dynprof.ranks.messages import PARTED, Opening, Proposal, Reply, Report
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.wall import Wall
 from tests.unit.ranks.memory_store import MemoryStore
@@ -212,7 +212,7 @@ def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
     """It is named; its threads are gone at once."""
     ranks[2].part.end()
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.others == {1})
-    assert agree(ranks, 1).left_out == {2: "dynprof has ended on it"}
+    assert agree(ranks, 1).left_out == {2: PARTED}
 
 
 def test_a_leader_that_ends_has_the_others_leave_the_store(
