@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dynprof.wall import Wall
     from dynprof.windows.this_process import ThisProcess
 
-PART_S = 10.0  # Just after the process group has come up, an edit waits this long for a leader.
+PART_S = 10.0  # An edit waits for a leader until this long after the process group came up.
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes by then what a rank has read."""
 DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.

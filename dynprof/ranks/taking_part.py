@@ -98,7 +98,7 @@ class TakingPart:
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: Leader | None = None
         self._calls: Timed | None = None
-        self._looks = 0
+        self._looks, self._began_s = 0, time.monotonic()
         self._on_part: Callable[[], object] = bool
         self._hears_the_last = True
         self._thread = own_thread(self._run, "dynprof-ranks")
@@ -122,8 +122,8 @@ class TakingPart:
         self._thread.start()
 
     def wait_for_part(self, timeout_s: float) -> None:
-        """Wait until this rank leads, has a leader, or is by itself."""
-        self._decided.wait(timeout_s)
+        """Wait until this rank leads, has a leader, or is by itself; so long after it began."""
+        self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
         """Bring the ranks to agree."""

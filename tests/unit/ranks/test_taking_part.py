@@ -269,6 +269,19 @@ def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
         rank.part.end()
 
 
+def test_an_edit_waits_once_for_a_leader_that_does_not_run_dynprof(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits of later are served at once."""
+    waits_s: list[float] = []
+    alone = Rank(1, 2, stores)
+    monkeypatch.setattr(alone.part._decided, "wait", waits_s.append)
+    alone.part.wait_for_part(10.0)
+    monkeypatch.setattr(alone.part, "_began_s", time.monotonic() - 10.0)
+    alone.part.wait_for_part(10.0)
+    assert waits_s[0] > waits_s[1] == 0.0
+
+
 def hearing() -> int:
     """Return how many ranks may be in the store."""
     return sum(one.name == "dynprof-hear" for one in threading.enumerate())
