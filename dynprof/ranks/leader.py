@@ -55,6 +55,7 @@ SOON_S = 5.0  # A rank that lives answers within this time, though it holds Pyth
 JOIN_S = 10.0  # Scripts call init() seconds apart.
 LEAST_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
 LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
+SLOW_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
 FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
 APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps take.
 MINE_S = 0.05  # While the ranks wait for some, the leader's own rank is looked at this often.
@@ -87,6 +88,7 @@ class _Current:
     asked_s: float = 0.0
     answered_s: float = -math.inf
     waits: bool = False
+    was_slow: bool = False  # A slow round was measured again.
     has_let: bool = False  # The patience was extended for a window that opens first.
 
 
@@ -426,7 +428,9 @@ class Leader:
         if ready and unknown and now_s < current.answered_s + APART_S:
             current.waits, self._wake_s = True, current.answered_s + APART_S
             return True
-        if ready and (unknown or now_s > current.answered_s + FRESH_S):
+        is_slow = current.answered_s - current.asked_s > SLOW_S and not current.was_slow
+        if ready and (unknown or is_slow or now_s > current.answered_s + FRESH_S):
+            current.was_slow |= is_slow
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._consider))
             return True

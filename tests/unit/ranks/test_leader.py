@@ -268,6 +268,19 @@ def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
     assert opening.step < 60
 
 
+def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
+    """The ranks are asked again, and the lead is that of the second round."""
+    found = job(3)
+    found.stop(1)
+    found.propose(1)
+    found.run(SOON_S - 1.0)
+    found.go_on(1)
+    found.run(1.0)
+    (made,) = found.made
+    assert (made.step or 0) * found.ranks[0].step_s < found.now_s  # type: ignore[operator]
+    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
 def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:
     """Nothing is asked while nothing is under way."""
     found = job(2)
