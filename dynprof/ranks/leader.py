@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as with_fields
 
+from dynprof.plural import listed_ranks
 from dynprof.ranks.choice import (
     BLUR_S,
     LEADER,
@@ -56,6 +57,7 @@ JOIN_S = 10.0  # Scripts call init() seconds apart.
 LEAST_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
 LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
 SLOW_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
+CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
 FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
 APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps take.
 MINE_S = 0.05  # While the ranks wait for some, the leader's own rank is looked at this often.
@@ -407,9 +409,18 @@ class Leader:
         ready = {r: one for r, one in ready.items() if r not in current.left_out}
         if self._looks_again(ready, now_s):
             return
+        self._see_who_is_there(ready)
+        self._open(ready, now_s)
+
+    def _see_who_is_there(self, ready: Mapping[int, Reply]) -> None:
+        """Refuse where no rank is ready, or only the leader is of those that have replied."""
+        current = self._the_current
         if not ready:
             raise _NoWindowError(*why_not(current.left_out) or ("no rank takes part",))
-        self._open(ready, now_s)
+        replied = {r for r, one in current.replies.items() if one.takes_part}
+        cut = sorted(replied & self._silent.keys() & current.left_out.keys())
+        if cut and ready.keys() == {LEADER}:  # these refuse it as well, where they lost the store
+            raise _NoWindowError(f"{listed_ranks(cut)} answered at first: {CUT_OFF}")
 
     def _wait(self, waits: Mapping[int, str]) -> None:
         current = self._the_current

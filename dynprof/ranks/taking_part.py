@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     Event = Callable[[], object]
 
 SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
-PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # Between attempts to connect again.
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Between attempts to connect again; as long as a quarter of the time that the store was away."""
 RENEW_S = 60.0  # The leader ends every wait this often: it is renewed.
 CUT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
@@ -216,7 +217,7 @@ class TakingPart:
                 self._events.get_nowait()()
 
     def _serve_until_ended(self) -> None:
-        attempt = 0
+        served_s = time.monotonic()
         while not self._ended.is_set():
             try:
                 self._calls, waits = self.group.connect()
@@ -233,13 +234,14 @@ class TakingPart:
                 return
             except StoreLostError as error:
                 why = f"the job's store was lost: {error}"
-            attempt = 0 if self._serves.is_set() else attempt + 1
+            served_s = time.monotonic() if self._serves.is_set() else served_s
             if self._ended.is_set() or self.group.is_gone:
                 return
             self._lose(why)
             self._calls = None
             self._decided.set()
-            self._pause(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
+            away_s = time.monotonic() - served_s
+            self._pause(min(max(PAUSE_S, away_s / 4), LONGEST_PAUSE_S))
 
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds

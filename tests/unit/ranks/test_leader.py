@@ -281,6 +281,20 @@ def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
     assert [len(one) for one in recorded(found)] == [1, 1, 1]
 
 
+def test_a_leader_that_is_cut_off_from_all_that_agreed_opens_no_window_alone() -> None:
+    """The others refuse what was proposed, as they lost the store."""
+    found = job(3, busy_until_s=100.0)
+    found.propose(1, patience_s=8.0)
+    found.run(1.0)
+    for rank in (1, 2):
+        found.stop(rank)
+    found.run(20.0)
+    (made,) = found.made
+    assert made.step is None
+    assert made.reasons[0].startswith("ranks 1 to 2 answered at first: no other rank does now")
+    assert recorded(found) == [[]] * 3
+
+
 def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:
     """Nothing is asked while nothing is under way."""
     found = job(2)

@@ -291,7 +291,7 @@ def test_ranks_agree_again_once_the_store_is_back(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is away each is by itself, and says so."""
-    monkeypatch.setattr(taking_part, "PAUSES_S", (0.05,))
+    monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     stores[0].lose()
     until(lambda: all(rank.alone for rank in ranks))
     assert not ranks[0].part.leads
