@@ -144,8 +144,9 @@ class Member:
 
     def know(self, leaders: int, own: int) -> None:
         """Know which request here is which of the leader's."""
-        before = [(n, mine) for n, mine in self._numbers.items() if n < leaders]
-        self._numbers = dict([*before, (leaders, own)][-MOST:])
+        known = {n: mine for n, mine in self._numbers.items() if n < leaders}
+        old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
+        self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
         self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
 
     def answer(self, message: Message, place: int) -> Reply:

@@ -114,12 +114,12 @@ class Saying:
         self._kept.append(place)
         return place
 
-    def clean(self, waited_for: set[int]) -> None:
+    def clean(self, waited_for: set[int], kept: int = KEPT) -> None:
         """Delete old messages and their replies, but for the places that ranks may wait for.
 
         A rank that reads such a place waits for the one after it, which says that it is gone.
         """
-        for place in self._kept[:-KEPT]:
+        for place in self._kept[:-kept]:
             if place in waited_for or (place in self._gone and place - 1 in waited_for):
                 continue
             if place - 1 in waited_for:
@@ -162,8 +162,13 @@ class Saying:
         self._store.set(Keys.bell, "1")
         return b""
 
-    def resign(self) -> None:
-        """Remove the name of the leader and what it alone reads."""
+    def resign(self, waited_for: set[int]) -> None:
+        """Remove the name of the leader, what it alone reads, and all but its last message.
+
+        A rank that has yet to hear the last ones finds them.
+        """
+        if not waited_for:
+            self.clean(waited_for, kept=1)
         for key in (Keys.leader, Keys.news):
             self._store.delete_key(key)
         self.expect(-1)

@@ -391,7 +391,7 @@ class _Leading:
         while self.leader.others and time.monotonic() < until_s:
             self.go_on(until_s)
         self._part.windows.write()
-        self._saying.resign()
+        self._saying.resign(self.leader.places)
 
 
 class _Following:

@@ -10,6 +10,7 @@ import pytest
 
 from dynprof.backends.base import Blocked
 from dynprof.config import parse_config, template_text
+from dynprof.journal.edit_outcomes import MOST
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
     Cancellation,
@@ -157,6 +158,16 @@ def test_a_window_that_opens_between_two_looks_is_waited_for(
     monkeypatch.setattr(type(job.session._loop), "occupied", property(look))
     reply = consider(job, 2, 2, 2.0)
     assert (reply.problem, reply.busy) == ("", "its window before is not closed and saved")
+
+
+def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> None:
+    """A rank that forgot it would count as one that began again."""
+    consider(job, 1)
+    open_at(job, 1, 1_000_000)
+    for number in range(2, MOST + 5):
+        job.session._member.know(number, number)
+    assert outcome(job, 1) == "waiting"
+    assert len(job.session._member._numbers) < MOST + 5
 
 
 def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
