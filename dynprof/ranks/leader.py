@@ -90,6 +90,7 @@ class _Current:
     asked_s: float = 0.0
     answered_s: float = -math.inf
     waits: bool = False
+    has_joined: bool = False  # A rank did since it was proposed.
     was_slow: bool = False  # A slow round was measured again.
     has_let: bool = False  # The patience was extended for a window that opens first.
 
@@ -167,7 +168,7 @@ class Leader:
                 self._go_on()
 
     @property
-    def _late_s(self) -> float:
+    def late_s(self) -> float:
         """When ranks that have not replied are late."""
         patience_s = self._current.terms.patience_s if self._current else SOON_S
         return self._ask.asked_s + min(SOON_S, patience_s) if self._ask else math.inf
@@ -176,7 +177,7 @@ class Leader:
     def deadline(self) -> float:
         """When to call :meth:`tick`."""
         mine_s = self._clock() + MINE_S if self.waits_for_me else math.inf
-        return min(self._late_s, mine_s, self._wake_s, self._watch_s)
+        return min(self.late_s, mine_s, self._wake_s, self._watch_s)
 
     @property
     def is_over(self) -> bool:
@@ -224,7 +225,7 @@ class Leader:
     def tick(self) -> None:
         """Do what is due."""
         now_s = self._clock()
-        if self._ask and now_s >= self._late_s:
+        if self._ask and now_s >= self.late_s:
             missing = self._ask.expected - {LEADER}
             self._silent |= dict.fromkeys(missing - self._silent.keys(), self._ask.asked_s)
             self._windows.lose(missing)
@@ -288,17 +289,15 @@ class Leader:
             self._parted.add(one.rank)
             self._heard.pop(one.rank, None)
             self._windows.lose([one.rank], PARTED)
-            if self._ask:
-                self._ask.expected.discard(one.rank)
-                if self._ask.expected <= {LEADER}:
-                    self._finish_ask()
         else:
             self._parted.discard(one.rank)
             self._heard[one.rank] = one.place
-            current = self._current
-            if current and current.waits and one.rank in current.wanted:
-                current.left_out.pop(one.rank, None)
-                self._attempt(self._propose)  # it has not heard of it, or has forgotten
+            if self._current:
+                self._current.has_joined |= one.rank in self._current.wanted
+        if self._ask:  # it has not heard what is asked, or has forgotten it
+            self._ask.expected.discard(one.rank)
+            if self._ask.expected <= {LEADER}:
+                self._finish_ask()
 
     def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
         """Say what all ranks reply to; call ``then`` once they have, or are late."""
@@ -317,14 +316,17 @@ class Leader:
             self._finish_ask()
 
     def _finish_ask(self) -> None:
-        ask, self._ask = self._ask, None
+        ask, self._ask, current = self._ask, None, self._current
         self._set_watch()
-        if ask:
+        if current and current.has_joined and self._clock() < current.until_s:
+            self._attempt(self._join)
+        elif ask:
             ask.then()
 
     def _go_on(self) -> None:
-        if self._current and self._ask is None:
-            self._attempt(self._consider if self._current.waits else self._join)
+        if (current := self._current) and self._ask is None:
+            waits = current.waits and not current.has_joined
+            self._attempt(self._consider if waits else self._join)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         try:
@@ -366,7 +368,7 @@ class Leader:
 
     def _propose(self) -> None:
         current = self._the_current
-        current.replies = {}
+        current.replies, current.has_joined = {}, False
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dynprof.ranks.leader import JOIN_S, SOON_S
-from dynprof.ranks.messages import NO_DYNPROF, SILENT, Cancellation, Opening, Profiler, Proposal
+from dynprof.ranks.messages import (
+    NO_DYNPROF,
+    SILENT,
+    Cancellation,
+    Joined,
+    Opening,
+    Profiler,
+    Proposal,
+)
 from tests.unit.ranks.simulated import Job, Rank
 
 
@@ -278,6 +286,18 @@ def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
     found.run(1.0)
     (made,) = found.made
     assert (made.step or 0) * found.ranks[0].step_s < found.now_s  # type: ignore[operator]
+    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
+def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again() -> None:
+    """It has lost what was proposed, with its connection."""
+    found = job(3)
+    found.ranks[1].is_dead = True
+    found.propose(1)
+    found.run(1.0)
+    found.ranks[1].is_dead = False
+    found.leader.hear([Joined(1, 100)])
+    found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1, 1]
 
 

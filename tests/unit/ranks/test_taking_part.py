@@ -258,7 +258,9 @@ def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
     connect = made[1].part.group.connect
     ways = iter([[connect()[0], Timed(cut)]])
     monkeypatch.setattr(made[1].part.group, "connect", lambda: next(ways, None) or connect())
-    for rank in made:
+    made[0].part.begin()
+    until(lambda: made[0].part.leads)
+    for rank in made[1:]:
         rank.part.begin()
     until(lambda: made[1].alone)
     until(lambda: meets(made))
