@@ -66,16 +66,7 @@ class _Read:
 
 
 class Agreements:
-    """Takes edits on the watcher's thread, and looks after the group on the journal's.
-
-    Args:
-        process: This process.
-        journal: Is told what became of edits.
-        wall: Keeps failures from the threads.
-        edits: Answers edits.
-        member: Does what the leader says.
-        deliveries: Sends the records of windows.
-    """
+    """Takes edits on the watcher's thread, and looks after the group on the journal's."""
 
     def __init__(
         self,
@@ -94,7 +85,6 @@ class Agreements:
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
         self._read: _Read | None = None
-        self._reading = threading.RLock()
         self._named_leader = ""
         journal.outcomes.on_news = self._changed
 
@@ -124,7 +114,7 @@ class Agreements:
 
     def take(self, edit: Edit) -> None:
         """Answer an edit: propose it where this rank leads, leave it to the leader elsewhere."""
-        self._look_for_a_group()
+        self._begin_or_end()
         part = self._part
         if part:
             part.wait_for_part(PART_S)
@@ -154,31 +144,22 @@ class Agreements:
             self._member.propose(number, asked)
             if self._windows:
                 self._windows.begin(number, asked)
-            config, rules = asked.config, asked.config.agreement
-            terms = Terms(
-                config.asked_ranks,
-                rules.patience_s,
-                config.named_step,
-                config.multiple,
-                rules.unable == "downgrade",
-            )
-            part.propose(Proposal(number, text, edit.edited_at_s), terms)
+            part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
 
     def _forbidden(self, asked: Asked) -> Refusal | None:
         """Refuse a place that may not be written here: this rank need not be one that records."""
         layout, config = self._process.layout, asked.config
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
-        if why := place.why_forbidden(layout):
-            return Refusal(asked.parsed.locate((Problem(f"{why}.", blamed(config, why)),)))
-        return None
+        why = place.why_forbidden(layout)
+        problem = Problem(f"{why}.", blamed(config, why)) if why else None
+        return Refusal(asked.parsed.locate((problem,))) if problem else None
 
     def _tell_of(self, made: Agreement) -> None:
         """Tell what came of a proposal; what a rank gave as its reason takes one line."""
-        for rank, why in sorted(made.left_out.items()):
-            text = f"rank {rank} takes no part: {printable(why)}"
+        left_out = sorted(made.left_out.items())
+        absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
+        for text in (*absent, *made.remarks):
             self._journal.warning(f"request {made.number}: {text}")
-        for remark in made.remarks:
-            self._journal.warning(f"request {made.number}: {remark}")
         if made.step is not None:
             ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
             text = f"{ranks} agreed on step {made.step} after {made.took_s * 1e3:,.0f} ms"
@@ -188,7 +169,7 @@ class Agreements:
 
     def _leave_to(self, leader: str, edit: Edit) -> None:
         now_s = time.monotonic()
-        with self._reading:
+        with self._looking:
             self._read = _Read(edit, now_s, now_s)
         if leader != self._named_leader:
             self._named_leader = leader
@@ -230,7 +211,7 @@ class Agreements:
 
     def _replace(self, read: _Read, then: _Read | None) -> bool:
         """Return False where another edit has been read since, which takes its place."""
-        with self._reading:
+        with self._looking:
             is_newest = self._read is read
             self._read = then if is_newest else self._read
         return is_newest
@@ -246,7 +227,7 @@ class Agreements:
 
     def look(self) -> None:
         """Take part where a group has come up, and no more where it has gone."""
-        self._look_for_a_group()
+        self._begin_or_end()
         self._member.look()
         if self._part:
             self._part.look()
@@ -266,17 +247,14 @@ class Agreements:
                 windows.hear(self._member.report(number))
             windows.write()
 
-    def _look_for_a_group(self) -> None:
-        with self._looking:
-            self._begin_or_end()
-
     def _begin_or_end(self) -> None:
-        process, before = self._process, self._part
-        group = group_to_agree_in(process.rank, process.store, process.layout.role)
-        if before and (group is None or group.store is not before.group.store):
-            self._leave()
-        if group and self._part is None and group.store is not self._left():
-            self._begin(group)
+        process = self._process
+        with self._looking:
+            before, group = self._part, group_to_agree_in(process)
+            if before and (group is None or group.store is not before.group.store):
+                self._leave()
+            if group and self._part is None and group.store is not self._left():
+                self._begin(group)
 
     def _begin(self, group: JobGroup) -> None:
         process, say = self._process, self._journal.warning

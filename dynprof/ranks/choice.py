@@ -14,6 +14,7 @@ from dynprof.ranks.messages import SILENT, Profiler
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from dynprof.config import ProfilerConfig
     from dynprof.ranks.messages import GivenUp, Reply
 
 LEADER = 0  # The rank that leads.
@@ -46,6 +47,13 @@ class Terms:
     start: int | None = None
     multiple: int = 1
     downgrade: bool = False
+
+    @classmethod
+    def of(cls, config: ProfilerConfig) -> Terms:
+        """Return what a config asks."""
+        patience_s, downgrade = config.agreement.patience_s, config.agreement.unable == "downgrade"
+        step, multiple = config.named_step, config.multiple
+        return cls(config.asked_ranks, patience_s, step, multiple, downgrade)
 
 
 @dataclass(frozen=True)
