@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, Problem
 from dynprof.files.destination import destination
@@ -18,7 +18,6 @@ from dynprof.journal.status import LEADS, load_status
 from dynprof.plural import counted, listed_ranks
 from dynprof.ranks.choice import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
-from dynprof.ranks.member import Edits, Member
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import TakingPart
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from dynprof.journal.status import JobStatus
     from dynprof.ranks.choice import Agreement
     from dynprof.ranks.job_group import JobGroup
+    from dynprof.ranks.member import Edits, Member
     from dynprof.requests.edits import Edit
     from dynprof.wall import Wall
     from dynprof.windows.this_process import ThisProcess
@@ -43,16 +43,6 @@ PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes by then what a rank has read."""
 DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
 UNLED = 4  # Groups that are no more, whose windows are followed on this rank.
-
-
-class EditHandler(Edits, Protocol):
-    """What answers edits; see ``session.edit_handler``."""
-
-    def take(self, edit: Edit) -> None:
-        """Answer an edit on this rank alone."""
-
-    def read(self, edit: Edit) -> Asked | Cancel | Refusal:
-        """Return what an edit asks for."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +63,7 @@ class Agreements:
         process: ThisProcess,
         journal: Journal,
         wall: Wall,
-        edits: EditHandler,
+        edits: Edits,
         member: Member,
         deliveries: Deliveries,
     ) -> None:

@@ -103,8 +103,6 @@ class Leader:
     """One run of a leader.
 
     Args:
-        world_size: How many ranks the job has.
-        who: The leader's rank, machine and config.
         say: Says a message to the other ranks; takes how many replies wake the leader, returns
             the place of the message.
         answer: Has the leader's own rank do the same.
@@ -495,8 +493,7 @@ class Leader:
         current = self._the_current
         number, left_out = current.proposal.number, current.left_out
         self._ask = self._current = None
-        withdrawal = Withdrawal(number, reasons, outcome=outcome)
-        self._answer(withdrawal, self._say(withdrawal, 0))
+        self.tell(Withdrawal(number, reasons, outcome=outcome))
         made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
         self._settle(made, current)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dynprof.ranks.step_numbers import StepNumbers
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
-    from dynprof.requests.request import Request
+    from dynprof.requests.request import Cancel, Request
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.loop import Loop
     from dynprof.windows.this_process import ThisProcess
@@ -57,6 +57,12 @@ class Edits(Protocol):
 
     def enter(self, edit: Edit, least: int = 0) -> int:
         """Return the number that an edit has from now on."""
+
+    def take(self, edit: Edit) -> None:
+        """Answer an edit on this rank alone."""
+
+    def read(self, edit: Edit) -> Asked | Cancel | Refusal:
+        """Return what an edit asks for."""
 
     def enter_as(self, leaders: int, edit: Edit) -> int:
         """Enter what the leader numbers so."""
@@ -79,15 +85,6 @@ class Edits(Protocol):
 
 class Member:
     """Does and answers, on the thread of the agreement.
-
-    Args:
-        process: This process.
-        inbox: Knows the step.
-        loop: Serves windows.
-        journal: Is told what became of edits.
-        costs: Knows how long steps take.
-        edits: Answers edits.
-        state: Returns the state of this rank, as in the status.
 
     Attributes:
         group: The group of which it is a rank.
