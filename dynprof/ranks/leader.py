@@ -16,7 +16,6 @@ from msgspec.structs import replace as with_fields
 
 from dynprof.plural import listed_ranks
 from dynprof.ranks.choice import (
-    BLUR_S,
     LEADER,
     Agreement,
     Terms,
@@ -60,7 +59,6 @@ SLOW_S = 1.0  # A round of replies that took longer tells too little of the next
 CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
 FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
 APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps take.
-MINE_S = 0.05  # While the ranks wait for some, the leader's own rank is looked at this often.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
 LAST_S, LAST_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
 
@@ -151,19 +149,10 @@ class Leader:
         """The ranks that hear this one, as far as they answer."""
         return self._heard.keys() - self._silent.keys()
 
-    @property
-    def waits_for_me(self) -> bool:
-        """Whether the ranks wait for some that may be ready by now."""
-        return self._current is not None and self._current.waits
-
-    def refresh(self, reply: Reply | None) -> None:
-        """Take what the leader's own rank says while the ranks wait for some."""
-        current = self._current
-        before = current.replies.get(LEADER) if current else None
-        if current and reply and before and (before.busy or before.report.still_s > BLUR_S):
-            current.replies[LEADER] = with_fields(reply, would=before.would, usable=before.usable)
-            if not reply.busy and (before.busy or reply.step != before.step):
-                self._go_on()
+    def refresh(self, reply: Reply) -> None:
+        """Take what the leader's own rank says once it is ready."""
+        if self._take(reply):
+            self._go_on()
 
     @property
     def late_s(self) -> float:
@@ -174,8 +163,7 @@ class Leader:
     @property
     def deadline(self) -> float:
         """When to call :meth:`tick`."""
-        mine_s = self._clock() + MINE_S if self.waits_for_me else math.inf
-        return min(self.late_s, mine_s, self._wake_s, self._watch_s)
+        return min(self.late_s, self._wake_s, self._watch_s)
 
     @property
     def is_over(self) -> bool:

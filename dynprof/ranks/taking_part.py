@@ -97,6 +97,7 @@ class TakingPart:
         self._looks, self._began_s = 0, time.monotonic()
         self._on_part: Callable[[], object] = bool
         self._hears_the_last = True
+        self._unready: Reply | None = None
         self._thread = own_thread(self._run, "dynprof-ranks")
 
     # for other threads
@@ -240,9 +241,32 @@ class TakingPart:
         action = functools.partial(self.member.answer, message, place)
         error = self.wall.attempt("doing what rank 0 says", lambda: found.append(action()))
         if error is None:
+            self._unready = self._unready_as(found[0], message)
             return found[0]
         rank, number = self.group.rank, getattr(message, "number", 0)
         return Reply(rank, place, Report(rank, number), problem=failed_at_it(error))
+
+    def _unready_as(self, reply: Reply, message: Message) -> Reply | None:
+        """Return the reply that says that this rank is not ready for what is proposed."""
+        if reply.takes_part and (reply.busy or reply.report.still_s >= STOOD_S):
+            return reply
+        before = None if isinstance(message, Proposal) else self._unready
+        return with_fields(before, place=reply.place) if before else None
+
+    @property
+    def look_s(self) -> float:
+        """When to see again whether this rank is ready."""
+        return time.monotonic() + AGAIN_S if self._unready else math.inf
+
+    def ready_again(self) -> Reply | None:
+        """Return the reply of this rank once it is ready, where it was not."""
+        if (before := self._unready) is None:
+            return None
+        now = self.member.ready_again(before.place)
+        if now and (now.busy or (now.step == before.step and not before.busy)):
+            return None
+        self._unready = None
+        return now
 
     def has_part(self) -> None:
         """Know that this rank leads or has a leader."""
@@ -281,7 +305,7 @@ class TakingPart:
         try:
             while not (self._ended.is_set() or following.is_left):
                 cut_s = ear.heard_s + CUT_S if self.leader else math.inf
-                if event := self._next(min(time.monotonic() + following.patience_s, cut_s)):
+                if event := self._next(min(self.look_s, cut_s)):
                     event()
                 elif time.monotonic() >= cut_s:
                     calls.is_given_up = True  # it may be as silent
@@ -327,7 +351,8 @@ class _Leading:
 
     def go_on(self, until_s: float = math.inf) -> None:
         """Wait for an event, and do what follows."""
-        if event := self._next(min(until_s, self.leader.deadline, self._renew_s)):
+        times = until_s, self.leader.deadline, self._renew_s, self._part.look_s
+        if event := self._next(min(times)):
             event()
         if time.monotonic() >= self.leader.late_s:
             self.hear(None)  # The last reply rings the bell, and that one is late.
@@ -337,8 +362,8 @@ class _Leading:
         self.leader.tick()
         if report := self._member.news():
             self._part.windows.hear(report)
-        if self.leader.waits_for_me:
-            self.leader.refresh(self._member.ready_again(0))
+        if reply := self._part.ready_again():
+            self.leader.refresh(reply)
         self._part.windows.write()
         self._saying.clean(self.leader.places)
 
@@ -363,12 +388,7 @@ class _Following:
     def __init__(self, part: TakingPart, hearing: Hearing) -> None:
         self._part, self._hearing, self._member = part, hearing, part.member
         self._by = ""  # the leader's token
-        self._replied: Reply | None = None  # to the newest proposal, while this rank is not ready
         self.is_left = False
-
-    @property
-    def patience_s(self) -> float:
-        return AGAIN_S if self._replied else math.inf
 
     def join(self, raw: bytes) -> bool:
         """Follow the leader whose first message this is; return whether there is one."""
@@ -404,9 +424,6 @@ class _Following:
         reply = self._part.answer(message, place)
         if isinstance(message, (Proposal, Question)):
             self._hearing.reply(place, to_text(reply), said.expect)
-        if isinstance(message, Proposal):
-            is_ready = not reply.busy and reply.report.still_s < STOOD_S
-            self._replied = None if is_ready or not reply.takes_part else reply
 
     def tell_news(self) -> None:
         """Tell the leader what it does not know yet."""
@@ -414,12 +431,8 @@ class _Following:
             return
         if report := self._member.news():
             self._hearing.tell(to_text(report))
-        if before := self._replied:
-            now = self._member.ready_again(before.place)
-            if now is None or (not now.busy and (now.step != before.step or before.busy)):
-                self._replied = None
-                if now:
-                    self._hearing.tell(to_text(now))
+        if reply := self._part.ready_again():
+            self._hearing.tell(to_text(reply))
 
     def part(self) -> None:
         """Tell the leader that this rank hears no longer."""

@@ -188,10 +188,11 @@ def before(store: MemoryStore) -> int:
     return calls
 
 
-def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank]) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank], rank: int) -> None:
     """It looks at itself, not at the store."""
-    ranks[1].busy = "it saves"
-    threading.Timer(0.2, setattr, (ranks[1], "busy", "")).start()
+    ranks[rank].busy = "it saves"
+    threading.Timer(0.2, setattr, (ranks[rank], "busy", "")).start()
     made = agree(ranks, 1)
     assert made.ranks == (0, 1, 2)
     assert made.took_s > 0.15
