@@ -121,7 +121,6 @@ class Member:
         self._numbers: dict[int, int] = {}  # numbers here, by the leader's
         self._owed: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
         self._told_in = 0  # in which numbering the step was told last
-        self._cancelled = 0, math.nan
         self._told: Report | None = None
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
         self._step_ms: float | None = None  # none of late, where a rank stands still
@@ -283,11 +282,8 @@ class Member:
             self._journal.tell(self._own, withdrawal.outcome, reasons)
 
     def _cancel(self, cancellation: Cancellation) -> None:
-        """Disarm what waits, close what is open; once, though it is said again."""
-        number, said = cancellation.number, (cancellation.number, cancellation.edited_at_s)
-        if said == self._cancelled:
-            return
-        self._cancelled, self.heard = said, (cancellation.config, time.monotonic())
+        """Disarm what waits, close what is open."""
+        number, self.heard = cancellation.number, (cancellation.config, time.monotonic())
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.enter_as(number, edit)

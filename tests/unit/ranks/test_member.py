@@ -280,19 +280,6 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
     assert "nothing is open or waiting" in answers[3]
 
 
-def test_a_cancel_that_is_said_again_for_others_cancels_nothing_more(job: Job) -> None:
-    """What was agreed on since is another one."""
-    member = job.session._member
-    cancellation = Cancellation(2, '{"cancel": true}', 2.0)
-    for number in (1, 3):
-        consider(job, number, 3, float(number))
-        open_at(job, number, 100)
-        member.answer(cancellation, 0)
-    assert [outcome(job, number) for number in (1, 3)] == ["disarmed", "waiting"]
-    member.answer(Cancellation(4, '{"cancel": true}', 4.0), 0)
-    assert outcome(job, 3) == "disarmed"
-
-
 def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:
     """Nobody proposes it: who follows the request hears of it from each rank, with the reason."""
     member = job.session._member
