@@ -74,7 +74,7 @@ class Records:
     def hear(self, report: Report) -> None:
         """Forget it."""
 
-    def lose(self, ranks: Iterable[int]) -> None:
+    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
         """Forget it."""
 
     def settle(self, made: Agreement) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, Problem
 from dynprof.files.destination import destination
@@ -18,8 +18,7 @@ from dynprof.journal.status import LEADS, load_status
 from dynprof.plural import counted, listed_ranks
 from dynprof.ranks.choice import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
-from dynprof.ranks.member import Edits, Member
-from dynprof.ranks.messages import Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.requests.plan import Refusal, blamed
@@ -34,25 +33,16 @@ if TYPE_CHECKING:
     from dynprof.journal.status import JobStatus
     from dynprof.ranks.choice import Agreement
     from dynprof.ranks.job_group import JobGroup
+    from dynprof.ranks.member import Edits, Member
     from dynprof.requests.edits import Edit
     from dynprof.wall import Wall
     from dynprof.windows.this_process import ThisProcess
 
-PART_S = 10.0  # Just after the process group has come up, an edit waits this long for a leader.
+PART_S = 10.0  # An edit waits for a leader until this long after the process group came up.
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes by then what a rank has read."""
 DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
 UNLED = 4  # Groups that are no more, whose windows are followed on this rank.
-
-
-class EditHandler(Edits, Protocol):
-    """What answers edits; see ``session.edit_handler``."""
-
-    def take(self, edit: Edit) -> None:
-        """Answer an edit on this rank alone."""
-
-    def read(self, edit: Edit) -> Asked | Cancel | Refusal:
-        """Return what an edit asks for."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +56,14 @@ class _Read:
 
 
 class Agreements:
-    """Takes edits on the watcher's thread, and looks after the group on the journal's.
-
-    Args:
-        process: This process.
-        journal: Is told what became of edits.
-        wall: Keeps failures from the threads.
-        edits: Answers edits.
-        member: Does what the leader says.
-        deliveries: Sends the records of windows.
-    """
+    """Takes edits on the watcher's thread, and looks after the group on the journal's."""
 
     def __init__(
         self,
         process: ThisProcess,
         journal: Journal,
         wall: Wall,
-        edits: EditHandler,
+        edits: Edits,
         member: Member,
         deliveries: Deliveries,
     ) -> None:
@@ -94,7 +75,6 @@ class Agreements:
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
         self._read: _Read | None = None
-        self._reading = threading.RLock()
         self._named_leader = ""
         journal.outcomes.on_news = self._changed
 
@@ -124,7 +104,7 @@ class Agreements:
 
     def take(self, edit: Edit) -> None:
         """Answer an edit: propose it where this rank leads, leave it to the leader elsewhere."""
-        self._look_for_a_group()
+        self._begin_or_end()
         part = self._part
         if part:
             part.wait_for_part(PART_S)
@@ -154,28 +134,21 @@ class Agreements:
             self._member.propose(number, asked)
             if self._windows:
                 self._windows.begin(number, asked)
-            config, rules = asked.config, asked.config.agreement
-            terms = Terms(
-                config.asked_ranks,
-                rules.patience_s,
-                config.named_step,
-                config.multiple,
-                rules.unable == "downgrade",
-            )
-            part.propose(Proposal(number, text, edit.edited_at_s), terms)
+            part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
 
     def _forbidden(self, asked: Asked) -> Refusal | None:
         """Refuse a place that may not be written here: this rank need not be one that records."""
         layout, config = self._process.layout, asked.config
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
-        if why := place.why_forbidden(layout):
-            return Refusal(asked.parsed.locate((Problem(f"{why}.", blamed(config, why)),)))
-        return None
+        why = place.why_forbidden(layout)
+        problem = Problem(f"{why}.", blamed(config, why)) if why else None
+        return Refusal(asked.parsed.locate((problem,))) if problem else None
 
     def _tell_of(self, made: Agreement) -> None:
         """Tell what came of a proposal; what a rank gave as its reason takes one line."""
-        for rank, why in sorted(made.left_out.items()):
-            text = f"rank {rank} takes no part: {printable(why)}"
+        left_out = sorted(made.left_out.items())
+        absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
+        for text in (*absent, *made.remarks):
             self._journal.warning(f"request {made.number}: {text}")
         if made.step is not None:
             ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
@@ -186,7 +159,7 @@ class Agreements:
 
     def _leave_to(self, leader: str, edit: Edit) -> None:
         now_s = time.monotonic()
-        with self._reading:
+        with self._looking:
             self._read = _Read(edit, now_s, now_s)
         if leader != self._named_leader:
             self._named_leader = leader
@@ -228,7 +201,7 @@ class Agreements:
 
     def _replace(self, read: _Read, then: _Read | None) -> bool:
         """Return False where another edit has been read since, which takes its place."""
-        with self._reading:
+        with self._looking:
             is_newest = self._read is read
             self._read = then if is_newest else self._read
         return is_newest
@@ -244,7 +217,7 @@ class Agreements:
 
     def look(self) -> None:
         """Take part where a group has come up, and no more where it has gone."""
-        self._look_for_a_group()
+        self._begin_or_end()
         self._member.look()
         if self._part:
             self._part.look()
@@ -264,17 +237,14 @@ class Agreements:
                 windows.hear(self._member.report(number))
             windows.write()
 
-    def _look_for_a_group(self) -> None:
-        with self._looking:
-            self._begin_or_end()
-
     def _begin_or_end(self) -> None:
-        process, before = self._process, self._part
-        group = group_to_agree_in(process.rank, process.store, process.layout.role)
-        if before and (group is None or group.store is not before.group.store):
-            self._leave()
-        if group and self._part is None and group.store is not self._left():
-            self._begin(group)
+        process = self._process
+        with self._looking:
+            before, group = self._part, group_to_agree_in(process)
+            if before and (group is None or group.store is not before.group.store):
+                self._leave()
+            if group and self._part is None and group.store is not self._left():
+                self._begin(group)
 
     def _begin(self, group: JobGroup) -> None:
         process, say = self._process, self._journal.warning
@@ -310,7 +280,7 @@ class Agreements:
             self._member.group = None
         if windows and windows not in self._unled:
             for ranks in windows.pending.values():
-                windows.lose(ranks - {LEADER})
+                windows.lose(ranks - {LEADER}, PARTED)
             self._unled.append(windows)
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,8 +12,9 @@ from dynprof.plural import counted, listed_ranks
 from dynprof.ranks.messages import SILENT, Profiler
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from dynprof.config import ProfilerConfig
     from dynprof.ranks.messages import GivenUp, Reply
 
 LEADER = 0  # The rank that leads.
@@ -20,6 +22,7 @@ FASTER = 0.5  # A step may take half the time of the fastest of late.
 UNKNOWN_S = 0.001  # A step of a rank that has not ended one yet: it may be as short as this.
 FAR = 3  # Ranks that step together are at most this many steps apart, at the same moment.
 BLUR_S = 2.0  # How long a step has been running is known to a second or two.
+NAMED = 16  # Remarks and the status name this many ranks; the record has all.
 LONG = 3.0  # A step that takes this many times the usual is not like the others.
 ALONE = (
     "its steps are counted since dynprof was attached, and no collectives tell their numbers on "
@@ -45,6 +48,13 @@ class Terms:
     multiple: int = 1
     downgrade: bool = False
 
+    @classmethod
+    def of(cls, config: ProfilerConfig) -> Terms:
+        """Return what a config asks."""
+        patience_s, downgrade = config.agreement.patience_s, config.agreement.unable == "downgrade"
+        step, multiple = config.named_step, config.multiple
+        return cls(config.asked_ranks, patience_s, step, multiple, downgrade)
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -58,6 +68,7 @@ class Agreement:
         reasons: Why none opens; empty where they do.
         took_s: From the proposal until all were told.
         outcome: What became of the request where none opens.
+        remarks: Which ranks may open at another iteration than the others.
     """
 
     number: int
@@ -67,6 +78,7 @@ class Agreement:
     reasons: tuple[str, ...] = ()
     took_s: float = 0.0
     outcome: GivenUp = "refused"
+    remarks: tuple[str, ...] = ()
 
 
 def chosen_ranks(asked: RankSet, replies: Mapping[int, Reply], world_size: int) -> RankSet:
@@ -175,7 +187,7 @@ def start_step(
     return -(-found // multiple) * multiple if asked is None else asked
 
 
-def counted_differently(replies: Collection[Reply], took_s: float) -> dict[int, str]:
+def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, str]:
     """Say which ranks step together with the first and give their steps other numbers.
 
     Args:
@@ -184,16 +196,31 @@ def counted_differently(replies: Collection[Reply], took_s: float) -> dict[int, 
     """
     if len(replies) > 1 and (alone := [one.rank for one in replies if one.is_alone]):
         return dict.fromkeys(alone, ALONE)
-    marching = [one for one in replies if one.marches and one.fast_s]
-    if not marching:
-        return {}
-    first, found = marching[0], {}
-    for one in marching[1:]:
+    apart = _apart([one for one in replies if one.marches], took_s)
+    return {
+        rank: f"it is at {where}, though they step together; call dp.set_state() with the same "
+        "number on all ranks, or let one source count the steps of all"
+        for rank, where in apart.items()
+    }
+
+
+def far_apart(replies: Sequence[Reply], took_s: float) -> tuple[str, ...]:
+    """Say which ranks are at other steps than the first, so that their windows may differ."""
+    apart = itertools.islice(_apart(replies, took_s).items(), NAMED)
+    return tuple(
+        f"rank {rank} is at {where}: each opens at that number of its own, which is another "
+        "iteration if they train together"
+        for rank, where in apart
+    )
+
+
+def _apart(replies: Sequence[Reply], took_s: float) -> dict[int, str]:
+    """Say which ranks are farther from the first than it steps while they reply."""
+    found = {}
+    for one in replies[1:]:
+        first = replies[0]
         fast_s = FASTER * min(first.fast_s or UNKNOWN_S, one.fast_s or UNKNOWN_S)
         if abs(one.step - first.step) > FAR + took_s / fast_s:
-            found[one.rank] = (
-                f"it is at step {one.step:,} where rank {first.rank} is at {first.step:,}, though "
-                "they step together; call dp.set_state() with the same number on all ranks, or "
-                "let one source count the steps of all"
-            )
+            where = f"where rank {first.rank} is at {first.step:,}"
+            found[one.rank] = f"step {one.step:,} {where}"
     return found

@@ -21,7 +21,7 @@ from dynprof.ranks.store import beneath
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.process.rank import Rank
+    from dynprof.windows.this_process import ThisProcess
 
 CONNECTIONS = 2  # One that waits, one for calls.
 FILES_A_RANK, FILES_BESIDE = 2 + CONNECTIONS, 200
@@ -170,14 +170,9 @@ class Timed:
         return found
 
 
-def group_to_agree_in(rank: Rank, store: object, role: str = "") -> JobGroup | None:
-    """Return the group of this process, unless the environment says not to agree.
-
-    Args:
-        rank: This process.
-        store: A store that all ranks share, where the script gave one.
-        role: That of this process.
-    """
+def group_to_agree_in(process: ThisProcess) -> JobGroup | None:
+    """Return the group of this process, unless the environment says not to agree."""
+    store, rank, role = process.store, process.rank, process.layout.role
     if os.environ.get(SWITCH) == "0":
         return None
     if store is None:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as with_fields
 
+from dynprof.plural import listed_ranks
 from dynprof.ranks.choice import (
-    BLUR_S,
     LEADER,
     Agreement,
     Terms,
     chosen_ranks,
     common_profiler,
     counted_differently,
+    far_apart,
     held_up,
     start_step,
     unable,
@@ -54,9 +55,10 @@ SOON_S = 5.0  # A rank that lives answers within this time, though it holds Pyth
 JOIN_S = 10.0  # Scripts call init() seconds apart.
 LEAST_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
 LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
+SLOW_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
+CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
 FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
 APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps take.
-MINE_S = 0.05  # While the ranks wait for some, the leader's own rank is looked at this often.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
 LAST_S, LAST_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
 
@@ -86,6 +88,8 @@ class _Current:
     asked_s: float = 0.0
     answered_s: float = -math.inf
     waits: bool = False
+    has_joined: bool = False  # A rank did since it was proposed.
+    was_slow: bool = False  # A slow round was measured again.
     has_let: bool = False  # The patience was extended for a window that opens first.
 
 
@@ -97,8 +101,6 @@ class Leader:
     """One run of a leader.
 
     Args:
-        world_size: How many ranks the job has.
-        who: The leader's rank, machine and config.
         say: Says a message to the other ranks; takes how many replies wake the leader, returns
             the place of the message.
         answer: Has the leader's own rank do the same.
@@ -147,22 +149,13 @@ class Leader:
         """The ranks that hear this one, as far as they answer."""
         return self._heard.keys() - self._silent.keys()
 
-    @property
-    def waits_for_me(self) -> bool:
-        """Whether the ranks wait for some that may be ready by now."""
-        return self._current is not None and self._current.waits
-
-    def refresh(self, reply: Reply | None) -> None:
-        """Take what the leader's own rank says while the ranks wait for some."""
-        current = self._current
-        before = current.replies.get(LEADER) if current else None
-        if current and reply and before and (before.busy or before.report.still_s > BLUR_S):
-            current.replies[LEADER] = with_fields(reply, would=before.would, usable=before.usable)
-            if not reply.busy and (before.busy or reply.step != before.step):
-                self._go_on()
+    def refresh(self, reply: Reply) -> None:
+        """Take what the leader's own rank says once it is ready."""
+        if self._take(reply):
+            self._go_on()
 
     @property
-    def _late_s(self) -> float:
+    def late_s(self) -> float:
         """When ranks that have not replied are late."""
         patience_s = self._current.terms.patience_s if self._current else SOON_S
         return self._ask.asked_s + min(SOON_S, patience_s) if self._ask else math.inf
@@ -170,8 +163,7 @@ class Leader:
     @property
     def deadline(self) -> float:
         """When to call :meth:`tick`."""
-        mine_s = self._clock() + MINE_S if self.waits_for_me else math.inf
-        return min(self._late_s, mine_s, self._wake_s, self._watch_s)
+        return min(self.late_s, self._wake_s, self._watch_s)
 
     @property
     def is_over(self) -> bool:
@@ -219,7 +211,7 @@ class Leader:
     def tick(self) -> None:
         """Do what is due."""
         now_s = self._clock()
-        if self._ask and now_s >= self._late_s:
+        if self._ask and now_s >= self.late_s:
             missing = self._ask.expected - {LEADER}
             self._silent |= dict.fromkeys(missing - self._silent.keys(), self._ask.asked_s)
             self._windows.lose(missing)
@@ -282,18 +274,16 @@ class Leader:
         if isinstance(one, Parted):
             self._parted.add(one.rank)
             self._heard.pop(one.rank, None)
-            self._windows.lose([one.rank])
-            if self._ask:
-                self._ask.expected.discard(one.rank)
-                if self._ask.expected <= {LEADER}:
-                    self._finish_ask()
+            self._windows.lose([one.rank], PARTED)
         else:
             self._parted.discard(one.rank)
             self._heard[one.rank] = one.place
-            current = self._current
-            if current and current.waits and one.rank in current.wanted:
-                current.left_out.pop(one.rank, None)
-                self._attempt(self._propose)  # it has not heard of it, or has forgotten
+            if self._current:
+                self._current.has_joined |= one.rank in self._current.wanted
+        if self._ask:  # it has not heard what is asked, or has forgotten it
+            self._ask.expected.discard(one.rank)
+            if self._ask.expected <= {LEADER}:
+                self._finish_ask()
 
     def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
         """Say what all ranks reply to; call ``then`` once they have, or are late."""
@@ -312,14 +302,17 @@ class Leader:
             self._finish_ask()
 
     def _finish_ask(self) -> None:
-        ask, self._ask = self._ask, None
+        ask, self._ask, current = self._ask, None, self._current
         self._set_watch()
-        if ask:
+        if current and current.has_joined and self._clock() < current.until_s:
+            self._attempt(self._join)
+        elif ask:
             ask.then()
 
     def _go_on(self) -> None:
-        if self._current and self._ask is None:
-            self._attempt(self._consider if self._current.waits else self._join)
+        if (current := self._current) and self._ask is None:
+            waits = current.waits and not current.has_joined
+            self._attempt(self._consider if waits else self._join)
 
     def _attempt(self, action: Callable[[], None]) -> None:
         try:
@@ -361,7 +354,7 @@ class Leader:
 
     def _propose(self) -> None:
         current = self._the_current
-        current.replies = {}
+        current.replies, current.has_joined = {}, False
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:
@@ -404,9 +397,18 @@ class Leader:
         ready = {r: one for r, one in ready.items() if r not in current.left_out}
         if self._looks_again(ready, now_s):
             return
+        self._see_who_is_there(ready)
+        self._open(ready, now_s)
+
+    def _see_who_is_there(self, ready: Mapping[int, Reply]) -> None:
+        """Refuse where no rank is ready, or only the leader is of those that have replied."""
+        current = self._the_current
         if not ready:
             raise _NoWindowError(*why_not(current.left_out) or ("no rank takes part",))
-        self._open(ready, now_s)
+        replied = {r for r, one in current.replies.items() if one.takes_part}
+        cut = sorted(replied & self._silent.keys() & current.left_out.keys())
+        if cut and ready.keys() == {LEADER}:  # these refuse it as well, where they lost the store
+            raise _NoWindowError(f"{listed_ranks(cut)} answered at first: {CUT_OFF}")
 
     def _wait(self, waits: Mapping[int, str]) -> None:
         current = self._the_current
@@ -425,7 +427,9 @@ class Leader:
         if ready and unknown and now_s < current.answered_s + APART_S:
             current.waits, self._wake_s = True, current.answered_s + APART_S
             return True
-        if ready and (unknown or now_s > current.answered_s + FRESH_S):
+        is_slow = current.answered_s - current.asked_s > SLOW_S and not current.was_slow
+        if ready and (unknown or is_slow or now_s > current.answered_s + FRESH_S):
+            current.was_slow |= is_slow
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._consider))
             return True
@@ -435,10 +439,10 @@ class Leader:
         """Tell all ranks the step."""
         current, number = self._the_current, self._the_current.proposal.number
         took_s = current.answered_s - current.asked_s
-        if otherwise := counted_differently([ready[rank] for rank in sorted(ready)], took_s):
+        terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
+        if otherwise := counted_differently(replies, took_s):
             raise _NoWindowError(*why_not(otherwise))
         lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
-        terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
         try:
             step = start_step(replies, lead_s, terms.start, terms.multiple)
         except ValueError as error:
@@ -469,15 +473,15 @@ class Leader:
         if LEADER in ready and mine.problem:
             left_out[LEADER] = mine.problem
         ranks = tuple(sorted(ready.keys() - left_out.keys()))
-        self._settle(Agreement(number, step, ranks, left_out), current)
+        remarks = far_apart(replies, took_s)
+        self._settle(Agreement(number, step, ranks, left_out, remarks=remarks), current)
         self._windows.hear(mine.report)
 
     def _withdraw(self, reasons: tuple[str, ...], outcome: GivenUp = "refused") -> None:
         current = self._the_current
         number, left_out = current.proposal.number, current.left_out
         self._ask = self._current = None
-        withdrawal = Withdrawal(number, reasons, outcome=outcome)
-        self._answer(withdrawal, self._say(withdrawal, 0))
+        self.tell(Withdrawal(number, reasons, outcome=outcome))
         made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
         self._settle(made, current)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dynprof.ranks.step_numbers import StepNumbers
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
-    from dynprof.requests.request import Request
+    from dynprof.requests.request import Cancel, Request
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.loop import Loop
     from dynprof.windows.this_process import ThisProcess
@@ -57,6 +57,12 @@ class Edits(Protocol):
 
     def enter(self, edit: Edit, least: int = 0) -> int:
         """Return the number that an edit has from now on."""
+
+    def take(self, edit: Edit) -> None:
+        """Answer an edit on this rank alone."""
+
+    def read(self, edit: Edit) -> Asked | Cancel | Refusal:
+        """Return what an edit asks for."""
 
     def enter_as(self, leaders: int, edit: Edit) -> int:
         """Enter what the leader numbers so."""
@@ -79,15 +85,6 @@ class Edits(Protocol):
 
 class Member:
     """Does and answers, on the thread of the agreement.
-
-    Args:
-        process: This process.
-        inbox: Knows the step.
-        loop: Serves windows.
-        journal: Is told what became of edits.
-        costs: Knows how long steps take.
-        edits: Answers edits.
-        state: Returns the state of this rank, as in the status.
 
     Attributes:
         group: The group of which it is a rank.
@@ -124,7 +121,6 @@ class Member:
         self._numbers: dict[int, int] = {}  # numbers here, by the leader's
         self._owed: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
         self._told_in = 0  # in which numbering the step was told last
-        self._cancelled = 0, math.nan
         self._told: Report | None = None
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
         self._step_ms: float | None = None  # none of late, where a rank stands still
@@ -144,8 +140,9 @@ class Member:
 
     def know(self, leaders: int, own: int) -> None:
         """Know which request here is which of the leader's."""
-        before = [(n, mine) for n, mine in self._numbers.items() if n < leaders]
-        self._numbers = dict([*before, (leaders, own)][-MOST:])
+        known = {n: mine for n, mine in self._numbers.items() if n < leaders}
+        old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
+        self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
         self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
 
     def answer(self, message: Message, place: int) -> Reply:
@@ -285,11 +282,8 @@ class Member:
             self._journal.tell(self._own, withdrawal.outcome, reasons)
 
     def _cancel(self, cancellation: Cancellation) -> None:
-        """Disarm what waits, close what is open; once, though it is said again."""
-        number, said = cancellation.number, (cancellation.number, cancellation.edited_at_s)
-        if said == self._cancelled:
-            return
-        self._cancelled, self.heard = said, (cancellation.config, time.monotonic())
+        """Disarm what waits, close what is open."""
+        number, self.heard = cancellation.number, (cancellation.config, time.monotonic())
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.enter_as(number, edit)

@@ -17,7 +17,7 @@ from dynprof.config.file_reading import MAX_BYTES
 MOST_BYTES = 7 * MAX_BYTES
 """Of one message: JSON takes up to six bytes for one of a config; torch's store takes 8 MiB."""
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
-PARTED = "dynprof has ended on it"
+PARTED = "it has left the process group, or dynprof has ended on it"
 """Why a rank takes no part that has said nothing itself."""
 
 

@@ -21,12 +21,12 @@ from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.choice import Agreement
+from dynprof.ranks.choice import NAMED, Agreement
 from dynprof.ranks.messages import Report
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from dynprof.captures.exporter import Attempt
@@ -43,8 +43,6 @@ UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarm
 """How a window ends without a capture: for a reason of that rank; by a later request."""
 NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
 BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes once the step has come.
-NAMED = 16  # The status names this many ranks; the record has all.
-KEPT = 16  # Windows whose record could not be written, or that ranks may still tell of.
 LONG_S = 2.0  # A rank that a request waits for longer is named in the log.
 
 
@@ -57,18 +55,18 @@ class JobWindow:
         asked: What it asks for.
         made: What came of the proposal; None while the ranks have not agreed.
         told: The newest report of each rank.
-        gone: Ranks that do not answer.
+        gone: Ranks of which nothing is heard any more, and why.
         held_up: Why the ranks wait for some that have to agree yet.
-        is_left: Whether nothing more will be heard.
+        left: What the leader says of ranks that were on their way as it left.
     """
 
     number: int = 0
     asked: Asked | None = None
     made: Agreement | None = None
     told: dict[int, Report] = field(default_factory=dict)
-    gone: frozenset[int] = frozenset()
+    gone: Mapping[int, str] = field(default_factory=dict)
     held_up: Mapping[int, str] = field(default_factory=dict)
-    is_left: bool = False
+    left: Mapping[int, str] = field(default_factory=dict)
 
     def outcome(self, rank: int) -> str:
         """Return what became of it on a rank that was to open; empty where that is not known."""
@@ -84,14 +82,10 @@ class JobWindow:
         return tuple(sorted({*self.made.ranks, *late}))
 
     @property
-    def unfinished(self) -> set[int]:
-        """The ranks that were on their way as they were heard last."""
-        return {rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY}
-
-    @property
     def pending(self) -> set[int]:
-        """The ranks that are on their way, as far as more will be heard."""
-        return set() if self.is_left else self.unfinished
+        """The ranks that are on their way with it, as far as more will be heard."""
+        on_the_way = {rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY}
+        return on_the_way - self.left.keys()
 
     @property
     def is_over(self) -> bool:
@@ -105,11 +99,9 @@ class JobWindow:
         found = {rank: why for rank, why in left_out.items() if rank not in ranks}
         for rank in ranks:
             if not self.outcome(rank):
-                found[rank] = NO_ANSWER if rank in self.gone else FORGOTTEN
+                found[rank] = self.gone.get(rank, FORGOTTEN)
         found |= self.lost
-        if self.is_left:
-            found |= {rank: LEFT.format(self.outcome(rank)) for rank in self.unfinished}
-        return dict(sorted(found.items()))
+        return dict(sorted({**found, **self.left}.items()))
 
     @property
     def lost(self) -> dict[int, str]:
@@ -144,9 +136,10 @@ class JobWindow:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Whose capture has not all the steps."""
-        told = sorted(self.told.items())
-        return tuple(f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut)[:NAMED]
+        """Which ranks may have other steps, and whose capture has not all."""
+        made, told = self.made.remarks if self.made else (), sorted(self.told.items())
+        cut = [f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut]
+        return (*made, *cut[:NAMED])
 
     def status(self, record: str) -> WindowStatus:
         """Return what the status says of it, with the path of its record."""
@@ -189,14 +182,13 @@ class JobWindow:
             ranks=ranks,
             missing=missing,
             agreed_ms=round(made.took_s * 1e3, 3),
+            remarks=made.remarks,
             complete=not missing and all(one.is_whole for one in ranks.values()),
         )
 
     def _on(self, rank: int) -> RankRecord:
-        one = self.told.get(rank, Report(rank))
-        return RankRecord(
-            host=one.host, outcome=self.outcome(rank), capture=one.capture, cut=one.cut
-        )
+        one, outcome = self.told.get(rank, Report(rank)), self.outcome(rank)
+        return RankRecord(host=one.host, outcome=outcome, capture=one.capture, cut=one.cut)
 
 
 def _doing(report: Report) -> str:
@@ -213,8 +205,6 @@ class JobWindows:
     """The newest windows of all ranks, and their records on disk.
 
     Args:
-        process: This process.
-        world_size: How many ranks there are.
         leader: Rank, machine and config of this process.
         attempt: Runs an action, and notes the exception that it ends with.
         deliveries: Sends records to where captures go, if that is no directory.
@@ -234,7 +224,6 @@ class JobWindows:
         self._warn, self._world_size, self._leader = warn, world_size, leader
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
         self._kept: dict[int, JobWindow] = {}
-        self._past: dict[int, WindowStatus] = {}
         self._states: dict[int, str] = {}
         self._heard_at = 0.0
         self._held_up: dict[int, float] = {}  # since when the proposal waits for a rank
@@ -291,7 +280,8 @@ class JobWindows:
             self._heard_at = self._process.clock.wall_s()
             for number, one in self._kept.items():
                 if report.rank in one.gone:
-                    self._learn(number, gone=one.gone - {report.rank})
+                    gone = {r: why for r, why in one.gone.items() if r != report.rank}
+                    self._learn(number, gone=gone)
             known = self._kept.get(report.number)
             if known:
                 self._hear_of(known, report)
@@ -310,27 +300,25 @@ class JobWindows:
                 text = f"rank {rank} has no capture of it: {lost[rank]}"
                 self._warn(f"request {known.number}: {text}")
 
-    def lose(self, ranks: Iterable[int]) -> None:
-        """Note that these ranks do not answer."""
-        gone = frozenset(ranks)
+    def lose(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
+        """Note that nothing is heard of these ranks any more."""
         with self._lock:
-            for rank in gone:
+            for rank in ranks:
                 self._states.pop(rank, None)
             for number, pending in self.pending.items():
-                if gone & pending:
-                    self._learn(number, gone=self._kept[number].gone | (gone & pending))
+                gone = {rank: why for rank in ranks if rank in pending}
+                self._learn(number, gone={**self._kept[number].gone, **gone})
 
     def drop(self, why: str) -> None:
         """Refuse what the ranks have yet to agree on."""
-        with self._lock:
-            waits = [number for number, one in self._kept.items() if one.made is None]
-        for number in waits:
+        for number in [n for n, one in (*self._kept.items(),) if one.made is None]:
             self.settle(Agreement(number, reasons=(why,)))
 
     def leave(self) -> None:
         """Bring the records to their end by what was heard: nothing more will be."""
-        for number in self.pending:
-            self._learn(number, is_left=True)
+        for number, ranks in self.pending.items():
+            known = self._kept[number]
+            self._learn(number, left={r: LEFT.format(known.outcome(r)) for r in ranks})
 
     def _learn(self, number: int, **news: Any) -> None:
         with self._lock:
@@ -340,11 +328,8 @@ class JobWindows:
 
     def _forget(self) -> None:
         """Keep the newest windows, and those that are not over or not written."""
-        keep = {*sorted(self._kept)[-KEPT:], *sorted(self._unwritten)[-KEPT:]}
-        before = self._kept
-        self._kept = {n: one for n, one in before.items() if n in keep or not one.is_over}
-        past = {n: self._status(before[n]) for n in before.keys() - self._kept.keys()}
-        self._past = dict(sorted({**self._past, **past}.items())[-TOLD:])
+        keep = {*sorted(self._kept)[-TOLD:], *sorted(self._unwritten)[-TOLD:]}
+        self._kept = {n: one for n, one in self._kept.items() if n in keep or not one.is_over}
         self._unwritten &= self._kept.keys()
         self._written = {n: one for n, one in self._written.items() if n in self._kept}
 
@@ -365,8 +350,7 @@ class JobWindows:
     def told(self) -> list[WindowStatus]:
         """Return what is said of the newest requests, the oldest first."""
         with self._lock:
-            found = {**self._past, **{n: self._status(one) for n, one in self._kept.items()}}
-        return [found[number] for number in sorted(found)[-TOLD:]]
+            return [self._status(self._kept[number]) for number in sorted(self._kept)[-TOLD:]]
 
     def _status(self, known: JobWindow) -> WindowStatus:
         path = self._path(known)
@@ -395,9 +379,8 @@ class JobWindows:
             before = self._written.keys() if is_soon else ()
             news = [one for one in news if one.is_over or one.number not in before]
             records = [(one, one.record(self._leader, self._world_size)) for one in news]
-        if any(record for _, record in records):
-            self._wrote_s = now_s
         for one, record in records:
+            self._wrote_s = now_s if record else self._wrote_s
             self._write(one, record)
         with self._lock:
             self._forget()

@@ -9,7 +9,7 @@ tell on their own is appended to ``news``, with the bell too.
 from __future__ import annotations
 
 import datetime
-from typing import Any, Protocol
+from typing import Any
 
 NUDGE = "~"  # A message that says nothing: it ends a wait.
 GONE = (
@@ -24,29 +24,9 @@ TAKES = 5  # Attempts to take news that other ranks add to at the same time.
 _NOTHING = "?"  # No value of dynprof's.
 
 
-class Store(Protocol):
-    """What is used of a ``torch.distributed.Store``."""
-
-    def set(self, key: str, value: str) -> None:
-        """Set a value."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number, 0 at first, and return it."""
-
-    def append(self, key: str, value: str) -> None:
-        """Append to a value, empty at first."""
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a value where it is the expected one, or missing and the expected one is empty.
-
-        Return the value then; the expected one where there is none.
-        """
-
-    def delete_key(self, key: str) -> bool:
-        """Remove a value."""
-
-    def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
-        """Block until there is a value."""
+Store = Any
+"""A ``torch.distributed.Store`` with ``set``, ``add``, ``append``, ``compare_set``, ``delete_key``
+and ``wait``: a rank's own connection."""
 
 
 class Keys:
@@ -54,25 +34,14 @@ class Keys:
 
     leader, next = "dynprof/leader", "dynprof/next"
     news, bell = "dynprof/news", "dynprof/bell"
-
-    @staticmethod
-    def say(place: int) -> str:
-        """Return where the message of a place is."""
-        return f"dynprof/say/{place}"
-
-    @staticmethod
-    def replies(place: int) -> str:
-        """Return where the replies to it are."""
-        return f"dynprof/re/{place}"
-
-    @staticmethod
-    def count(place: int) -> str:
-        """Return where they are counted."""
-        return f"dynprof/count/{place}"
+    say, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
 
 
 def value_of(store: Store, key: str) -> bytes | None:
-    """Return a value; None where there is none. ``get`` would wait for it."""
+    """Return a value; None where there is none: ``compare_set`` returns what it expected then.
+
+    ``get`` would wait for it.
+    """
     found = bytes(store.compare_set(key, _NOTHING, _NOTHING))
     return None if found == _NOTHING.encode() else found
 
@@ -84,11 +53,7 @@ def next_place(store: Store) -> int:
 
 
 class Saying:
-    """The leader's side.
-
-    Args:
-        store: A connection.
-    """
+    """The leader's side."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -114,32 +79,27 @@ class Saying:
         self._kept.append(place)
         return place
 
-    def clean(self, waited_for: set[int]) -> None:
+    def clean(self, waited_for: set[int], kept: int = KEPT) -> None:
         """Delete old messages and their replies, but for the places that ranks may wait for.
 
         A rank that reads such a place waits for the one after it, which says that it is gone.
         """
-        for place in self._kept[:-KEPT]:
+        for place in self._kept[:-kept]:
             if place in waited_for or (place in self._gone and place - 1 in waited_for):
                 continue
             if place - 1 in waited_for:
                 self._store.set(Keys.say(place), GONE)
                 self._gone.add(place)
-                keys = [Keys.replies(place), Keys.count(place)]
             else:
-                keys = [Keys.say(place), Keys.replies(place), Keys.count(place)]
+                self._store.delete_key(Keys.say(place))
                 self._kept.remove(place)
                 self._gone.discard(place)
-            for key in keys:
+            for key in (Keys.replies(place), Keys.count(place)):
                 self._store.delete_key(key)
 
     def expect(self, place: int) -> None:
         """Know that ranks reply to a place; the newest two are read."""
-        self._asked.append(place)
-        for old in self._asked[:-2]:
-            self._store.delete_key(Keys.replies(old))
-            self._store.delete_key(Keys.count(old))
-        self._asked = self._asked[-2:]
+        self._asked = [*self._asked, place][-2:]
 
     def take(self) -> bytes:
         """Return what ranks have said since; lines."""
@@ -162,12 +122,17 @@ class Saying:
         self._store.set(Keys.bell, "1")
         return b""
 
-    def resign(self) -> None:
-        """Remove the name of the leader and what it alone reads."""
+    def resign(self, waited_for: set[int]) -> None:
+        """Remove the name of the leader, what it alone reads, and all but its last message.
+
+        A rank that has yet to hear the last ones finds them.
+        """
+        if not waited_for:
+            self.clean(waited_for, kept=1)
         for key in (Keys.leader, Keys.news):
             self._store.delete_key(key)
-        self.expect(-1)
-        self.expect(-1)
+        for key in (of(place) for place in self._asked for of in (Keys.replies, Keys.count)):
+            self._store.delete_key(key)
 
 
 class Hearing:

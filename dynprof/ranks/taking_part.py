@@ -1,7 +1,8 @@
-"""The threads with which a rank takes part: one does everything, one blocks in the store.
+"""The two threads with which a rank takes part: one does everything, one blocks in the store.
 
-The second hands what it hears to the queue of the first. So the first alone touches leader and
-member, and can wait with a timeout, which torch's store would report on stderr.
+The second hands what it hears to the queue of the first. One would not do: it has to act at given
+times and on news of its own rank as well, a wait that times out has torch write warnings to the
+job's stderr, and to be woken by a key is a call to a store that may not answer.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import queue
 import secrets
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as with_fields
 
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
     Event = Callable[[], object]
 
 SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
-PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)  # Between attempts to connect again.
+PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Between attempts to connect again; as long as a quarter of the time that the store was away."""
 RENEW_S = 60.0  # The leader ends every wait this often: it is renewed.
 CUT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
@@ -59,7 +61,6 @@ AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at n
 STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
 WAKE_S = 0.02  # What blocks in the store is woken this often, until it has left.
 END_S = 5.0  # The end of the process waits this long for the threads.
-CUT = f"nothing was heard of the job's store for {CUT_S:.0f} s; this rank connects to it anew"
 NOT_ASKED = "the other ranks could not be asked"
 
 
@@ -67,16 +68,11 @@ class TakingPart:
     """Takes part in the agreements of one group.
 
     Args:
-        group: The group.
-        member: This rank.
         who: What the others are told of the leader: its rank, machine and config.
-        wall: Keeps failures from the threads.
         say: Called with what happened.
-        windows: The records, which the leader keeps.
         done: Called with what came of each proposal, where this rank leads.
 
     Attributes:
-        group: The same.
         leader: Who leads this rank; empty where no other rank does.
         is_over: Whether it takes part no longer, for good.
     """
@@ -98,9 +94,10 @@ class TakingPart:
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: Leader | None = None
         self._calls: Timed | None = None
-        self._looks = 0
+        self._looks, self._began_s = 0, time.monotonic()
         self._on_part: Callable[[], object] = bool
         self._hears_the_last = True
+        self._unready: Reply | None = None
         self._thread = own_thread(self._run, "dynprof-ranks")
 
     # for other threads
@@ -122,40 +119,27 @@ class TakingPart:
         self._thread.start()
 
     def wait_for_part(self, timeout_s: float) -> None:
-        """Wait until this rank leads, has a leader, or is by itself."""
-        self._decided.wait(timeout_s)
+        """Wait until this rank leads, has a leader, or is by itself; so long after it began."""
+        self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
         """Bring the ranks to agree."""
+        self._put(lambda: self._propose(proposal, terms))
 
-        def action() -> None:
-            if self._leading and not self._ended.is_set():
-                self._leading.propose(proposal, terms)
-            else:
-                self.member.left_alone(NOT_ASKED)
-                self.done(Agreement(proposal.number, reasons=(NOT_ASKED,)))
-
-        self._put(action)
+    def _propose(self, proposal: Proposal, terms: Terms) -> None:
+        if self._leading and not self._ended.is_set():
+            self._leading.propose(proposal, terms)
+        else:
+            self.member.left_alone(NOT_ASKED)
+            self.done(Agreement(proposal.number, reasons=(NOT_ASKED,)))
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
         """End the agreement that is under way, if any."""
-
-        def action() -> None:
-            if self._leading:
-                self._leading.give_up(outcome, why)
-
-        self._put(action)
+        self._put(lambda: self._leading.give_up(outcome, why) if self._leading else None)
 
     def tell(self, message: Message) -> None:
         """Say to all ranks, this one included, what needs no agreement."""
-
-        def action() -> None:
-            if self._leading:
-                self._leading.tell(message)
-            else:
-                self.answer(message, 0)
-
-        self._put(action)
+        self._put(lambda: self._leading.tell(message) if self._leading else self.answer(message, 0))
 
     def changed(self) -> None:
         """Have told what became of a request here."""
@@ -163,12 +147,7 @@ class TakingPart:
 
     def ask_store(self) -> None:
         """Have the store answer: :meth:`look` sees where it does not."""
-
-        def action() -> None:
-            if self._calls:
-                value_of(self._calls, Keys.next)
-
-        self._put(action)
+        self._put(lambda: self._calls and value_of(self._calls, Keys.next))
 
     def _put(self, event: Event) -> None:
         self._events.put(event)
@@ -216,30 +195,28 @@ class TakingPart:
                 self._events.get_nowait()()
 
     def _serve_until_ended(self) -> None:
-        attempt = 0
+        served_s = time.monotonic()
         while not self._ended.is_set():
             try:
                 self._calls, waits = self.group.connect()
                 self._looks = 0
-                self._serve(self._calls, waits)
+                serve = self._lead if self.group.rank == LEADER else self._follow
+                serve(self._calls, waits)
                 why = ""
-            except _CutError:
-                self.say(CUT)
-                self.member.left_alone(CUT)
-                continue
             except CannotServeError as error:
                 if not self.group.is_gone:
                     self.say(f"this rank is by itself: {error}")
                 return
             except StoreLostError as error:
                 why = f"the job's store was lost: {error}"
-            attempt = 0 if self._serves.is_set() else attempt + 1
+            served_s = time.monotonic() if self._serves.is_set() else served_s
             if self._ended.is_set() or self.group.is_gone:
                 return
             self._lose(why)
             self._calls = None
             self._decided.set()
-            self._pause(PAUSES_S[min(attempt, len(PAUSES_S) - 1)])
+            away_s = time.monotonic() - served_s
+            self._pause(min(max(PAUSE_S, away_s / 4), LONGEST_PAUSE_S))
 
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
@@ -264,9 +241,32 @@ class TakingPart:
         action = functools.partial(self.member.answer, message, place)
         error = self.wall.attempt("doing what rank 0 says", lambda: found.append(action()))
         if error is None:
+            self._unready = self._unready_as(found[0], message)
             return found[0]
         rank, number = self.group.rank, getattr(message, "number", 0)
         return Reply(rank, place, Report(rank, number), problem=failed_at_it(error))
+
+    def _unready_as(self, reply: Reply, message: Message) -> Reply | None:
+        """Return the reply that says that this rank is not ready for what is proposed."""
+        if reply.takes_part and (reply.busy or reply.report.still_s >= STOOD_S):
+            return reply
+        before = None if isinstance(message, Proposal) else self._unready
+        return with_fields(before, place=reply.place) if before else None
+
+    @property
+    def look_s(self) -> float:
+        """When to see again whether this rank is ready."""
+        return time.monotonic() + AGAIN_S if self._unready else math.inf
+
+    def ready_again(self) -> Reply | None:
+        """Return the reply of this rank once it is ready, where it was not."""
+        if (before := self._unready) is None:
+            return None
+        now = self.member.ready_again(before.place)
+        if now and (now.busy or (now.step == before.step and not before.busy)):
+            return None
+        self._unready = None
+        return now
 
     def has_part(self) -> None:
         """Know that this rank leads or has a leader."""
@@ -282,16 +282,9 @@ class TakingPart:
             return self._events.get(timeout=left_s)
         return None
 
-    def _serve(self, calls: Timed, waits: Timed) -> None:
-        if self.group.rank == LEADER:
-            self._lead(calls, waits)
-        else:
-            self._follow(calls, waits)
-
     def _lead(self, calls: Timed, waits: Timed) -> None:
         leading = _Leading(self, calls, self._next)
-        ear = _Ear(self._events, lambda: wait_for_bell(waits))
-        ear.begin(leading.hear)
+        ear = _Ear(self._events, lambda: wait_for_bell(waits), leading.hear)
         try:
             leading.leader.begin()
             self._leading = leading.leader
@@ -307,25 +300,20 @@ class TakingPart:
         hearing = Hearing(calls, waits)
         following = _Following(self, hearing)
         if not following.join(hearing.leader()) and self._decided.is_set():
-            return  # It had a leader, and is to look for one again.
-        ear = _Ear(self._events, hearing.wait, until=lambda heard: _says_farewell(heard[1]))
-        ear.begin(lambda heard: following.hear(*heard))
+            return  # It had a leader: the store may end with that one, and is waited in by none.
+        ear = _Ear(self._events, hearing.wait, following.hear, until=_says_farewell)
         try:
             while not (self._ended.is_set() or following.is_left):
-                until_s = min(time.monotonic() + following.patience_s, ear.heard_s + CUT_S)
-                if event := self._next(until_s):
+                cut_s = ear.heard_s + CUT_S if self.leader else math.inf
+                if event := self._next(min(self.look_s, cut_s)):
                     event()
-                elif time.monotonic() >= ear.heard_s + CUT_S:
+                elif time.monotonic() >= cut_s:
                     calls.is_given_up = True  # it may be as silent
-                    raise _CutError
+                    raise StoreLostError(f"nothing was heard of it for {CUT_S:.0f} s")
                 following.tell_news()
         finally:
             ear.end(lambda: hearing.nudge(hearing.place))
         following.part()  # last: the server may end once the leader knows
-
-
-class _CutError(Exception):
-    """The connection that waits has ended, and does not say so."""
 
 
 class _Leading:
@@ -359,21 +347,23 @@ class _Leading:
         return place
 
     def hear(self, _: object) -> None:
-        """Take what ranks have said."""
         self.leader.hear(news_in(self._saying.take()))
 
     def go_on(self, until_s: float = math.inf) -> None:
         """Wait for an event, and do what follows."""
-        if event := self._next(min(until_s, self.leader.deadline, self._renew_s)):
+        times = until_s, self.leader.deadline, self._renew_s, self._part.look_s
+        if event := self._next(min(times)):
             event()
+        if time.monotonic() >= self.leader.late_s:
+            self.hear(None)  # The last reply rings the bell, and that one is late.
         if time.monotonic() >= self._renew_s:
             self._renew_s = time.monotonic() + RENEW_S
             self._saying.say(NUDGE)
         self.leader.tick()
         if report := self._member.news():
             self._part.windows.hear(report)
-        if self.leader.waits_for_me:
-            self.leader.refresh(self._member.ready_again(0))
+        if reply := self._part.ready_again():
+            self.leader.refresh(reply)
         self._part.windows.write()
         self._saying.clean(self.leader.places)
 
@@ -389,7 +379,7 @@ class _Leading:
         while self.leader.others and time.monotonic() < until_s:
             self.go_on(until_s)
         self._part.windows.write()
-        self._saying.resign()
+        self._saying.resign(self.leader.places)
 
 
 class _Following:
@@ -398,13 +388,7 @@ class _Following:
     def __init__(self, part: TakingPart, hearing: Hearing) -> None:
         self._part, self._hearing, self._member = part, hearing, part.member
         self._by = ""  # the leader's token
-        self._replied: Reply | None = None  # to the newest proposal, while this rank is not ready
         self.is_left = False
-
-    @property
-    def patience_s(self) -> float:
-        """How long to wait for an event."""
-        return AGAIN_S if self._replied else 3600.0
 
     def join(self, raw: bytes) -> bool:
         """Follow the leader whose first message this is; return whether there is one."""
@@ -419,9 +403,9 @@ class _Following:
         self._part.has_part()
         return True
 
-    def hear(self, place: int, raw: bytes | None) -> None:
-        """Do what a message says."""
-        said = said_in(raw) if raw is not None else None
+    def hear(self, heard: tuple[int, bytes | None]) -> None:
+        place, raw = heard
+        said = said_in(raw or b"")
         if raw is None:
             self._member.left_alone("this rank was away, and the others have gone on")
             self.join(self._hearing.leader())
@@ -440,9 +424,6 @@ class _Following:
         reply = self._part.answer(message, place)
         if isinstance(message, (Proposal, Question)):
             self._hearing.reply(place, to_text(reply), said.expect)
-        if isinstance(message, Proposal):
-            is_ready = not reply.busy and reply.report.still_s < STOOD_S
-            self._replied = None if is_ready or not reply.takes_part else reply
 
     def tell_news(self) -> None:
         """Tell the leader what it does not know yet."""
@@ -450,12 +431,8 @@ class _Following:
             return
         if report := self._member.news():
             self._hearing.tell(to_text(report))
-        if before := self._replied:
-            now = self._member.ready_again(before.place)
-            if now is None or (not now.busy and (now.step != before.step or before.busy)):
-                self._replied = None
-                if now:
-                    self._hearing.tell(to_text(now))
+        if reply := self._part.ready_again():
+            self._hearing.tell(to_text(reply))
 
     def part(self) -> None:
         """Tell the leader that this rank hears no longer."""
@@ -465,8 +442,8 @@ class _Following:
         self.is_left = True
 
 
-def _says_farewell(raw: bytes | None) -> bool:
-    said = said_in(raw) if raw is not None else None
+def _says_farewell(heard: tuple[int, bytes | None]) -> bool:
+    said = said_in(heard[1] or b"")
     return said is not None and isinstance(said.message, Farewell)
 
 
@@ -474,33 +451,26 @@ class _Ear:
     """A thread that blocks in the store, and puts what it hears into the queue of events.
 
     Args:
-        events: The queue.
         hear: Blocks; raises :class:`StoreLostError` where the store is gone.
+        then: What is done with each thing heard, as an event.
         until: Returns whether what was heard is the last.
-
-    Attributes:
-        has_left: Set where nothing more is to be heard.
-        heard_s: When it heard anything last.
     """
 
     def __init__(
         self,
         events: queue.SimpleQueue[Event],
-        hear: Callable[[], object],
-        until: Callable[..., bool] = bool,
+        hear: Callable[[], Any],
+        then: Callable[[Any], object],
+        until: Callable[[Any], bool] = bool,
     ) -> None:
-        self._events, self._hear, self._until = events, hear, until
-        self.has_left, self.heard_s = False, time.monotonic()
+        self._events, self._hear, self._then, self._until = events, hear, then, until
+        self._has_left, self.heard_s = False, time.monotonic()
         self._thread = own_thread(self._run, "dynprof-hear")
-
-    def begin(self, then: Callable[..., object]) -> None:
-        """Begin; each thing heard is given to ``then``, as an event."""
-        self._then = then
         self._thread.start()
 
     def end(self, wake: Callable[[], object]) -> None:
         """Have it out of the store: in there as Python ends, it would abort the process."""
-        self.has_left, until_s = True, time.monotonic() + SOON_S
+        self._has_left, until_s = True, time.monotonic() + SOON_S
         with contextlib.suppress(StoreLostError):
             while self._thread.is_alive() and time.monotonic() < until_s:
                 wake()
@@ -509,7 +479,7 @@ class _Ear:
 
     def _run(self) -> None:
         is_last = False
-        while not (self.has_left or is_last):
+        while not (self._has_left or is_last):
             try:
                 heard = self._hear()
             except StoreLostError as error:
@@ -520,8 +490,8 @@ class _Ear:
             self._put(self._then, heard)
 
     def _put(self, then: Callable[..., object], heard: object) -> None:
-        if not self.has_left:
-            self._events.put(lambda: None if self.has_left else then(heard))
+        if not self._has_left:
+            self._events.put(lambda: None if self._has_left else then(heard))
 
     @staticmethod
     def _raise(error: StoreLostError) -> None:

@@ -102,7 +102,7 @@ class Records:
         if report.number and report.outcome:
             self.told.setdefault(report.number, {})[report.rank] = report.outcome
 
-    def lose(self, ranks: Iterable[int]) -> None:
+    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
         for number in self.pending:
             self.gone.setdefault(number, set()).update(ranks)
 
@@ -157,8 +157,6 @@ class Job:
                 heapq.heappop(self._due)[2]()
             else:
                 before_s = self.leader.deadline
-                if self.leader.waits_for_me:
-                    self.leader.refresh(self._ready(self.ranks[0]))
                 self.leader.tick()
                 if self.leader.deadline <= self.now_s and before_s == self.leader.deadline:
                     self.now_s += 1e-6
@@ -193,8 +191,9 @@ class Job:
         one = self.ranks[rank]
         one.lost_s += self.now_s - (one.still_since_s or self.now_s)
         one.still_since_s = None
-        if rank and one.proposed:
-            self._tell(self._reply(one, one.proposed.number, one.place, takes_part=True))  # type: ignore[attr-defined]
+        if one.proposed:
+            reply = self._reply(one, one.proposed.number, one.place, takes_part=True)  # type: ignore[attr-defined]
+            self._tell(reply) if rank else self.leader.refresh(reply)
 
     def step(self, rank: Rank) -> int:
         """Return the number of the step that a rank is in."""
@@ -282,11 +281,6 @@ class Job:
             would=usable[0] if takes_part else None,
             usable=rank.usable,
         )
-
-    def _ready(self, rank: Rank) -> Reply | None:
-        if rank.proposed is None:
-            return None
-        return self._reply(rank, rank.proposed.number, 0, takes_part=True)
 
     def _open(self, rank: Rank, opening: Opening) -> None:
         if rank.waiting and rank.waiting[0] in opening.superseded:

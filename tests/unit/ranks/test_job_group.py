@@ -6,11 +6,13 @@ import resource
 import socket
 import sys
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.files.layout import Layout
 from dynprof.process import process_group
 from dynprof.process.rank import GROUP, Rank, find_rank
 from dynprof.ranks.job_group import (
@@ -22,6 +24,7 @@ from dynprof.ranks.job_group import (
     job_group,
 )
 from dynprof.ranks.store import Hearing, Keys, Saying, value_of
+from dynprof.windows.this_process import ThisProcess
 
 if TYPE_CHECKING:
     import datetime
@@ -194,9 +197,8 @@ def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.Monk
 def test_where_it_is_switched_off_no_rank_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     """``DYNPROF_AGREE=0``: each serves what it reads itself."""
     torch_with(monkeypatch, World())
-    rank, store = Rank(0, 2, GROUP), Store()
-    assert group_to_agree_in(rank, None)
-    assert group_to_agree_in(rank, store)
+    layout, rank = Layout(Path(), 0, "host", 42), Rank(0, 2, GROUP)
+    processes = [ThisProcess(layout, rank, (), store=store) for store in (None, Store())]
+    assert all(map(group_to_agree_in, processes))
     monkeypatch.setenv("DYNPROF_AGREE", "0")
-    assert group_to_agree_in(rank, None) is None
-    assert group_to_agree_in(rank, store) is None
+    assert not any(map(group_to_agree_in, processes))

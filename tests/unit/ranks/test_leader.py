@@ -297,14 +297,17 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
 
 
 def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
-    """The reason says what to call; ranks that do not march may be anywhere."""
+    """The reason says what to call; where one does not march, a remark names both numbers."""
     for marches in (True, False):
-        found = Job([Rank(n, ahead=70 * n, marches=marches) for n in range(2)])
+        found = Job([Rank(0, marches=True), Rank(1, ahead=70, marches=marches), Rank(2)])
         found.run(1.0)
         made = found.arm(1)
         assert made is not None
         assert (made.step is None) == marches
         assert any("call dp.set_state()" in reason for reason in made.reasons) == marches
+        if not marches:
+            (remark,) = made.remarks
+            assert remark.startswith("rank 1 is at step 170 where rank 0 is at 100: each opens")
 
 
 def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
@@ -316,6 +319,45 @@ def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
     found.run(10.0)
     ((opening,),) = ([one for one in found.said if isinstance(one, Opening)],)
     assert opening.step < 60
+
+
+def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
+    """The ranks are asked again, and the lead is that of the second round."""
+    found = job(3)
+    found.stop(1)
+    found.propose(1)
+    found.run(SOON_S - 1.0)
+    found.go_on(1)
+    found.run(1.0)
+    (made,) = found.made
+    assert (made.step or 0) * found.ranks[0].step_s < found.now_s  # type: ignore[operator]
+    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
+def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again() -> None:
+    """It has lost what was proposed, with its connection."""
+    found = job(3)
+    found.ranks[1].is_dead = True
+    found.propose(1)
+    found.run(1.0)
+    found.ranks[1].is_dead = False
+    found.leader.hear([Joined(1, 100)])
+    found.run(1.0)
+    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
+def test_a_leader_that_is_cut_off_from_all_that_agreed_opens_no_window_alone() -> None:
+    """The others refuse what was proposed, as they lost the store."""
+    found = job(3, busy_until_s=100.0)
+    found.propose(1, patience_s=8.0)
+    found.run(1.0)
+    for rank in (1, 2):
+        found.stop(rank)
+    found.run(20.0)
+    (made,) = found.made
+    assert made.step is None
+    assert made.reasons[0].startswith("ranks 1 to 2 answered at first: no other rank does now")
+    assert recorded(found) == [[]] * 3
 
 
 def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:

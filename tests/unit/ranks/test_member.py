@@ -11,6 +11,7 @@ import pytest
 
 from dynprof.backends.base import Blocked
 from dynprof.config import parse_config, template_text
+from dynprof.journal.edit_outcomes import MOST
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
     Cancellation,
@@ -161,6 +162,16 @@ def test_a_window_that_opens_between_two_looks_is_waited_for(
     assert (reply.problem, reply.busy) == ("", "its window before is not closed and saved")
 
 
+def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> None:
+    """A rank that forgot it would count as one that began again."""
+    consider(job, 1)
+    open_at(job, 1, 1_000_000)
+    for number in range(2, MOST + 5):
+        job.session._member.know(number, number)
+    assert outcome(job, 1) == "waiting"
+    assert len(job.session._member._numbers) < MOST + 5
+
+
 def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
     """What is open already, and what they did not mean, goes on."""
     member = job.session._member
@@ -269,19 +280,6 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
     answers = {one.number: one.text for one in job.session.status().edits}
     assert answers[2] == "cancel, disarms what there is"
     assert "nothing is open or waiting" in answers[3]
-
-
-def test_a_cancel_that_is_said_again_for_others_cancels_nothing_more(job: Job) -> None:
-    """What was agreed on since is another one."""
-    member = job.session._member
-    cancellation = Cancellation(2, '{"cancel": true}', 2.0)
-    for number in (1, 3):
-        consider(job, number, 3, float(number))
-        open_at(job, number, 100)
-        member.answer(cancellation, 0)
-    assert [outcome(job, number) for number in (1, 3)] == ["disarmed", "waiting"]
-    member.answer(Cancellation(4, '{"cancel": true}', 4.0), 0)
-    assert outcome(job, 3) == "disarmed"
 
 
 def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:

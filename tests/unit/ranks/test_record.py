@@ -14,8 +14,15 @@ from dynprof.files.layout import Layout
 from dynprof.journal.edit_outcomes import TOLD
 from dynprof.process.rank import Rank
 from dynprof.ranks.choice import Agreement
-from dynprof.ranks.messages import Report
-from dynprof.ranks.record import FORGOTTEN, LEFT, LONG_S, NO_ANSWER, STANDS_S, JobWindows
+from dynprof.ranks.messages import PARTED, Report
+from dynprof.ranks.record import (
+    FORGOTTEN,
+    LEFT,
+    LONG_S,
+    NO_ANSWER,
+    STANDS_S,
+    JobWindows,
+)
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from dynprof.testing import FakeClock
@@ -104,11 +111,13 @@ def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) 
     """A capture that was cut short is named, and why."""
     for cut in ("", "stopped by the script"):
         known = Known(tmp_path)
-        known.settle(Agreement(4, 7, (0, 1, 2)))
+        known.settle(Agreement(4, 7, (0, 1, 2), remarks=("rank 1: it is elsewhere",)))
         for rank in range(3):
             known.say(rank, "saved", cut=cut if rank == 1 else "")
         assert known.record.complete == (not cut)
-        assert known.status().remarks == ((f"rank 1 was cut short: {cut}",) if cut else ())
+        remarks = ["rank 1: it is elsewhere", *([f"rank 1 was cut short: {cut}"] if cut else [])]
+        assert known.status().remarks == tuple(remarks)
+        assert known.record.remarks == ("rank 1: it is elsewhere",)
 
 
 def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -> None:
@@ -139,6 +148,8 @@ def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) 
     known.lose([0, 2])
     assert known.pending == {4: {1}}
     assert known.record.missing == {2: NO_ANSWER, 3: "it does not run dynprof"}
+    known.lose([1], PARTED)
+    assert known.record.missing[1] == PARTED
     known.say(2, "saved")
     assert known.record.ranks[2].outcome == "saved"
 

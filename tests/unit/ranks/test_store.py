@@ -60,7 +60,7 @@ def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() ->
         hearing.reply(place, "", 1)
         saying.take()
         saying.clean({first})
-    assert len(store.values) < 2 * KEPT + 10
+    assert len(store.values) < 3 * KEPT + 10
     assert hearing.wait() == (first, b"0")
     store.set(Keys.say(first + 1), "away")  # a rank that waits is woken, then it is deleted
     store.delete_key(Keys.say(first + 1))
@@ -99,8 +99,13 @@ def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
 def test_another_leader_goes_on_with_the_log_of_the_one_before() -> None:
     """Ranks that wait hear its first message."""
     store, saying, hearing = both()
-    saying.resign()
+    for text in ("one", "two", "farewell"):
+        saying.say(text)
+    saying.resign({hearing.place})
     assert hearing.leader() == b""
+    assert [hearing.wait()[1] for _ in range(3)] == [b"one", b"two", b"farewell"]
+    saying.resign(set())
+    assert len(store.values) == 3  # the first message, the last, and the number of the next
     Saying(store).begin("again")
     assert hearing.wait()[1] == b"again"
 

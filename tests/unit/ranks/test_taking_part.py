@@ -12,7 +12,7 @@ from dynprof.config import RankSet
 from dynprof.ranks import taking_part
 from dynprof.ranks.choice import Terms
 from dynprof.ranks.job_group import StoreLostError, Timed
-from dynprof.ranks.messages import Opening, Proposal, Reply, Report
+from dynprof.ranks.messages import PARTED, Opening, Proposal, Reply, Report
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.wall import Wall
 from tests.unit.ranks.memory_store import MemoryStore
@@ -188,10 +188,11 @@ def before(store: MemoryStore) -> int:
     return calls
 
 
-def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank]) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank], rank: int) -> None:
     """It looks at itself, not at the store."""
-    ranks[1].busy = "it saves"
-    threading.Timer(0.2, setattr, (ranks[1], "busy", "")).start()
+    ranks[rank].busy = "it saves"
+    threading.Timer(0.2, setattr, (ranks[rank], "busy", "")).start()
     made = agree(ranks, 1)
     assert made.ranks == (0, 1, 2)
     assert made.took_s > 0.15
@@ -213,7 +214,7 @@ def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
     ranks[2].part.end()
     assert hearing() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.others == {1})
-    assert agree(ranks, 1).left_out == {2: "dynprof has ended on it"}
+    assert agree(ranks, 1).left_out == {2: PARTED}
 
 
 def test_a_leader_that_ends_has_the_others_leave_the_store(
@@ -259,7 +260,9 @@ def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
     connect = made[1].part.group.connect
     ways = iter([[connect()[0], Timed(cut)]])
     monkeypatch.setattr(made[1].part.group, "connect", lambda: next(ways, None) or connect())
-    for rank in made:
+    made[0].part.begin()
+    until(lambda: made[0].part.leads)
+    for rank in made[1:]:
         rank.part.begin()
     until(lambda: made[1].alone)
     until(lambda: meets(made))
@@ -314,6 +317,19 @@ def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
         rank.part.end()
 
 
+def test_an_edit_waits_once_for_a_leader_that_does_not_run_dynprof(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits of later are served at once."""
+    waits_s: list[float] = []
+    alone = Rank(1, 2, stores)
+    monkeypatch.setattr(alone.part._decided, "wait", waits_s.append)
+    alone.part.wait_for_part(10.0)
+    monkeypatch.setattr(alone.part, "_began_s", time.monotonic() - 10.0)
+    alone.part.wait_for_part(10.0)
+    assert waits_s[0] > waits_s[1] == 0.0
+
+
 def hearing() -> int:
     """Return how many ranks may be in the store."""
     return sum(one.name == "dynprof-hear" for one in threading.enumerate())
@@ -323,7 +339,7 @@ def test_ranks_agree_again_once_the_store_is_back(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it is away each is by itself, and says so."""
-    monkeypatch.setattr(taking_part, "PAUSES_S", (0.05,))
+    monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     stores[0].lose()
     until(lambda: all(rank.alone for rank in ranks))
     assert not ranks[0].part.leads
