@@ -61,6 +61,7 @@ AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at n
 STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
 WAKE_S = 0.02  # What blocks in the store is woken this often, until it has left.
 END_S = 5.0  # The end of the process waits this long for the threads.
+UNHEARD = f"nothing was heard of it for {CUT_S:.0f} s"
 NOT_ASKED = "the other ranks could not be asked"
 
 
@@ -309,7 +310,7 @@ class TakingPart:
                     event()
                 elif time.monotonic() >= cut_s:
                     calls.is_given_up = True  # it may be as silent
-                    raise StoreLostError(f"nothing was heard of it for {CUT_S:.0f} s")
+                    raise StoreLostError(UNHEARD)
                 following.tell_news()
         finally:
             ear.end(lambda: hearing.nudge(hearing.place))
@@ -323,8 +324,8 @@ class _Leading:
         self, part: TakingPart, calls: Timed, next_event: Callable[[float], Event | None]
     ) -> None:
         self._part, self._next, self._member = part, next_event, part.member
-        self._saying, self._run = Saying(calls), secrets.token_hex(4)
-        self._renew_s = time.monotonic() + RENEW_S
+        self._calls, self._saying, self._run = calls, Saying(calls), secrets.token_hex(4)
+        self._renew_s, self._unheard = time.monotonic() + RENEW_S, 0
         self.leader = Leader(
             part.group.world_size,
             part.who,
@@ -347,6 +348,11 @@ class _Leading:
         return place
 
     def hear(self, _: object) -> None:
+        """Take what ranks have said, as the bell has rung."""
+        self._unheard = 0
+        self._take()
+
+    def _take(self) -> None:
         self.leader.hear(news_in(self._saying.take()))
 
     def go_on(self, until_s: float = math.inf) -> None:
@@ -355,10 +361,10 @@ class _Leading:
         if event := self._next(min(times)):
             event()
         if time.monotonic() >= self.leader.late_s:
-            self.hear(None)  # The last reply rings the bell, and that one is late.
+            self._take()  # The last reply rings the bell, and that one is late.
         if time.monotonic() >= self._renew_s:
             self._renew_s = time.monotonic() + RENEW_S
-            self._saying.say(NUDGE)
+            self._renew()
         self.leader.tick()
         if report := self._member.news():
             self._part.windows.hear(report)
@@ -366,6 +372,15 @@ class _Leading:
             self.leader.refresh(reply)
         self._part.windows.write()
         self._saying.clean(self.leader.places)
+
+    def _renew(self) -> None:
+        """End every wait, this rank's too."""
+        if (self._unheard + 1) * RENEW_S >= CUT_S:
+            self._calls.is_given_up = True  # it may be as silent
+            raise StoreLostError(UNHEARD)
+        self._unheard += 1
+        self._saying.say(NUDGE)
+        self._calls.set(Keys.bell, "1")
 
     def end(self, *, hears_the_last: bool) -> None:
         """Hear what becomes of windows, and have the others leave the store."""

@@ -249,28 +249,31 @@ def test_a_rank_that_agrees_no_more_is_out_of_the_store(
     assert hearing() == 2
 
 
+@pytest.mark.parametrize("rank", [0, 1])
 def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
-    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     """A network may forget an idle connection, and tell neither side."""
     monkeypatch.setattr(taking_part, "RENEW_S", 0.05)
     monkeypatch.setattr(taking_part, "CUT_S", 0.5)
+    monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     made = [Rank(number, 3, stores) for number in range(3)]
     cut = MemoryStore()  # where nothing is ever said
-    connect = made[1].part.group.connect
+    connect = made[rank].part.group.connect
     ways = iter([[connect()[0], Timed(cut)]])
-    monkeypatch.setattr(made[1].part.group, "connect", lambda: next(ways, None) or connect())
+    monkeypatch.setattr(made[rank].part.group, "connect", lambda: next(ways, None) or connect())
     made[0].part.begin()
     until(lambda: made[0].part.leads)
-    for rank in made[1:]:
-        rank.part.begin()
-    until(lambda: made[1].alone)
+    for one in made[1:]:
+        one.part.begin()
+    until(lambda: made[rank].alone)
     until(lambda: meets(made))
     assert agree(made, 1).ranks == (0, 1, 2)
-    assert not made[2].alone
+    assert "the job's store was lost: nothing was heard of it for 180 s" in made[rank].said[0]
+    assert rank == 0 or not made[2].alone
     cut.lose()
-    for rank in reversed(made):
-        rank.part.end()
+    for one in reversed(made):
+        one.part.end()
 
 
 class Mortal:
