@@ -193,49 +193,6 @@ def test_where_the_leader_dies_and_the_store_with_it(tmp_path: Path) -> None:
     assert captured(tmp_path) == [1]
 
 
-def test_a_leader_that_is_killed_amid_an_agreement(tmp_path: Path) -> None:
-    """What it had proposed is refused in words, or served where it had told the step by then."""
-    with job(tmp_path, 3) as running:
-        os.kill(running[2].pid, signal.SIGSTOP)  # so that the agreement lasts
-        assert dynprof("arm", tmp_path / "desk_0", "--active", 3)[0] == 0
-        wait_for(
-            "the proposal",
-            lambda: "leads: " in log(tmp_path, 0) or "agree" in log(tmp_path, 0) or None,
-        )
-        wait_for("it to arrive", lambda: load_status(
-            tmp_path / "desk_1" / "status" / "rank_1.json").edits or None)  # fmt: skip
-        killed(running[0])
-        os.kill(running[2].pid, signal.SIGCONT)
-        ends = "request 1: refused", "request 1: saved"
-        wait_for("an end", lambda: any(end in log(tmp_path, 1) for end in ends) or None)
-        assert "the job's store was lost" in log(tmp_path, 1)
-    assert len(captured(tmp_path)) == log(tmp_path, 1).count(ends[1])
-
-
-CLOCKS = """
-import os, time
-if os.environ["RANK"] == "1":
-    real = {name: getattr(time, name) for name in ("time", "monotonic")}
-    time.time = lambda: real["time"]() - 86_400
-    time.monotonic = lambda: real["monotonic"]() + 1e6
-"""
-"""On one rank it is yesterday, and the machine has run for longer."""
-
-
-def test_clocks_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They agree on a step all the same, each by its own clock; the losses are what they were."""
-    monkeypatch.setitem(globals(), "JOB", CLOCKS + JOB)
-    with job(tmp_path, 3):
-        for _ in range(2):
-            code, errors = arm(tmp_path, 0)
-            assert code == 0, errors
-            assert "3 of 3 ranks saved it: " in errors
-    found = [load_manifest(path) for path in below(tmp_path, "rank_*.info.json")]
-    assert sorted(manifest.rank for manifest in found) == [0, 0, 1, 1, 2, 2]
-    assert len({(one.steps.first, one.steps.last) for one in found}) == 2
-    assert all(one.complete for one in found)
-
-
 RESTARTED = (
     """
 import itertools, os, time

@@ -62,12 +62,6 @@ def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() ->
         saying.clean({first})
     assert len(store.values) < 3 * KEPT + 10
     assert hearing.wait() == (first, b"0")
-    store.set(Keys.say(first + 1), "away")  # a rank that waits is woken, then it is deleted
-    store.delete_key(Keys.say(first + 1))
-    hearing.place = place
-    store.delete_key(Keys.say(place))
-    store.set(Keys.say(place), "x")
-    assert hearing.wait() == (place, b"x")
 
 
 def test_a_rank_that_is_far_behind_goes_on_with_the_newest() -> None:
