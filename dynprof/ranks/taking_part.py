@@ -70,7 +70,6 @@ class TakingPart:
     Args:
         who: What the others are told of the leader: its rank, machine and config.
         say: Called with what happened.
-        done: Called with what came of each proposal, where this rank leads.
 
     Attributes:
         leader: Who leads this rank; empty where no other rank does.
@@ -85,11 +84,10 @@ class TakingPart:
         wall: Wall,
         say: Callable[[str], None],
         windows: JobWindows,
-        done: Callable[[Agreement], None],
     ) -> None:
         self.group, self.leader, self.is_over = group, "", False
         self.member, self.who, self.wall, self.say = member, who, wall, say
-        self.windows, self.done = windows, done
+        self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: Leader | None = None
@@ -131,7 +129,7 @@ class TakingPart:
             self._leading.propose(proposal, terms)
         else:
             self.member.left_alone(NOT_ASKED)
-            self.done(Agreement(proposal.number, reasons=(NOT_ASKED,)))
+            self.windows.settle(Agreement(proposal.number, reasons=(NOT_ASKED,)))
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
         """End the agreement that is under way, if any."""
@@ -331,7 +329,6 @@ class _Leading:
             self._say,
             part.answer,
             part.windows,
-            part.done,
             time.monotonic,
         )
 

@@ -80,6 +80,7 @@ class Records:
         self.told: dict[int, dict[int, str]] = {}
         self.gone: dict[int, set[int]] = {}
         self.made: dict[int, Agreement] = {}
+        self.settled: list[Agreement] = []
         self.waits: dict[int, dict[int, str]] = {}
 
     @property
@@ -111,6 +112,7 @@ class Records:
 
     def settle(self, made: Agreement) -> None:
         self.made[made.number] = made
+        self.settled.append(made)
 
 
 class Job:
@@ -128,15 +130,14 @@ class Job:
         self._order, self._places = itertools.count(), itertools.count()
         self._arrives_s: dict[int, float] = {}  # to a rank, or from it
         self.said: list[Message] = []
-        self.made: list[Agreement] = []
         self.records = Records()
+        self.made = self.records.settled
         self.leader = Leader(
             len(ranks),
             "rank 0",
             self._say,
             self._mine,
             cast("JobWindows", self.records),
-            self.made.append,
             self.clock,
         )
         self.leader.begin()
