@@ -327,7 +327,7 @@ class Leader:
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
             return
-        current.left_out = self._not_there(current.wanted)
+        current.left_out, current.has_joined = self._not_there(current.wanted), False
         if current.terms.ranks.chosen and not current.proposal.ranks:
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._choose))
@@ -352,7 +352,7 @@ class Leader:
 
     def _propose(self) -> None:
         current = self._the_current
-        current.replies, current.has_joined = {}, False
+        current.replies = {}
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:

@@ -71,6 +71,7 @@ class Rank:
     stopped: list[Message] | None = None
     still_since_s: float | None = None
     lost_s: float = 0.0
+    hears_from: int = 0
 
 
 class Records:
@@ -183,6 +184,16 @@ class Job:
         for message, place in missed or ():  # type: ignore[misc]
             self._hear(self.ranks[rank], message, place)
 
+    def lose_store(self, rank: int) -> None:
+        """Have a rank lose the store, refuse what was proposed, and join again."""
+        one = self.ranks[rank]
+        if one.is_dead or one.stopped is not None:
+            return
+        if one.proposed:
+            one.outcomes[one.proposed.number], one.proposed = "refused", None
+        one.hears_from = next(self._places)  # what is on its way to it is lost
+        self._tell(Joined(rank, one.hears_from + 1))
+
     def stand(self, rank: int) -> None:
         """Have a rank stay in its step."""
         self.ranks[rank].still_since_s = self.now_s
@@ -225,7 +236,7 @@ class Job:
         return self._answer(self.ranks[0], message, place)
 
     def _hear(self, rank: Rank, message: Message, place: int) -> None:
-        if rank.is_dead or not rank.runs:
+        if rank.is_dead or not rank.runs or place < rank.hears_from:
             return
         if rank.stopped is not None:
             rank.stopped.append((message, place))  # type: ignore[arg-type]
