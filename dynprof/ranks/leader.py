@@ -225,9 +225,9 @@ class Leader:
         self._end_s = self._clock() + LAST_S
         self._watch_s = self._clock()
 
-    def leave(self, why: str = Farewell().why) -> None:
+    def leave(self) -> None:
         """Lead no longer."""
-        self._say(Farewell(why), 0)
+        self._say(Farewell(), 0)
         self._has_left = True
 
     # hearing

@@ -84,15 +84,7 @@ class Edits(Protocol):
 
 
 class Member:
-    """Does and answers, on the thread of the agreement.
-
-    Attributes:
-        group: The group of which it is a rank.
-        heard: The last config that the leader spoke of, and when.
-        heard_s: When the leader said anything last.
-        numbers: Where dynprof was attached to the process: the numbers of its steps.
-        is_proposed: Whether a proposal has yet to be opened or withdrawn.
-    """
+    """Does and answers, on the thread of the agreement."""
 
     def __init__(
         self,
@@ -107,10 +99,11 @@ class Member:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._costs, self._edits = journal, costs, edits
         self._state = state
-        self.group: JobGroup | None = None
-        self.numbers: StepNumbers | None = None
-        self.heard, self.heard_s = ("", -math.inf), -math.inf
-        self.is_proposed = False
+        self.group: JobGroup | None = None  # of which it is a rank
+        self.numbers: StepNumbers | None = None  # of steps, where dynprof was attached to it
+        self.heard = "", -math.inf  # the last config that the leader spoke of, and when
+        self.heard_s = -math.inf  # when the leader said anything last
+        self.is_proposed = False  # something that has yet to be opened or withdrawn
         self._mine: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
         self._proposal: Proposal | None = None
         self._own = 0  # its number here

@@ -92,8 +92,6 @@ class Cancellation(_Message, frozen=True):
 class Farewell(_Message, frozen=True):
     """The leader leads no longer."""
 
-    why: str = "the rank that leads has ended"
-
 
 Message = Hello | Proposal | Question | Opening | Withdrawal | Cancellation | Farewell
 

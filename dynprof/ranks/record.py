@@ -195,20 +195,13 @@ def _stands(report: Report) -> bool:
 
 
 class JobWindows:
-    """The newest windows of all ranks, and their records on disk.
-
-    Args:
-        leader: Rank, machine and config of this process.
-        attempt: Runs an action, and notes the exception that it ends with.
-        deliveries: Sends records to where captures go, if that is no directory.
-        journal: Is told what an operator should know.
-    """
+    """The newest windows of all ranks, and their records on disk."""
 
     def __init__(
         self,
         process: ThisProcess,
         world_size: int,
-        leader: str,
+        leader: str,  # rank, machine and config of this process
         attempt: Attempt,
         deliveries: Deliveries,
         journal: Journal,

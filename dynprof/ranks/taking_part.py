@@ -65,27 +65,20 @@ NOT_ASKED = "the other ranks could not be asked"
 
 
 class TakingPart:
-    """Takes part in the agreements of one group.
-
-    Args:
-        who: What the others are told of the leader: its rank, machine and config.
-        say: Called with what happened.
-
-    Attributes:
-        leader: Who leads this rank; empty where no other rank does.
-        is_over: Whether it takes part no longer, for good.
-    """
+    """Takes part in the agreements of one group."""
 
     def __init__(
         self,
         group: JobGroup,
         member: Member,
-        who: str,
+        who: str,  # what the others are told of the leader: its rank, machine and config
         wall: Wall,
         say: Callable[[str], None],
         windows: JobWindows,
     ) -> None:
-        self.group, self.leader, self.is_over = group, "", False
+        self.group = group
+        self.leader = ""  # who leads this rank; empty where no other rank does
+        self.is_over = False  # it takes part no longer, for good
         self.member, self.who, self.wall, self.say = member, who, wall, say
         self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -416,7 +409,7 @@ class _Following:
         if isinstance(message, Farewell):
             self.part()
             if not self._part.group.is_gone:
-                member.left_alone(message.why)
+                member.left_alone("the rank that leads has ended")
             return
         reply = self._part.answer(message, place)
         if isinstance(message, (Proposal, Question)):
