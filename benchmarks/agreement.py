@@ -66,10 +66,13 @@ class Counted:
 
 
 class Records:
-    """Notes nothing: the windows are not recorded."""
+    """Notes what the ranks agree on; the windows are not recorded."""
 
     pending: dict[int, set[int]] = {}
     stands = True
+
+    def __init__(self, made: queue.SimpleQueue[Agreement]) -> None:
+        self._made = made
 
     def hear(self, report: Report) -> None:
         """Forget it."""
@@ -78,7 +81,8 @@ class Records:
         """Forget it."""
 
     def settle(self, made: Agreement) -> None:
-        """Forget it."""
+        """Have it compared."""
+        self._made.put(made)
 
     def wait_for(self, number: int, ranks: object) -> None:
         """Forget it."""
@@ -155,8 +159,7 @@ class Bench:
             "bench",
             self._say,
             _mine,
-            cast("JobWindows", Records()),
-            self._made.put,
+            cast("JobWindows", Records(self._made)),
             time.monotonic,
         )
         self._leader.begin()

@@ -15,7 +15,7 @@ from dynprof.files.layout import rank_in_words
 from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
-from dynprof.plural import counted, listed_ranks
+from dynprof.plural import counted
 from dynprof.ranks.choice import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dynprof.files.layout import Layout
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
-    from dynprof.ranks.choice import Agreement
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Edits, Member
     from dynprof.requests.edits import Edit
@@ -144,17 +143,6 @@ class Agreements:
         problem = Problem(f"{why}.", blamed(config, why)) if why else None
         return Refusal(asked.parsed.locate((problem,))) if problem else None
 
-    def _tell_of(self, made: Agreement) -> None:
-        """Tell what came of a proposal; what a rank gave as its reason takes one line."""
-        left_out = sorted(made.left_out.items())
-        absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
-        for text in (*absent, *made.remarks):
-            self._journal.warning(f"request {made.number}: {text}")
-        if made.step is not None:
-            ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
-            text = f"{ranks} agreed on step {made.step} after {made.took_s * 1e3:,.0f} ms"
-            self._journal.info(f"request {made.number}: {text}")
-
     # where this rank follows
 
     def _leave_to(self, leader: str, edit: Edit) -> None:
@@ -251,11 +239,9 @@ class Agreements:
         who = named(group.rank, process.layout.host, process.layout)
         self._member.group = group
         self._windows = JobWindows(
-            process, group.world_size, who, self._wall.attempt, self._deliveries, say
+            process, group.world_size, who, self._wall.attempt, self._deliveries, self._journal
         )
-        self._part = TakingPart(
-            group, self._member, who, self._wall, say, self._windows, self._tell_of
-        )
+        self._part = TakingPart(group, self._member, who, self._wall, say, self._windows)
         first = rank_in_words(process.layout.role, LEADER)
         part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")

@@ -32,21 +32,13 @@ ALONE = (
 
 @dataclass(frozen=True)
 class Terms:
-    """What an operator asks of the ranks together.
+    """What an operator asks of the ranks together."""
 
-    Attributes:
-        ranks: The ranks that shall record.
-        patience_s: How long a rank that is not ready delays the start.
-        start: The step that the config names; None where the ranks choose.
-        multiple: The step is a multiple of this.
-        downgrade: Whether all record what they have in common where one can do less.
-    """
-
-    ranks: RankSet
-    patience_s: float = 30.0
-    start: int | None = None
-    multiple: int = 1
-    downgrade: bool = False
+    ranks: RankSet  # that shall record
+    patience_s: float = 30.0  # how long a rank that is not ready delays the start
+    start: int | None = None  # the step that the config names; None where the ranks choose
+    multiple: int = 1  # the step is a multiple of this
+    downgrade: bool = False  # whether all record what they have in common where one can do less
 
     @classmethod
     def of(cls, config: ProfilerConfig) -> Terms:
@@ -58,27 +50,16 @@ class Terms:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What came of a proposal.
+    """What came of a proposal."""
 
-    Attributes:
-        number: Number of the request.
-        step: The step at which all open; None where none does.
-        ranks: The ranks that take part.
-        left_out: Why not, for each requested rank that does not.
-        reasons: Why none opens; empty where they do.
-        took_s: From the proposal until all were told.
-        outcome: What became of the request where none opens.
-        remarks: Which ranks may open at another iteration than the others.
-    """
-
-    number: int
-    step: int | None = None
-    ranks: tuple[int, ...] = ()
-    left_out: Mapping[int, str] = field(default_factory=dict)
-    reasons: tuple[str, ...] = ()
-    took_s: float = 0.0
-    outcome: GivenUp = "refused"
-    remarks: tuple[str, ...] = ()
+    number: int  # of the request
+    step: int | None = None  # at which all open; None where none does
+    ranks: tuple[int, ...] = ()  # that take part
+    left_out: Mapping[int, str] = field(default_factory=dict)  # why not, for the other requested
+    reasons: tuple[str, ...] = ()  # why none opens; empty where they do
+    took_s: float = 0.0  # from the proposal until all were told
+    outcome: GivenUp = "refused"  # what became of the request where none opens
+    remarks: tuple[str, ...] = ()  # which ranks may open at another iteration than the others
 
 
 def chosen_ranks(asked: RankSet, replies: Mapping[int, Reply], world_size: int) -> RankSet:

@@ -46,19 +46,12 @@ class CannotServeError(Exception):
 
 @dataclass(frozen=True)
 class JobGroup:
-    """Ranks that share a key-value store: a process group, mostly.
+    """Ranks that share a key-value store: a process group, mostly."""
 
-    Attributes:
-        rank: Rank of this process.
-        world_size: Number of ranks.
-        find_store: Returns the store; None once the job has destroyed it.
-        role: That of its ranks, which prefixes their keys: roles that share a store agree apart.
-    """
-
-    rank: int
+    rank: int  # of this process
     world_size: int
-    find_store: Callable[[], Any]
-    role: str = ""
+    find_store: Callable[[], Any]  # returns the store; None once the job has destroyed it
+    role: str = ""  # of its ranks; prefixes their keys, as roles that share a store agree apart
 
     @property
     def store(self) -> Any:

@@ -104,8 +104,7 @@ class Leader:
         say: Says a message to the other ranks; takes how many replies wake the leader, returns
             the place of the message.
         answer: Has the leader's own rank do the same.
-        windows: Notes what becomes of windows.
-        done: Called with what came of each proposal.
+        windows: Notes what comes of each proposal, and of windows.
         clock: Returns monotonic seconds.
     """
 
@@ -116,12 +115,11 @@ class Leader:
         say: Callable[[Message, int], int],
         answer: Callable[[Message, int], Reply],
         windows: JobWindows,
-        done: Callable[[Agreement], None],
         clock: Callable[[], float],
     ) -> None:
         self._world_size, self._who = world_size, who
         self._say, self._answer = say, answer
-        self._windows, self._done, self._clock = windows, done, clock
+        self._windows, self._clock = windows, clock
         self._heard: dict[int, int] = {}  # the place after the last that each rank has heard
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
@@ -227,9 +225,9 @@ class Leader:
         self._end_s = self._clock() + LAST_S
         self._watch_s = self._clock()
 
-    def leave(self, why: str = Farewell().why) -> None:
+    def leave(self) -> None:
         """Lead no longer."""
-        self._say(Farewell(why), 0)
+        self._say(Farewell(), 0)
         self._has_left = True
 
     # hearing
@@ -329,7 +327,7 @@ class Leader:
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
             return
-        current.left_out = self._not_there(current.wanted)
+        current.left_out, current.has_joined = self._not_there(current.wanted), False
         if current.terms.ranks.chosen and not current.proposal.ranks:
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._choose))
@@ -354,7 +352,7 @@ class Leader:
 
     def _propose(self) -> None:
         current = self._the_current
-        current.replies, current.has_joined = {}, False
+        current.replies = {}
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:
@@ -489,7 +487,6 @@ class Leader:
         self._wake_s = math.inf
         made = replace(made, took_s=self._clock() - current.began_s)
         self._windows.settle(made)
-        self._done(made)
         self._pause_s = WATCH_S
         self._set_watch()
 

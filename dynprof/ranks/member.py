@@ -84,15 +84,7 @@ class Edits(Protocol):
 
 
 class Member:
-    """Does and answers, on the thread of the agreement.
-
-    Attributes:
-        group: The group of which it is a rank.
-        heard: The last config that the leader spoke of, and when.
-        heard_s: When the leader said anything last.
-        numbers: Where dynprof was attached to the process: the numbers of its steps.
-        is_proposed: Whether a proposal has yet to be opened or withdrawn.
-    """
+    """Does and answers, on the thread of the agreement."""
 
     def __init__(
         self,
@@ -107,10 +99,11 @@ class Member:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._costs, self._edits = journal, costs, edits
         self._state = state
-        self.group: JobGroup | None = None
-        self.numbers: StepNumbers | None = None
-        self.heard, self.heard_s = ("", -math.inf), -math.inf
-        self.is_proposed = False
+        self.group: JobGroup | None = None  # of which it is a rank
+        self.numbers: StepNumbers | None = None  # of steps, where dynprof was attached to it
+        self.heard = "", -math.inf  # the last config that the leader spoke of, and when
+        self.heard_s = -math.inf  # when the leader said anything last
+        self.is_proposed = False  # something that has yet to be opened or withdrawn
         self._mine: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
         self._proposal: Proposal | None = None
         self._own = 0  # its number here
@@ -172,12 +165,9 @@ class Member:
         self.heard = proposal.config, time.monotonic()
         self.know(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
-        problem, reply = "", self._reply(proposal.number, place)
-        usable = tuple(
-            Profiler(one.backend, one.activities)
-            for one in self._process.capabilities()
-            if not one.missing
-        )
+        problem, would = "", None
+        able = (one for one in self._process.capabilities() if not one.missing)
+        usable = tuple(Profiler(one.backend, one.activities) for one in able)
         if self.numbers and self.rank != LEADER:
             self._is_alone = not self.numbers.follow(proposal.begun)
         planned: list[Request | Refusal] = [asked] if isinstance(asked, Refusal) else []
@@ -191,8 +181,8 @@ class Member:
             else:
                 self._pending, self._plan = True, found.plan
                 would = Profiler(found.plan.backend, found.plan.activities)
-                reply = self._reply(proposal.number, place, takes_part=True, would=would)
-        return with_fields(reply, problem=problem, usable=usable)
+        reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
+        return with_fields(reply, would=would, usable=usable)
 
     def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
         """Return the number here of what is proposed, and what it asks for."""
@@ -200,11 +190,8 @@ class Member:
             self._asked_first = mine
             return proposal.number, narrowed(mine, proposal)
         before = self._proposal
-        known = bool(
-            before
-            and (before.number, before.config, before.edited_at_s)
-            == (proposal.number, proposal.config, proposal.edited_at_s)
-        )
+        now = with_fields(proposal, ranks="", profiler=None, begun=())
+        known = before and with_fields(before, ranks="", profiler=None, begun=()) == now
         if known and self._asked_first:  # it is proposed again, with less
             return self._own, narrowed(self._asked_first, proposal)
         edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
@@ -368,22 +355,11 @@ class Member:
             self._owed[number] = min(self._owed[number], time.monotonic())
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
         why = printable(answer.text.partition("\n")[0])[:300]  # a line
-        return with_fields(
-            report,
-            outcome=answer.outcome,
-            capture=in_utf_8(capture),
-            cut=answer.cut,
-            why=in_utf_8(why),
-        )
+        capture, why = in_utf_8(capture), in_utf_8(why)
+        return with_fields(report, outcome=answer.outcome, capture=capture, cut=answer.cut, why=why)
 
     def _reply(
-        self,
-        number: int,
-        place: int,
-        problem: str = "",
-        *,
-        takes_part: bool = False,
-        would: Profiler | None = None,
+        self, number: int, place: int, problem: str = "", *, takes_part: bool = False
     ) -> Reply:
         busy = self._busy() if takes_part else ""
         self._told_in = self._inbox.numbering  # first: the script may go on from another number
@@ -398,16 +374,12 @@ class Member:
             fast_s=self._fast_s(),
             is_alone=self._is_alone,
             marches=self._marches,
-            would=would,
         )
 
     def _fast_s(self) -> float | None:
         """Return how long steps took in the fastest second of late."""
-        recent = self._costs.recent_steps()
-        pairs = itertools.pairwise(recent)
-        times = [
-            (to_s - from_s) / (step - last) for (from_s, last), (to_s, step) in pairs if step > last
-        ]
+        pairs = itertools.pairwise(self._costs.recent_steps())
+        times = [(to_s - from_s) / (to - last) for (from_s, last), (to_s, to) in pairs if to > last]
         return min((one for one in times if one > 0), default=None)
 
 

@@ -36,34 +36,22 @@ class Profiler(msgspec.Struct, frozen=True):
 
 
 class Hello(_Message, frozen=True):
-    """A leader begins; each rank joins it.
+    """A leader begins; each rank joins it."""
 
-    Attributes:
-        who: Its rank, machine and config.
-    """
-
-    who: str
+    who: str  # its rank, machine and config
 
 
 class Proposal(_Message, frozen=True):
-    """A config that the leader has accepted: who can serve it, and when?
+    """A config that the leader has accepted: who can serve it, and when?"""
 
-    Attributes:
-        number: Number of the request, counted by the leader; the same in all messages.
-        config: Its text.
-        edited_at_s: When it was saved, in seconds since the epoch.
-        ranks: The chosen ranks; empty where the config names them.
-        profiler: What all of them can record with; None where each takes what it has.
-        begun: The leader's newest steps, with how many collectives it had begun as they began;
-            empty but where dynprof was attached to it.
-    """
-
-    number: int
-    config: str
-    edited_at_s: float
-    ranks: str = ""
-    profiler: Profiler | None = None
+    number: int  # of the request, counted by the leader; the same in all messages
+    config: str  # its text
+    edited_at_s: float  # when it was saved, in seconds since the epoch
+    ranks: str = ""  # the chosen ones; empty where the config names them
+    profiler: Profiler | None = None  # what all can record with; None where each takes what it has
     begun: tuple[tuple[int, int], ...] = ()
+    """The leader's newest steps, with how many collectives it had begun as they began; empty but
+    where dynprof was attached to it."""
 
 
 class Question(_Message, frozen=True):
@@ -73,137 +61,88 @@ class Question(_Message, frozen=True):
 
 
 class Opening(_Message, frozen=True):
-    """All open at this step.
-
-    Attributes:
-        left_out: Why not, for each requested rank that takes no part.
-        superseded: Requests that no rank waits with any longer.
-    """
+    """All open at this step."""
 
     number: int
     step: int
-    left_out: dict[int, str] = {}
-    superseded: tuple[int, ...] = ()
+    left_out: dict[int, str] = {}  # why not, for each requested rank that takes no part
+    superseded: tuple[int, ...] = ()  # requests that no rank waits with any longer
 
 
 GivenUp = Literal["refused", "superseded", "disarmed"]
 
 
 class Withdrawal(_Message, frozen=True):
-    """There will be no window.
-
-    Attributes:
-        reasons: Why.
-        config: The text, where it was refused before any rank was asked; else None.
-        outcome: What became of the request.
-    """
+    """There will be no window."""
 
     number: int
     reasons: tuple[str, ...]
-    config: str | None = None
-    outcome: GivenUp = "refused"
+    config: str | None = None  # its text, where it was refused before any rank was asked
+    outcome: GivenUp = "refused"  # what became of the request
 
 
 class Cancellation(_Message, frozen=True):
-    """Disarm what waits, close what is open; ``config`` is the text that asks for it."""
+    """Disarm what waits, close what is open."""
 
     number: int
-    config: str
+    config: str  # the text that asks for it
     edited_at_s: float
 
 
 class Farewell(_Message, frozen=True):
     """The leader leads no longer."""
 
-    why: str = "the rank that leads has ended"
-
 
 Message = Hello | Proposal | Question | Opening | Withdrawal | Cancellation | Farewell
 
 
 class Said(msgspec.Struct, frozen=True):
-    """What a leader says.
+    """What a leader says."""
 
-    Attributes:
-        by: The token of the leader's run; another run is another leader.
-        expect: The reply that brings the count to this number wakes the leader.
-    """
-
-    by: str
-    expect: int
+    by: str  # the token of the leader's run; another run is another leader
+    expect: int  # the reply that brings the count to this number wakes the leader
     message: Message
 
 
 class Report(_Message, frozen=True):
-    """What became of a request on a rank, and what the rank does.
-
-    Attributes:
-        number: The request; 0 for none.
-        newest: The highest number of a request there.
-        state: The state of the rank, as in its status.
-        outcome: What became of the request so far; empty where the rank knows nothing of it.
-        capture: The manifest, on the rank's machine; empty for none.
-        cut: Why the capture has not all steps; empty where it has.
-        why: What the rank says of the outcome.
-        still_s: For how long its step has been running.
-        step_s: How long its steps take, in seconds; None while unknown.
-    """
+    """What became of a request on a rank, and what the rank does."""
 
     rank: int
-    number: int = 0
+    number: int = 0  # of the request; 0 for none
     host: str = ""
-    newest: int = 0
-    state: str = ""
-    outcome: str = ""
-    capture: str = ""
-    cut: str = ""
-    why: str = ""
-    still_s: float = 0.0
-    step_s: float | None = None
+    newest: int = 0  # the highest number of a request there
+    state: str = ""  # of the rank, as in its status
+    outcome: str = ""  # of the request so far; empty where the rank knows nothing of it
+    capture: str = ""  # the manifest, on the rank's machine; empty for none
+    cut: str = ""  # why the capture has not all steps; empty where it has
+    why: str = ""  # what the rank says of the outcome
+    still_s: float = 0.0  # for how long its step has been running
+    step_s: float | None = None  # how long its steps take, in seconds; None while unknown
 
 
 class Reply(_Message, frozen=True):
-    """What a rank says to a proposal or a question.
-
-    Attributes:
-        place: The message that it answers.
-        problem: Why the rank cannot record; empty where it can.
-        takes_part: Whether it is to record.
-        busy: Why it is not free yet; empty where it is.
-        step: The number of the step that is running.
-        fast_s: How long its steps take at the fastest, in seconds; None while unknown.
-        is_alone: Whether dynprof, attached to it, counts its steps otherwise than the leader's.
-        marches: Whether each of its steps has a collective, so that the ranks step together.
-        would: What it would record with; None where it takes no part.
-        usable: All that it could record with.
-        report: What became of the request so far.
-    """
+    """What a rank says to a proposal or a question."""
 
     rank: int
-    place: int
-    report: Report
-    problem: str = ""
-    takes_part: bool = False
-    busy: str = ""
-    step: int = 0
-    fast_s: float | None = None
-    is_alone: bool = False
-    marches: bool = False
-    would: Profiler | None = None
-    usable: tuple[Profiler, ...] = ()
+    place: int  # of the message that it answers
+    report: Report  # what became of the request so far
+    problem: str = ""  # why the rank cannot record; empty where it can
+    takes_part: bool = False  # whether it is to record
+    busy: str = ""  # why it is not free yet; empty where it is
+    step: int = 0  # the number of the step that is running
+    fast_s: float | None = None  # how long its steps take at the fastest; None while unknown
+    is_alone: bool = False  # whether dynprof, attached to it, numbers its steps unlike the leader's
+    marches: bool = False  # whether each step has a collective, so that the ranks step together
+    would: Profiler | None = None  # what it would record with; None where it takes no part
+    usable: tuple[Profiler, ...] = ()  # all that it could record with
 
 
 class Joined(_Message, frozen=True):
-    """A rank hears the leader from now on.
-
-    Attributes:
-        place: Of the next message that it hears.
-        reports: What became of requests that the leader may have missed.
-    """
+    """A rank hears the leader from now on."""
 
     rank: int
-    place: int
-    reports: tuple[Report, ...] = ()
+    place: int  # of the next message that it hears
+    reports: tuple[Report, ...] = ()  # what became of requests that the leader may have missed
 
 
 class Parted(_Message, frozen=True):

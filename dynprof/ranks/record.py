@@ -20,18 +20,21 @@ from dynprof.delivery.deliveries import Errand
 from dynprof.delivery.order import delivery_of
 from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
+from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
+from dynprof.plural import listed_ranks
 from dynprof.ranks.choice import NAMED, Agreement
 from dynprof.ranks.messages import Report
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from dynprof.captures.exporter import Attempt
     from dynprof.delivery.deliveries import Deliveries
     from dynprof.delivery.order import Delivery
+    from dynprof.journal.journal import Journal
     from dynprof.requests.request import Asked
     from dynprof.windows.this_process import ThisProcess
 
@@ -48,25 +51,15 @@ LONG_S = 2.0  # A rank that a request waits for longer is named in the log.
 
 @dataclass(frozen=True)
 class JobWindow:
-    """What is known of one request on all ranks.
+    """What is known of one request on all ranks."""
 
-    Attributes:
-        number: Its number; 0 for none.
-        asked: What it asks for.
-        made: What came of the proposal; None while the ranks have not agreed.
-        told: The newest report of each rank.
-        gone: Ranks of which nothing is heard any more, and why.
-        held_up: Why the ranks wait for some that have to agree yet.
-        left: What the leader says of ranks that were on their way as it left.
-    """
-
-    number: int = 0
-    asked: Asked | None = None
-    made: Agreement | None = None
-    told: dict[int, Report] = field(default_factory=dict)
-    gone: Mapping[int, str] = field(default_factory=dict)
-    held_up: Mapping[int, str] = field(default_factory=dict)
-    left: Mapping[int, str] = field(default_factory=dict)
+    number: int = 0  # 0 for none
+    asked: Asked | None = None  # what it asks for
+    made: Agreement | None = None  # what came of the proposal; None while the ranks agree
+    told: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
+    gone: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
+    held_up: Mapping[int, str] = field(default_factory=dict)  # why the ranks wait for some
+    left: Mapping[int, str] = field(default_factory=dict)  # on their way as the leader left
 
     def outcome(self, rank: int) -> str:
         """Return what became of it on a rank that was to open; empty where that is not known."""
@@ -202,26 +195,19 @@ def _stands(report: Report) -> bool:
 
 
 class JobWindows:
-    """The newest windows of all ranks, and their records on disk.
-
-    Args:
-        leader: Rank, machine and config of this process.
-        attempt: Runs an action, and notes the exception that it ends with.
-        deliveries: Sends records to where captures go, if that is no directory.
-        warn: Called with what an operator should know.
-    """
+    """The newest windows of all ranks, and their records on disk."""
 
     def __init__(
         self,
         process: ThisProcess,
         world_size: int,
-        leader: str,
+        leader: str,  # rank, machine and config of this process
         attempt: Attempt,
         deliveries: Deliveries,
-        warn: Callable[[str], None],
+        journal: Journal,
     ) -> None:
         self._process, self._attempt, self._deliveries = process, attempt, deliveries
-        self._warn, self._world_size, self._leader = warn, world_size, leader
+        self._journal, self._world_size, self._leader = journal, world_size, leader
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
         self._kept: dict[int, JobWindow] = {}
         self._states: dict[int, str] = {}
@@ -250,9 +236,17 @@ class JobWindows:
             self._forget()
 
     def settle(self, made: Agreement) -> None:
-        """Take what came of a proposal."""
+        """Take what came of a proposal, and tell it; what a rank gave as its reason, in a line."""
         self._held_up = {}
         self._learn(made.number, made=made)
+        left_out = sorted(made.left_out.items())
+        absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
+        for text in (*absent, *made.remarks):
+            self._journal.warning(f"request {made.number}: {text}")
+        if made.step is not None:
+            ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
+            text = f"{ranks} agreed on step {made.step} after {made.took_s * 1e3:,.0f} ms"
+            self._journal.info(f"request {made.number}: {text}")
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
         """Note for which ranks a proposal waits, and why."""
@@ -270,7 +264,7 @@ class JobWindows:
             self._held_up |= dict.fromkeys(late, math.inf)  # it is said once
             for rank in late[:NAMED]:
                 why = one.held_up.get(rank, "it is not ready")
-                self._warn(f"request {one.number} waits for rank {rank}: {why}")
+                self._journal.warning(f"request {one.number} waits for rank {rank}: {why}")
         self.write()
 
     def hear(self, report: Report) -> None:
@@ -298,7 +292,7 @@ class JobWindows:
             lost = known.lost if report.outcome in UNSERVED | GIVEN_UP else {}
             if rank in lost and known.made and len(lost) <= NAMED:
                 text = f"rank {rank} has no capture of it: {lost[rank]}"
-                self._warn(f"request {known.number}: {text}")
+                self._journal.warning(f"request {known.number}: {text}")
 
     def lose(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
         """Note that nothing is heard of these ranks any more."""
@@ -406,6 +400,8 @@ class JobWindows:
 
             def end(arrived: str, why: str) -> None:
                 if not arrived:
-                    self._warn(f"{path} has not arrived in {order.target}, and is here: {why}")
+                    self._journal.warning(
+                        f"{path} has not arrived in {order.target}, and is here: {why}"
+                    )
 
             self._deliveries.submit(Errand(order, on_end=end))

@@ -66,31 +66,22 @@ NOT_ASKED = "the other ranks could not be asked"
 
 
 class TakingPart:
-    """Takes part in the agreements of one group.
-
-    Args:
-        who: What the others are told of the leader: its rank, machine and config.
-        say: Called with what happened.
-        done: Called with what came of each proposal, where this rank leads.
-
-    Attributes:
-        leader: Who leads this rank; empty where no other rank does.
-        is_over: Whether it takes part no longer, for good.
-    """
+    """Takes part in the agreements of one group."""
 
     def __init__(
         self,
         group: JobGroup,
         member: Member,
-        who: str,
+        who: str,  # what the others are told of the leader: its rank, machine and config
         wall: Wall,
         say: Callable[[str], None],
         windows: JobWindows,
-        done: Callable[[Agreement], None],
     ) -> None:
-        self.group, self.leader, self.is_over = group, "", False
+        self.group = group
+        self.leader = ""  # who leads this rank; empty where no other rank does
+        self.is_over = False  # it takes part no longer, for good
         self.member, self.who, self.wall, self.say = member, who, wall, say
-        self.windows, self.done = windows, done
+        self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: Leader | None = None
@@ -132,7 +123,7 @@ class TakingPart:
             self._leading.propose(proposal, terms)
         else:
             self.member.left_alone(NOT_ASKED)
-            self.done(Agreement(proposal.number, reasons=(NOT_ASKED,)))
+            self.windows.settle(Agreement(proposal.number, reasons=(NOT_ASKED,)))
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
         """End the agreement that is under way, if any."""
@@ -332,7 +323,6 @@ class _Leading:
             self._say,
             part.answer,
             part.windows,
-            part.done,
             time.monotonic,
         )
 
@@ -434,7 +424,7 @@ class _Following:
         if isinstance(message, Farewell):
             self.part()
             if not self._part.group.is_gone:
-                member.left_alone(message.why)
+                member.left_alone("the rank that leads has ended")
             return
         reply = self._part.answer(message, place)
         if isinstance(message, (Proposal, Question)):

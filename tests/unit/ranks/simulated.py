@@ -71,6 +71,7 @@ class Rank:
     stopped: list[Message] | None = None
     still_since_s: float | None = None
     lost_s: float = 0.0
+    hears_from: int = 0
 
 
 class Records:
@@ -80,6 +81,7 @@ class Records:
         self.told: dict[int, dict[int, str]] = {}
         self.gone: dict[int, set[int]] = {}
         self.made: dict[int, Agreement] = {}
+        self.settled: list[Agreement] = []
         self.waits: dict[int, dict[int, str]] = {}
 
     @property
@@ -111,6 +113,7 @@ class Records:
 
     def settle(self, made: Agreement) -> None:
         self.made[made.number] = made
+        self.settled.append(made)
 
 
 class Job:
@@ -128,15 +131,14 @@ class Job:
         self._order, self._places = itertools.count(), itertools.count()
         self._arrives_s: dict[int, float] = {}  # to a rank, or from it
         self.said: list[Message] = []
-        self.made: list[Agreement] = []
         self.records = Records()
+        self.made = self.records.settled
         self.leader = Leader(
             len(ranks),
             "rank 0",
             self._say,
             self._mine,
             cast("JobWindows", self.records),
-            self.made.append,
             self.clock,
         )
         self.leader.begin()
@@ -182,6 +184,16 @@ class Job:
         for message, place in missed or ():  # type: ignore[misc]
             self._hear(self.ranks[rank], message, place)
 
+    def lose_store(self, rank: int) -> None:
+        """Have a rank lose the store, refuse what was proposed, and join again."""
+        one = self.ranks[rank]
+        if one.is_dead or one.stopped is not None:
+            return
+        if one.proposed:
+            one.outcomes[one.proposed.number], one.proposed = "refused", None
+        one.hears_from = next(self._places)  # what is on its way to it is lost
+        self._tell(Joined(rank, one.hears_from + 1))
+
     def stand(self, rank: int) -> None:
         """Have a rank stay in its step."""
         self.ranks[rank].still_since_s = self.now_s
@@ -224,7 +236,7 @@ class Job:
         return self._answer(self.ranks[0], message, place)
 
     def _hear(self, rank: Rank, message: Message, place: int) -> None:
-        if rank.is_dead or not rank.runs:
+        if rank.is_dead or not rank.runs or place < rank.hears_from:
             return
         if rank.stopped is not None:
             rank.stopped.append((message, place))  # type: ignore[arg-type]

@@ -334,16 +334,17 @@ def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
     assert [len(one) for one in recorded(found)] == [1, 1, 1]
 
 
-def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again() -> None:
+@pytest.mark.parametrize("asked", ["all", "0,1,one per host"])
+def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again(asked: str) -> None:
     """It has lost what was proposed, with its connection."""
-    found = job(3)
+    found = job(2)
     found.ranks[1].is_dead = True
-    found.propose(1)
+    found.propose(1, asked)
     found.run(1.0)
     found.ranks[1].is_dead = False
     found.leader.hear([Joined(1, 100)])
     found.run(1.0)
-    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+    assert [len(one) for one in recorded(found)] == [1, 1]
 
 
 def test_a_leader_that_is_cut_off_from_all_that_agreed_opens_no_window_alone() -> None:

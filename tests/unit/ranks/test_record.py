@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.captures.window_record import WindowRecord
+    from dynprof.journal.journal import Journal
 
 RAW = b'{"active": 3, "warmup": 2}'
 
@@ -55,12 +57,12 @@ class Known(JobWindows):
         process = ThisProcess(layout, Rank(0, 5, "test"), (), clock=self.clock)
         self.warned: list[str] = []
         self.root = root
-        super().__init__(
-            process, 5, "rank 0 on host", attempt, Deliveries(attempt), self.warned.append
-        )
+        journal = cast("Journal", SimpleNamespace(warning=self.warned.append, info=str))
+        super().__init__(process, 5, "rank 0 on host", attempt, Deliveries(attempt), journal)
         self.begin(4, asked())
         self.settle(Agreement(4, 7, ranks, {3: "it does not run dynprof"}, (), 0.25))
         self.write()
+        self.warned.clear()
 
     def say(self, rank: int, outcome: str, state: str = "idle", **more: object) -> None:
         """Hear a rank."""
@@ -112,6 +114,7 @@ def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) 
     for cut in ("", "stopped by the script"):
         known = Known(tmp_path)
         known.settle(Agreement(4, 7, (0, 1, 2), remarks=("rank 1: it is elsewhere",)))
+        assert known.warned == ["request 4: rank 1: it is elsewhere"]
         for rank in range(3):
             known.say(rank, "saved", cut=cut if rank == 1 else "")
         assert known.record.complete == (not cut)

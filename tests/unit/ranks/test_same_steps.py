@@ -78,6 +78,11 @@ class Training(RuleBasedStateMachine):
         """Have it go on."""
         self.job.go_on(rank)
 
+    @rule(rank=ANY)
+    def lose_store(self, rank: int) -> None:
+        """Cut the way to the store, for a moment."""
+        self.job.lose_store(rank)
+
     @precondition(lambda self: not self.job.ranks[RANKS - 1].is_dead)
     @rule()
     def die(self) -> None:

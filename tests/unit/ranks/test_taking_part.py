@@ -76,7 +76,8 @@ class Rank:
         self.rank, self.fails = rank, False
         self.heard: list[Message] = []
         self.said: list[str] = []
-        self.made: list[Agreement] = []
+        records = Nothing()
+        self.made = records.settled
         self.alone: list[str] = []
         self.busy = ""
         self.part = TakingPart(
@@ -85,8 +86,7 @@ class Rank:
             f"rank {rank}",
             Wall(Notes()),
             self.said.append,
-            cast("JobWindows", Nothing()),
-            self.made.append,
+            cast("JobWindows", records),
         )
 
     def answer(self, message: Message, place: int) -> Reply:
