@@ -87,6 +87,7 @@ class TakingPart:
         self._leading: Leader | None = None
         self._calls: Timed | None = None
         self._looks, self._began_s = 0, time.monotonic()
+        self._served_s = self._began_s  # until when it had a part
         self._on_part: Callable[[], object] = bool
         self._hears_the_last = True
         self._unready: Reply | None = None
@@ -187,7 +188,6 @@ class TakingPart:
                 self._events.get_nowait()()
 
     def _serve_until_ended(self) -> None:
-        served_s = time.monotonic()
         while not self._ended.is_set():
             try:
                 self._calls, waits = self.group.connect()
@@ -201,13 +201,12 @@ class TakingPart:
                 return
             except StoreLostError as error:
                 why = f"the job's store was lost: {error}"
-            served_s = time.monotonic() if self._serves.is_set() else served_s
             if self._ended.is_set() or self.group.is_gone:
                 return
             self._lose(why)
             self._calls = None
             self._decided.set()
-            away_s = time.monotonic() - served_s
+            away_s = time.monotonic() - self._served_s
             self._pause(min(max(PAUSE_S, away_s / 4), LONGEST_PAUSE_S))
 
     def _pause(self, seconds: float) -> None:
@@ -219,7 +218,8 @@ class TakingPart:
 
     def _lose(self, why: str) -> None:
         """Be by itself until the store answers again; on this thread, or the journal's."""
-        had_part = self._serves.is_set()
+        if had_part := self._serves.is_set():
+            self._served_s = time.monotonic()
         self._serves.clear()
         self.leader = ""
         if why and had_part:

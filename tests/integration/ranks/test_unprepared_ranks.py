@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import processes
-from tests.integration.attach.reaching import needs_reaching
 from tests.integration.commands import dynprof
 from tests.integration.launch.unprepared import ended
 from tests.integration.launching import when
@@ -76,29 +74,4 @@ def test_ranks_that_dynprof_run_begins(tmp_path: Path) -> None:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with processes.start(command, cwd=tmp_path, env=env, stdout=-3) as process:
         all_record_the_same(tmp_path)
-        ended(tmp_path, process)
-
-
-def _armed(folder: Path) -> str:
-    """Return what is said of a window of all ranks."""
-    return dynprof("arm", folder / SHARED, "--active", 3, "--wait")[2]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
-def test_ranks_that_dynprof_attach_reaches(tmp_path: Path) -> None:
-    """Each counts its steps from where it was reached, so that a window of both is refused."""
-    needs_reaching()
-    name = f"train_{os.getpid()}.py"
-    (tmp_path / name).write_text(SCRIPT.format(waits=False))
-    command = [sys.executable, "-m", "torch.distributed.run", *TORCHRUN, name]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with processes.start(command, cwd=tmp_path, env=env, stdout=-3) as process:
-        wait_for("both ranks", lambda: len(list(tmp_path.glob("begun*"))) == 2 or None)
-        code, output, errors = dynprof("attach", "--all", name)
-        assert code == 0, errors
-        assert output.count(" watches ") == 2
-        wait_for("the ranks", lambda: log(tmp_path / SHARED).count("2 ranks agree") == 2 or None)
-        wait_for("a refusal", lambda: "call dp.set_state()" in _armed(tmp_path) or None)
-        code, _, errors = dynprof("arm", tmp_path / SHARED, "--ranks", 1, "--wait")
-        assert code == 0, errors
         ended(tmp_path, process)

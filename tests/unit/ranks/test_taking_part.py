@@ -338,6 +338,19 @@ def hearing() -> int:
     return sum(one.name == "dynprof-hear" for one in threading.enumerate())
 
 
+def test_a_store_that_grows_silent_is_tried_again_soon(
+    ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pauses grow with the time of the cut, not with that of the job before it."""
+    part, pauses = ranks[1].part, list[float]()
+    monkeypatch.setattr(part, "_pause", pauses.append)
+    part._served_s -= 1e5
+    part._lose("it is silent")  # as the journal's thread sees first
+    stores[0].lose()
+    until(lambda: pauses)
+    assert pauses[0] == taking_part.PAUSE_S
+
+
 def test_ranks_agree_again_once_the_store_is_back(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
