@@ -12,9 +12,7 @@ import datetime
 from typing import Any
 
 NUDGE = "~"  # A message that says nothing: it ends a wait.
-GONE = (
-    "-"  # In place of a message that is deleted: a rank that comes to it goes on with the newest.
-)
+GONE = "-"  # Replaces a deleted message: a rank that comes to it goes on with the newest.
 KEPT = 16  # The newest messages stay in the store, whether ranks have read them or not.
 DIGITS = 15
 FOREVER = datetime.timedelta(days=20)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Between attempts to connect again; as long as a quarter of the time that the store was away."""
+"""Between attempts to connect again: a quarter of the time since the store was lost."""
 RENEW_S = 60.0  # The leader ends every wait this often: it is renewed.
 CUT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
@@ -112,7 +112,7 @@ class TakingPart:
         self._thread.start()
 
     def wait_for_part(self, timeout_s: float) -> None:
-        """Wait until this rank leads, has a leader, or is by itself; so long after it began."""
+        """Wait until this rank leads, has a leader, is by itself, or began that time ago."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
@@ -292,7 +292,7 @@ class TakingPart:
         hearing = Hearing(calls, waits)
         following = _Following(self, hearing)
         if not following.join(hearing.leader()) and self._decided.is_set():
-            return  # It had a leader: the store may end with that one, and is waited in by none.
+            return  # It had a leader: the store may end with it, so this rank does not wait there.
         ear = _Ear(self._events, hearing.wait, following.hear, until=_says_farewell)
         try:
             while not (self._ended.is_set() or following.is_left):
