@@ -49,7 +49,7 @@ def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Pat
     assert "was not proposed" not in log(root)
 
 
-TORCHRUN = ("--standalone",)  # the store lives beside the ranks
+TORCHRUN = ("--standalone",)  # the store outlives the ranks
 SILENT = "which leads, has said nothing since this file was saved; this rank waits for it"
 
 

@@ -66,7 +66,7 @@ def outcome(job: Job, number: int) -> str:
     return job.session._member.answer(Question(number), 0).report.outcome
 
 
-@pytest.mark.parametrize(("each", "marches"), [(2, True), (1, True), (0.2, False)])
+@pytest.mark.parametrize(("each", "marches"), [(2, True), (1, True), (0.95, True), (0.2, False)])
 def test_ranks_whose_steps_have_collectives_step_together(
     job: Job, each: float, marches: bool
 ) -> None:
