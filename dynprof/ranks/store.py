@@ -9,11 +9,16 @@ tell on their own is appended to ``news``, with the bell too.
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NUDGE = "~"  # A message that says nothing: it ends a wait.
 GONE = "-"  # Replaces a deleted message: a rank that comes to it goes on with the newest.
 KEPT = 16  # The newest messages stay in the store, whether ranks have read them or not.
+MARKED = 1000  # Places of messages that are gone; a rank farther behind connects anew.
 DIGITS = 15
 FOREVER = datetime.timedelta(days=20)
 """How long a rank waits for a message. A wait that times out has torch write two warnings to the
@@ -58,7 +63,7 @@ class Saying:
         self._place = next_place(store)
         self._asked: list[int] = []  # places whose replies may be in the store
         self._kept: list[int] = []  # places of this leader's messages but for its first
-        self._gone: set[int] = set()  # those of them that say so
+        self._gone: deque[int] = deque()  # places of messages that are gone
 
     def begin(self, text: str) -> int:
         """Lead: the first message stays, for ranks that wake up late."""
@@ -77,23 +82,23 @@ class Saying:
         self._kept.append(place)
         return place
 
-    def clean(self, waited_for: set[int], kept: int = KEPT) -> None:
-        """Delete old messages and their replies, but for the places that ranks may wait for.
+    def clean(self, waited_for: set[int], kept: int = KEPT, marked: int = MARKED) -> None:
+        """Take old messages and their replies away, but for those that ranks may wait for.
 
-        A rank that reads such a place waits for the one after it, which says that it is gone.
+        A rank may be farther than its last reply says. So a mark is left at each place.
         """
         for place in self._kept[:-kept]:
-            if place in waited_for or (place in self._gone and place - 1 in waited_for):
-                continue
-            if place - 1 in waited_for:
+            if place not in waited_for:
                 self._store.set(Keys.say(place), GONE)
-                self._gone.add(place)
-            else:
-                self._store.delete_key(Keys.say(place))
+                self._delete(place, Keys.replies, Keys.count)
                 self._kept.remove(place)
-                self._gone.discard(place)
-            for key in (Keys.replies(place), Keys.count(place)):
-                self._store.delete_key(key)
+                self._gone.append(place)
+        while len(self._gone) > marked:  # a rank may have replied late
+            self._delete(self._gone.popleft(), Keys.say, Keys.replies, Keys.count)
+
+    def _delete(self, place: int, *keys: Callable[[int], str]) -> None:
+        for of in keys:
+            self._store.delete_key(of(place))
 
     def expect(self, place: int) -> None:
         """Know that ranks reply to a place; the newest two are read."""
@@ -126,7 +131,7 @@ class Saying:
         A rank that has yet to hear the last ones finds them.
         """
         if not waited_for:
-            self.clean(waited_for, kept=1)
+            self.clean(waited_for, kept=1, marked=0)
         for key in (Keys.leader, Keys.news):
             self._store.delete_key(key)
         for key in (of(place) for place in self._asked for of in (Keys.replies, Keys.count)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dynprof.ranks.store import KEPT, NUDGE, Hearing, Keys, Saying, wait_for_bell
 from tests.unit.ranks.memory_store import MemoryStore
 
@@ -60,25 +62,31 @@ def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() ->
         hearing.reply(place, "", 1)
         saying.take()
         saying.clean({first})
-    assert len(store.values) < 3 * KEPT + 10
+    assert len([key for key in store.values if "/say/" not in key]) < 2 * KEPT + 10
     assert hearing.wait() == (first, b"0")
 
 
-def test_a_rank_that_is_far_behind_goes_on_with_the_newest() -> None:
-    """What comes after the one message that is kept for it says that it is gone."""
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+def test_a_rank_that_is_far_behind_goes_on_with_the_newest(
+    monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """Wherever it waits: it may be farther than its last reply says. Few marks are left for it."""
+    monkeypatch.setattr(Saying.clean, "__defaults__", (KEPT, 4 * KEPT))
     store, saying, hearing = both()
     first = hearing.place
     for number in range(3 * KEPT):
         saying.say(str(number))
         saying.clean({first})
-    assert hearing.wait() == (first, b"0")
-    there = [Keys.say(first + after) in store.values for after in range(3)]
-    assert there == [True, True, False]
-    assert hearing.wait() == (first + 1, None)
+    hearing.place += ahead
+    assert hearing.wait() == (first + ahead, None if ahead else b"0")
+    if not ahead:
+        assert hearing.wait() == (first + 1, None)
     assert hearing.place == saying.say("newest")
     assert hearing.wait()[1] == b"newest"
-    saying.clean(set())
-    assert Keys.say(first + 1) not in store.values
+    for _ in range(9 * KEPT):
+        saying.say("more")
+        saying.clean(set())
+    assert len(store.values) < 6 * KEPT
 
 
 def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
