@@ -306,7 +306,8 @@ class Member:
         if len(counts) < 2:
             return False
         (step, count), (newest_step, newest_count) = counts[0], counts[-1]
-        return newest_step > step and newest_count - count >= newest_step - step
+        begun, steps = newest_count - count, newest_step - step
+        return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may have its own to begin
 
     def ready_again(self, place: int) -> Reply | None:
         """Return what this rank says to a proposal for which it is ready now; None while not."""
