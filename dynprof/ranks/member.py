@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 USUAL_STEP_MS = 100.0  # Where none has been measured yet.
 SOON_S = 2.0
 """A window that opens in this time is not superseded: some ranks would record it, some not."""
-EACH = 0.9  # Collectives a step; steps end between the reading of a count and of its step.
 NEWS_S = 300.0  # The end of a window is told again to a leader for this long.
 
 
@@ -307,7 +306,8 @@ class Member:
         if len(counts) < 2:
             return False
         (step, count), (newest_step, newest_count) = counts[0], counts[-1]
-        return newest_step > step and newest_count - count >= EACH * (newest_step - step)
+        begun, steps = newest_count - count, newest_step - step
+        return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may have its own to begin
 
     def ready_again(self, place: int) -> Reply | None:
         """Return what this rank says to a proposal for which it is ready now; None while not."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -77,6 +78,16 @@ def test_ranks_whose_steps_have_collectives_step_together(
         member.look()
         job.step(10)
     assert member.answer(Question(0), 0).marches == marches
+
+
+def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job) -> None:
+    """The step before was seen in its collective, this one is not."""
+    member, counts = job.session._member, iter([11, 20])
+    member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: next(counts), rank=0))
+    member.look()
+    job.step(10)
+    member.look()
+    assert member.answer(Question(0), 0).marches
 
 
 @pytest.mark.parametrize(
