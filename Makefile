@@ -44,8 +44,7 @@ bench-idle: $(VENV)/ready
 # Ranks that agree on a step.
 bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
-	$(BIN)/python -m benchmarks.coordinated_step
-	$(BIN)/python -m benchmarks.beside_replies
+	$(BIN)/python -m benchmarks.opening
 
 # A mark, from Python and from C, beside others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready

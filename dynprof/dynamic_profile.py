@@ -76,6 +76,7 @@ def init(
     nvtx: bool | None = None,
     steps: str | float | None = None,
     store: object = None,
+    role: str | None = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
@@ -108,6 +109,10 @@ def init(
         store: A ``TCPStore`` of ``torch.distributed`` to which all ranks of the job are connected:
             over it they agree on the steps of windows. How many there are the launcher's variables
             say. Without it the process group's serves, as soon as there is one.
+        role: What this process and its ranks do, such as ``"rollout"``, where processes of several
+            roles share the directory: up to 32 letters, digits and ``-``. Each role counts its own
+            ranks, agrees on its own windows, and has it in the names of its files. Without it
+            ``DYNPROF_ROLE`` decides, else it is empty.
         nvtx: Send all marks of :mod:`dynprof.mstx` to NVTX as well, for Nsight and its like.
             Without it ``DYNPROF_NVTX=1`` decides.
 
@@ -138,7 +143,7 @@ def init(
             if reason:
                 warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
             return
-        wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store)
+        wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store, role)
         _session = open_session(Path(path), wishes)
         call_at_end(_end_at_exit)
         _inbox = _session.inbox

@@ -42,6 +42,8 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
     if reason := _why_importing():
         return {"failed": reason}
     dynamic_profile.init_from_outside(Path(asked["directory"]), asked["steps"], BY)
+    if session := dynamic_profile.running():
+        session.number_as_leader()
     place = place_of(threading.main_thread().ident or 0)
     stood_ms = _stood_ms(Path(asked["folder"]))
     if stood_ms is not None:

@@ -126,6 +126,7 @@ class Manifest(Record):
         host: Name of the machine.
         pid: Id of the process.
         rank: Rank of the process.
+        role: What its ranks do in a job of several roles; empty in any other, and in older ones.
         world_size: Number of ranks.
         rank_source: What said which rank this is; empty where no launcher, process group or script
             did. Older manifests have none.
@@ -156,6 +157,7 @@ class Manifest(Record):
     host: str
     pid: int
     rank: int
+    role: str = ""
     world_size: int
     rank_source: str = ""
     directory: str = ""

@@ -54,7 +54,7 @@ class WindowRecord(Record):
         ranks: What became of it on each that takes part.
         missing: Why not, for each that was asked for and does not take part, or no more.
         agreed_ms: From the proposal until all had been told the step, in milliseconds.
-        remarks: What was noticed as they agreed: ranks that counted their steps otherwise.
+        remarks: Which ranks were at other steps as they agreed, so that theirs may be others.
         complete: Whether all that were asked for have saved all of it.
     """
 

@@ -49,10 +49,10 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     outcome = plan(config, standing)
     refused = isinstance(outcome, Refusal)
     for fallback in () if isinstance(outcome, Refusal) else outcome.fallbacks:
-        yield f"{fallback} (rank {status.rank} on {status.host})", False
+        yield f"{fallback} ({status.named} on {status.host})", False
     for problem in outcome.problems if isinstance(outcome, Refusal) else outcome.remarks:
         (located,) = parsed.locate([problem])
-        yield f"{located} (rank {status.rank} on {status.host})", refused
+        yield f"{located} ({status.named} on {status.host})", refused
 
 
 def _why_no_place(place: Destination, layout: Layout) -> str:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import live, nobody, owned_argument
+from dynprof.cli.config_directory import each_rank, live, nobody, owned_argument, ranks_of
 from dynprof.cli.foretold import foretold
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
 from dynprof.files.layout import CONFIG_NAME
 from dynprof.files.regular import is_trusted_link
-from dynprof.plural import counted, listed
+from dynprof.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,11 +62,10 @@ def validate(
 
 def _tell_who_is_asked(config: ProfilerConfig, directory: Path) -> None:
     there = live(directory)
-    ranks = [status.rank for status in there]
     if not there:
         say(nobody(directory))
-    elif not config.cancel and not any(map(config.asked_ranks.may_ask, ranks)):
-        say(f"no rank that is running is asked (running: {listed('rank', ranks)})")
+    elif not config.cancel and not any(config.asked_ranks.may_ask(status.rank) for status in there):
+        say(f"no rank that is running is asked (running: {ranks_of(there, each_rank)})")
 
 
 def _meaning(config: ProfilerConfig) -> Iterator[str]:

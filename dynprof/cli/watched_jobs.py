@@ -119,7 +119,7 @@ def _cells(one: Watched, moment: float | None) -> list[str]:
     return [
         str(one.pid),
         str(one.directory),
-        str(status.rank),
+        f"{status.role} {status.rank}".lstrip(),
         health(status),
         f"{step_of(status, moment):,}",
         "" if status.step_ms is None else f"{status.step_ms:.1f}",

@@ -21,7 +21,7 @@ from dynprof.delivery.order import Order, files_of, renamed
 from dynprof.delivery.targets import Target, target_of
 from dynprof.errors import describe
 from dynprof.files.destination import OUTGOING, is_url, why_no_destination
-from dynprof.files.layout import INFO_DIR, METADATA, own_metadata
+from dynprof.files.layout import INFO_DIR, MANIFESTS, METADATA, RANK_NAME, own_metadata
 from dynprof.files.leftovers import occupied
 from dynprof.files.regular import folder_below, open_below, read_regular
 from dynprof.journal.journal import printable
@@ -30,7 +30,7 @@ from dynprof.process.file_size_limit import in_words, limit_file_size
 
 SPARE_S = 5
 """The job ends a try that hangs first, and says so."""
-_MANIFEST = re.compile(r"info/(rank_[0-9]+)(?:\.[0-9]+)?\.info\.json")
+_MANIFEST = re.compile(rf"info/({RANK_NAME})(?:\.[0-9]+)?\.info\.json")
 
 
 def main(text: str) -> None:
@@ -55,7 +55,7 @@ def send_all(folder: Path, target: str) -> None:
     with occupied(folder.parent) as mine:
         if not mine:
             raise BlockingIOError(f"a process that is alive sends what lies in {folder.parent}")
-        for path in sorted(folder.glob(f"{INFO_DIR}/rank_*.info.json")):
+        for path in sorted(folder.glob(f"{INFO_DIR}/{MANIFESTS}")):
             files = files_of(path, load_manifest(path))
             send(Order(str(folder), files, place, str(folder), (place,), False, 0))
     if folder.parent.parent.name == OUTGOING:  # else somebody may want it

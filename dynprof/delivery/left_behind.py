@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.files.destination import is_url, placed, why_no_destination
+from dynprof.files.layout import MANIFESTS
 from dynprof.files.leftovers import OLD_S, is_free
 from dynprof.files.scratch_dirs import workshops
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
     from dynprof.captures.manifest import Manifest
 
-_MANIFEST = "step_*/info/rank_*.info.json"
-_MANIFESTS = f"*_*.rank*/{_MANIFEST}", f"*/*_*.rank*/{_MANIFEST}"
+_MANIFEST = f"step_*/info/{MANIFESTS}"
+_MANIFESTS = f"*_*.*rank*/{_MANIFEST}", f"*/*_*.*rank*/{_MANIFEST}"
 """Each process puts captures that are to be sent together in a folder of its own."""
 BELOW = 5
 """So many names of a manifest's path at most were not chosen by who chose the directory."""

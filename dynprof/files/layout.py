@@ -32,6 +32,22 @@ VENDORS_FOLDER = "_ascend_pt"
 """What the vendor's name for the folder of one capture ends with."""
 WINDOW_RECORD = "window.json"
 """There too: the record of a window of several ranks."""
+ROLE = r"[A-Za-z0-9-]{1,32}"
+"""What a role may be called, as a regular expression; names of files carry it."""
+STATUS_FILES, MANIFESTS = "*rank_*.json", "*rank_*.info.json"
+"""Patterns of the names of all ranks' files, of any role."""
+RANK_NAME = rf"(?:{ROLE}_)?rank_[0-9]+"
+"""What :func:`rank_name` returns, as a regular expression."""
+
+
+def rank_name(role: str, rank: int) -> str:
+    """Return what names of a rank's files begin with: ``rank_3``, ``rollout_rank_3``."""
+    return f"{role}_rank_{rank}" if role else f"rank_{rank}"
+
+
+def rank_in_words(role: str, rank: int) -> str:
+    """Return ``rank 3``, or ``rollout rank 3``."""
+    return f"{role} rank {rank}" if role else f"rank {rank}"
 
 
 def host_name() -> str:
@@ -48,6 +64,7 @@ class Layout:
         rank: The rank of this process.
         host: The name of this machine.
         pid: The id of this process.
+        role: What this process and its ranks do in a job of several roles; empty in any other.
         prof_dirs: Absolute directories beside ``root`` where captures may go.
         urls: The same of what is no directory.
         follow_symlinks: Whether links below these directories are followed.
@@ -57,6 +74,7 @@ class Layout:
     rank: int
     host: str
     pid: int
+    role: str = ""
     prof_dirs: tuple[Path, ...] = ()
     urls: tuple[str, ...] = ()
     follow_symlinks: bool = False
@@ -65,6 +83,11 @@ class Layout:
     def here(cls, root: Path, rank: int, **rules: Any) -> Layout:
         """Return the layout of the calling process."""
         return cls(root=root, rank=rank, host=host_name(), pid=os.getpid(), **rules)
+
+    @property
+    def named(self) -> str:
+        """This rank, and its role, in words."""
+        return rank_in_words(self.role, self.rank)
 
     @property
     def allowed(self) -> tuple[str, ...]:
@@ -84,17 +107,17 @@ class Layout:
     @property
     def log(self) -> Path:
         """The maintenance log of this process."""
-        return self.root / LOG_DIR / f"dp_{self.host}_{self.pid}_rank_{self.rank}.log"
+        return self.root / LOG_DIR / f"dp_{self.host}_{self.pid}_{self._rank}.log"
 
     @property
     def status(self) -> Path:
         """The status file of this rank."""
-        return self.root / STATUS_DIR / f"rank_{self.rank}.json"
+        return self.root / STATUS_DIR / f"{self._rank}.json"
 
     @property
     def status_apart(self) -> Path:
         """The status file beside another process of the same rank."""
-        return self.root / STATUS_DIR / f"rank_{self.rank}.{self.host}_{self.pid}.json"
+        return self.root / STATUS_DIR / f"{self._rank}.{self.host}_{self.pid}.json"
 
     def capture_dir(self, prof_dir: str) -> Path:
         """Return where captures go: ``prof_dir``, taken relative to the config's directory.
@@ -166,7 +189,7 @@ class Layout:
 
     def stem(self, folder: Path, copy: int = 1) -> Path:
         """Return what the paths of a capture's other files begin with."""
-        name = f"rank_{self.rank}.{copy}" if copy > 1 else f"rank_{self.rank}"
+        name = f"{self._rank}.{copy}" if copy > 1 else self._rank
         return folder / INFO_DIR / name
 
     def _beside(self, folder: Path, copy: int, suffix: str) -> Path:
@@ -198,7 +221,12 @@ class Layout:
 
     @property
     def _process(self) -> str:
-        return f"{self.host}_{self.pid}.rank{self.rank}"
+        role = f"{self.role}_" if self.role else ""
+        return f"{self.host}_{self.pid}.{role}rank{self.rank}"
+
+    @property
+    def _rank(self) -> str:
+        return rank_name(self.role, self.rank)
 
 
 def own_metadata(stem: str) -> str:
@@ -217,14 +245,14 @@ def pid_namespace() -> str:
     return ""
 
 
-def window_dir_name(first: int, last: int, edited_at_s: float) -> str:
+def window_dir_name(first: int, last: int, edited_at_s: float, role: str = "") -> str:
     """Return the name of a window's folder.
 
-    Built only from what every rank sees alike (the steps and the time of the edit, in UTC), so
-    that all ranks of a window meet in one folder.
+    Built only from what every rank sees alike (the steps, the time of the edit in UTC, and the
+    role), so that all ranks of a window meet in one folder. Each role has folders of its own.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(edited_at_s))
-    return f"step_{first}-{last}_{stamp}"
+    return f"step_{first}-{last}_{stamp}{role and f'_{role}'}"
 
 
 def trace_stem(path: Path) -> str:

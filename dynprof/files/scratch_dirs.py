@@ -64,7 +64,7 @@ def _workshops(note: Path) -> list[Path]:
         return []
     try:
         place = Path(str(json.loads(read_regular(note, _MAX_BYTES))))
-        return [folder for folder in sorted(place.glob("*_*.rank*")) if _is_own(folder)]
+        return [folder for folder in sorted(place.glob("*_*.*rank*")) if _is_own(folder)]
     except (OSError, ValueError):  # it is gone, on another machine, or not mounted
         return []
 

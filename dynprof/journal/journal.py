@@ -175,7 +175,7 @@ class Journal:
 
     def _open(self) -> None:
         self._handler = _LogFile(self._layout)
-        self._handler.setFormatter(_LineFormatter(f"rank {self._layout.rank}"))
+        self._handler.setFormatter(_LineFormatter(self._layout.named))
 
     def _move(self, layout: Layout) -> None:
         self._close()

@@ -5,6 +5,6 @@ that a warning is about. Decides nothing, and keeps no state of a session. Other
 ``process_group``, ``forked_child``, ``threads``, ``thread_switching``, ``fresh_interpreter``,
 ``child_environment``, ``side_process``, ``package_files``, ``greenlets``, ``file_size_limit``,
 ``interruptions``, ``graph_captures``, ``shadowed_modules``, ``vendor_imports``, ``whole_modules``,
-``warnings_to_script``, ``shared_looks``, ``spool``, ``standard_error``, ``connections``,
-``unwatched``, ``memory``, ``thread_place``, ``process_end`` and ``acting_user``.
+``warnings_to_script``, ``shared_looks``, ``standard_error``, ``unwatched``, ``memory``,
+``thread_place``, ``process_end`` and ``acting_user``.
 """

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 from dataclasses import dataclass
 
+from dynprof.files.layout import ROLE
 from dynprof.process.process_group import own_distributed
 
 _VARIABLES = (
@@ -19,6 +21,7 @@ _VARIABLES = (
 
 UNKNOWN = "no launcher"
 """The source of a rank that nobody has named yet."""
+ROLE_VARIABLE = "DYNPROF_ROLE"
 GROUP, SCRIPT = "torch.distributed", "init(rank=...)"
 
 
@@ -46,6 +49,19 @@ class Rank:
             return self
         found = find_rank()
         return found if found.source == GROUP or self.source == UNKNOWN else self
+
+
+def role_of(asked: str | None) -> str:
+    """Return the role that an argument, or without one the variable, names; empty for none.
+
+    Raises:
+        ValueError: It cannot be part of a file name.
+    """
+    variable = os.environ.get(ROLE_VARIABLE, "")
+    source, role = (ROLE_VARIABLE, variable) if asked is None else ("role", asked)
+    if isinstance(role, str) and re.fullmatch(f"({ROLE})?", role):
+        return role
+    raise ValueError(f"{source}={role!r} is no role; use up to 32 letters, digits and hyphens")
 
 
 _DIGITS = 8

@@ -91,10 +91,6 @@ class SharedLooks:
             self._said = Notice(self._name, now_s, what)
             write_atomic(self._notice_path, json.dumps(self._said))
 
-    def path_beside(self, ending: str) -> Path | None:
-        """Return where something else lies that the same processes share; None without a place."""
-        return self._notice_path.with_suffix(ending) if self._notice_path else None
-
     def end(self) -> bool:
         """Leave it to another at once; return whether this one has looked for all."""
         last = self._last_notice()

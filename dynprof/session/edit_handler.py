@@ -186,7 +186,7 @@ class EditHandler:
         self._journal.remember(profilers=capabilities)
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         return Standing(
-            step=self._inbox.numbered,
+            step=self._inbox.step,
             rank=self._process.rank.number,
             capabilities=capabilities,
             free_disk_mb=free_disk_mb(place.workshop),

@@ -10,12 +10,10 @@ from __future__ import annotations
 import contextlib
 
 from dynprof.captures.manifest import RequestRecord
-from dynprof.coordination import wire
 
 
 def use_readers() -> None:
     """Read and write each kind of thing that the threads of a session read and write."""
-    wire.use_once()
     record = RequestRecord(number=0, edited_at="", sha256="", config={})
     RequestRecord.model_validate_json(record.model_dump_json())
     with contextlib.suppress(ValueError):

@@ -27,12 +27,13 @@ from dynprof.files.file_system import mounted_alone
 from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
+from dynprof.ranks.agreements import Agreements
+from dynprof.ranks.member import Member
+from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.edits import GONE, Edit, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
-from dynprof.session.agreements import Agreements
 from dynprof.session.edit_handler import EditHandler
-from dynprof.session.participation import Participation
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
 from dynprof.session.upkeep import Upkeep
@@ -117,7 +118,7 @@ class Session:
         self._edit_handler = EditHandler(
             process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
         )
-        self._member = Participation(
+        self._member = Member(
             process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
             self._state,
         )  # fmt: skip
@@ -207,6 +208,7 @@ class Session:
             step=self.inbox.step,
             steps_from=self.inbox.steps_from,
             rank=self._process.rank.number,
+            role=self._process.layout.role,
             world_size=self._process.rank.world_size,
             host=self._process.layout.host,
             pid=self._process.layout.pid,
@@ -255,10 +257,6 @@ class Session:
 
     def _answer_knock(self) -> None:
         self._costs.step_ends()
-        if by := self.inbox.take_renumbering():
-            text = f"steps are numbered as those of rank 0 from now on, {by:+,}"
-            self._renumber_steps(self.inbox.step + by, text, by_leader=by)
-        self._member.step_ended()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
         """Open a window now, from the watched config or another file."""
@@ -286,19 +284,37 @@ class Session:
 
     def set_step(self, step: int) -> None:
         """Take the script's own number of the step that is running; an open window closes first."""
-        if step != self.inbox.own:
-            self._renumber_steps(step, f"the script set the step from {self.inbox.own} to {step}")
+        if step != self.inbox.step:
+            self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
+
+    def number_as_leader(self) -> None:
+        """Take the step numbers of rank 0: dynprof was attached, and counts from then on."""
+        member = self._member
+        numbers = StepNumbers(
+            lambda: member.group.collectives() if member.group else None,
+            lambda: not self._loop.busy,
+            self._take_number,
+        )
+        member.numbers = numbers
+        what = "comparing steps with rank 0"
+        self._steps.follow(lambda step: self._wall.attempt(what, lambda: numbers.begin_step(step)))
 
     def reached(self, framework: str, step: int) -> None:
         """Take the count of steps of a framework, as its callback tells it."""
         self._steps.reached(framework, step)
 
-    def _renumber_steps(self, step: int, text: str, *, by_leader: int = 0) -> None:
+    def _take_number(self, step: int) -> None:
+        text = f"steps go on from {self.inbox.step} as {step}, the number on rank 0"
+        self._renumber_steps(step, text)
+
+    def _renumber_steps(self, step: int, text: str) -> None:
         self._loop.close(text)
         self._journal.info(text)
         self._costs.counter_set(step)
-        self.inbox.renumbered(by_leader)
+        self.inbox.numbering += 1
         self._steps.renumber(step)
+        if self._member.numbers:
+            self._member.numbers.forget()
 
     def _tick(self) -> None:
         self._upkeep.tick()

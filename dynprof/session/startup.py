@@ -23,7 +23,7 @@ from dynprof.files.destination import is_url, parted, why_no_destination
 from dynprof.files.folders import make_dir, why_not_used
 from dynprof.files.layout import CONFIG_NAME, Layout
 from dynprof.files.who_may_change import why_not_watched
-from dynprof.process.rank import SCRIPT, Rank, find_rank
+from dynprof.process.rank import SCRIPT, Rank, find_rank, role_of
 from dynprof.requests.watcher import choose_mode
 from dynprof.session.first_use import use_readers
 from dynprof.session.session import Session
@@ -57,6 +57,7 @@ class Wishes:
     follow_symlinks: bool = False
     steps: str | float | None = None
     store: object = None
+    role: str | None = None
 
 
 def open_session(path: Path, wishes: Wishes) -> Session:
@@ -66,7 +67,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         UnusablePathError: The directory cannot be used, or another user could replace it.
         ValueError: An argument is not a value that :func:`dynprof.init` knows.
     """
-    place = _place(wishes.rank)
+    place, role = _place(wishes.rank), role_of(wishes.role)
     patience_s = _exit_wait(wishes.exit_wait_s)
     prof_dirs, urls = _prof_dirs(wishes.prof_dirs)
     steps = wished(wishes.steps, otherwise=Wish("script"))
@@ -82,6 +83,7 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         layout = Layout.here(
             root,
             place.number,
+            role=role,
             prof_dirs=prof_dirs,
             urls=urls,
             follow_symlinks=wishes.follow_symlinks,

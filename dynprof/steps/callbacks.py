@@ -36,7 +36,7 @@ class CallbackSteps:
 
     def reached(self, step: int) -> None:
         """Take the framework's count of steps: the number of the one that is running."""
-        ahead = step - self._steps.own
+        ahead = step - self._steps.next
         if ahead == 1:
             self._steps.end_step()
         elif ahead:
@@ -44,5 +44,5 @@ class CallbackSteps:
 
     def begin(self, step: int) -> None:
         """Go on from the framework's number, without ending a step."""
-        if step != self._steps.own:
-            self._set_step(step, f"{self.framework} is at step {step}, not at {self._steps.own}")
+        if step != self._steps.next:
+            self._set_step(step, f"{self.framework} is at step {step}, not at {self._steps.next}")

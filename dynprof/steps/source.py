@@ -36,6 +36,8 @@ class EndedSteps:
 
     Attributes:
         given: How many it has ended.
+        on_begin: Called with the number of each step as it begins, before what is due; may
+            renumber it. None for nothing.
         next: The number of the step that it ends next.
     """
 
@@ -43,16 +45,12 @@ class EndedSteps:
         self._inbox, self._on_others = inbox, on_others
         self.next = inbox.step
         self.given = 0
+        self.on_begin: Callable[[int], object] | None = None
 
     @property
     def alone(self) -> bool:
         """Whether nobody else has ended a step since this source began."""
         return self._inbox.step == self.next
-
-    @property
-    def own(self) -> int:
-        """The number of that step as the source counts, whatever the job's leader made of it."""
-        return self.next - self._inbox.apart
 
     def end_step(self) -> None:
         """End a step and begin the next, as ``dynprof.step()`` does."""
@@ -62,6 +60,8 @@ class EndedSteps:
             return
         self.given += 1
         inbox.step = self.next = self.next + 1
+        if self.on_begin:
+            self.on_begin(self.next)
         if inbox.due:
             inbox.on_due()
 

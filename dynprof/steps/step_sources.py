@@ -111,6 +111,10 @@ class StepSources:
         if source:
             source.end()
 
+    def follow(self, on_begin: Callable[[int], object]) -> None:
+        """Have something called with the number of each step that dynprof counts itself."""
+        self._steps.on_begin = on_begin
+
     def renumber(self, step: int) -> None:
         """Go on from another number."""
         self._steps.renumber(step)
@@ -171,4 +175,4 @@ class StepSources:
         text = f"the script calls {SCRIPT} itself, so {name} ends none from now on"
         if given:
             text += f", and {counted(given, 'step')} that it had ended count no more"
-        self._set_step(self._inbox.own - given, text)
+        self._set_step(self._inbox.step - given, text)

@@ -207,6 +207,7 @@ class WindowDriver:
             host=process.layout.host,
             pid=process.layout.pid,
             rank=process.rank.number,
+            role=process.layout.role,
             world_size=process.rank.world_size,
             rank_source="" if process.rank.source == UNKNOWN else process.rank.source,
             directory=root if root.isprintable() else "",  # a manifest is UTF-8, names any bytes

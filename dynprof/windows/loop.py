@@ -374,7 +374,8 @@ class Loop:
         export = Export(
             recording=recording,
             manifest=manifest,
-            folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
+            folder=parent
+            / window_dir_name(window.first, window.last, request.edited_at_s, layout.role),
             trace_name=layout.trace_name(current.ended_wall_s, current.backend.trace_suffix),
             layout=layout,
             least_free_mb=request.config.limits.min_free_disk_mb,

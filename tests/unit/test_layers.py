@@ -25,7 +25,6 @@ phases
 plugin
 config
 requests
-coordination
 companions
 backends
 journal
@@ -47,6 +46,7 @@ analysis.report
 analysis.runs
 analysis
 windows
+ranks
 steps
 session
 dynamic_profile

@@ -30,7 +30,8 @@ from tests.integration.launch.unprepared import (
     logs,
     process_of_another_user,
 )
-from tests.integration.launching import statuses, when
+from tests.integration.launching import end_well, launched, statuses, when
+from tests.integration.ranks.agreeing import numbers_in_trace
 from tests.integration.running import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
@@ -272,6 +273,53 @@ def test_all_ranks_of_a_job(tmp_path: Path) -> None:
         ready = lambda now: [s.step > 2 for s in now.values()] == [True, True]  # noqa: E731
         assert set(when(tmp_path, "two ranks", ready)) == {"rank_0.json", "rank_1.json"}
         ended(tmp_path, process)
+
+
+MARCHING = """
+import itertools, os, random, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dice, flag = random.Random(dist.get_rank()), torch.zeros(1)
+def work(number):
+    with torch.profiler.record_function(f"Iteration#{number}"):
+        time.sleep(0.03 * (1 + dice.random()))
+        flag.fill_(os.path.exists("enough"))
+        for _ in range(1 + number % 3 % 2 + (number % 50 == 0)):
+            dist.all_reduce(flag)
+for number in itertools.count():
+    work(number)
+    if number == 3:
+        open(f"begun{dist.get_rank()}", "w").close()
+    if flag.item():
+        break
+"""
+
+
+def test_ranks_that_are_attached_one_after_the_other_record_the_same_steps(tmp_path: Path) -> None:
+    """Each begins to count at another step; they find the numbers of rank 0 by collectives."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    with launched(tmp_path, MARCHING, "--standalone", "--nproc-per-node=3") as process:
+        wait_for("the ranks", lambda: len([*tmp_path.glob("begun*")]) == 3 or None)
+        code, output, _ = dynprof("status", "--all", "--json")
+        others = json.loads(output)["others"]
+        pids = [one["pid"] for one in others if one["command"].endswith("job.py")]
+        ranks = [pid for pid in pids if Path(f"/proc/{pid}/cwd").resolve() == tmp_path]
+        assert (code in (0, 3, 7), len(ranks)) == (True, 3)
+        for pid in ranks:
+            code, _, errors = dynprof("attach", pid, "--step-on", ":work")
+            assert code == 0, errors
+        ready = lambda now: all(s.step > 5 for s in now.values()) and len(now) == 3  # noqa: E731
+        steps = [one.step for one in when(tmp_path, "three ranks", ready).values()]
+        assert max(steps) - min(steps) > 3, steps
+        for _ in range(2):
+            code, _, errors = dynprof("arm", tmp_path / "prof_config", "--active", 3, "--wait")
+            assert code == 0, errors
+        (tmp_path / "enough").touch()
+        end_well([process])
+    traces = sorted((tmp_path / "prof_config").glob("step_*/*.gz"))
+    recorded = [numbers_in_trace(path, "Iteration") for path in traces]
+    assert [len(one) for one in recorded] == [3] * 6
+    assert [recorded[0]] * 3 + [recorded[3]] * 3 == recorded
 
 
 def test_jobs_with_scripts_of_one_name_are_told_apart_by_the_path(tmp_path: Path) -> None:

@@ -11,15 +11,13 @@ from tests.processes import run
 FORKING = """
 import os, signal, sys, threading, time
 from dynprof.captures.manifest import RequestRecord
-from dynprof.coordination.messages import Joined, Mark, Opening, Reply
-from dynprof.coordination.wire import coming_and_going, lines_of, message_of, to_text
+from dynprof.ranks.messages import Opening, Reply, Report, Said, news_in, said_in, to_text
 from dynprof.session.first_use import use_readers
 use_readers()  # as dp.init() does
 
 def read_and_write():
-    message_of(to_text(Opening(1, 5, {2: "why"}, superseded=((1, 2),))).encode())
-    lines_of(Reply, to_text(Reply(1, mark=Mark(1, 2))).encode())
-    coming_and_going(to_text(Joined(1, 2)).encode())
+    said_in(to_text(Said("", 0, Opening(1, 5, {2: "why"}))).encode())
+    news_in(to_text(Reply(1, 2, Report(1))).encode())
     record = RequestRecord(number=1, edited_at="", sha256="", config={})
     RequestRecord.model_validate_json(record.model_dump_json())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,18 @@ def test_what_is_left_is_named_with_what_sends_it(tmp_path: Path) -> None:
     (one,) = left_behind(tmp_path)
     assert one.folder == folder
     assert one.command == f"python -I -m dynprof.delivery {folder} {tmp_path}/captures/{FOLDER}"
+
+
+def test_command_sends_a_left_capture_of_a_role(tmp_path: Path) -> None:
+    """A capture that a rank with a role left is named, and sent under its names."""
+    folder = left(tmp_path / "outgoing", prof_dir="captures", role="rollout")
+    (one,) = left_behind(tmp_path)
+    assert one.folder == folder
+    words = shlex.split(one.command)
+    assert run([sys.executable, *words[1:]]).returncode == 0
+    sent = tmp_path / "captures" / f"{FOLDER}_rollout"
+    assert (sent / "info" / "rollout_rank_0.info.json").is_file()
+    assert left_behind(tmp_path) == []
 
 
 def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from dynprof.files.layout import Layout, free_disk_mb, window_dir_name
+from dynprof.files.layout import RANK_NAME, Layout, free_disk_mb, rank_name, window_dir_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,29 @@ def test_names(tmp_path: Path) -> None:
     ]
     assert layout.trace_name(1.5, "pt.trace.json") == "node-1_99.rank7.1500.pt.trace.json"
     assert window_dir_name(3, 5, 0) == "step_3-5_19700101T000000Z"
+
+
+def test_a_role_precedes_the_rank_in_names(tmp_path: Path) -> None:
+    """A role precedes the rank in the names of its files, and has window folders of its own."""
+    layout = Layout(tmp_path, 7, "node-1", 99, role="rollout")
+    names = [layout.log, layout.status, layout.status_apart, layout.manifest(tmp_path, 2)]
+    assert [str(path.relative_to(tmp_path)) for path in names] == [
+        "log/dp_node-1_99_rollout_rank_7.log",
+        "status/rollout_rank_7.json",
+        "status/rollout_rank_7.node-1_99.json",
+        "info/rollout_rank_7.2.info.json",
+    ]
+    assert layout.trace_name(1.5, "pt.trace.json") == "node-1_99.rollout_rank7.1500.pt.trace.json"
+    assert layout.named == "rollout rank 7"
+    assert window_dir_name(3, 5, 0, "rollout") == "step_3-5_19700101T000000Z_rollout"
+
+
+def test_names_of_any_role_are_parsed() -> None:
+    """The pattern of ranks' names takes those with a role and without one, and no others."""
+    for name in (rank_name("", 3), rank_name("rollout-2", 30), rank_name("rank", 0)):
+        assert re.fullmatch(RANK_NAME, name), name
+    for other in ("_rank_3", "a_b_rank_3", "rank_", f"{'r' * 33}_rank_3", "ro\u00f6_rank_3"):
+        assert not re.fullmatch(RANK_NAME, other), other
 
 
 def test_prof_dir_is_relative_to_the_config(tmp_path: Path) -> None:

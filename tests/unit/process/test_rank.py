@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynprof.process.rank import GROUP, SCRIPT, UNKNOWN, Rank, find_rank
+from dynprof.process.rank import GROUP, SCRIPT, UNKNOWN, Rank, find_rank, role_of
 
 
 def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,3 +54,24 @@ def test_the_rank_comes_from_the_launcher(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert find_rank() == expected
+
+
+def test_the_role_is_that_of_the_argument_else_of_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An argument names the role, without one the variable, without both there is none."""
+    assert role_of(None) == ""
+    monkeypatch.setenv("DYNPROF_ROLE", "rollout-2")
+    assert [role_of(None), role_of("Trainer"), role_of("")] == ["rollout-2", "Trainer", ""]
+
+
+@pytest.mark.parametrize("role", ["a b", "a_b", "../x", "r" * 33, "ro\n", "rö", 7])
+def test_what_cannot_be_part_of_a_file_name_is_no_role(
+    monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    """A role that cannot be part of a file name raises ValueError, which says what can."""
+    with pytest.raises(ValueError, match=r"^role=.* is no role; use up to 32 letters, digits and"):
+        role_of(role)
+    monkeypatch.setenv("DYNPROF_ROLE", str(role) + "_")
+    with pytest.raises(ValueError, match=r"^DYNPROF_ROLE="):
+        role_of(None)

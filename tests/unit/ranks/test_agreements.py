@@ -1,0 +1,101 @@
+"""When a process takes part in a group of ranks, and when no more."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.ranks import agreements
+from dynprof.ranks.job_group import JobGroup
+from dynprof.ranks.messages import Proposal, Withdrawal
+
+if TYPE_CHECKING:
+    from tests.fake_job import Job
+
+
+class Part:
+    """Takes part in a group, with no threads."""
+
+    made: list[Part] = []
+    leads, leader, newest = True, "", 6
+
+    def __init__(self, group: JobGroup, *_: object) -> None:
+        self.group, self.ended = group, False
+        self.proposed: list[Any] = []
+        self.made.append(self)
+
+    def begin(self, on_part: object) -> None:
+        """Begin nothing."""
+
+    def look(self) -> None:
+        """See nothing."""
+
+    changed = look
+
+    def end(self, *, hears_the_last: bool = True) -> None:
+        """Note it."""
+        self.ended = not hears_the_last or self.ended
+
+    def wait_for_part(self, timeout_s: float) -> None:
+        """Know at once."""
+
+    def propose(self, *given: object) -> None:
+        """Note it."""
+        self.proposed.append(given[0])
+
+    tell = propose
+
+
+@pytest.fixture
+def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the store of the job's process group; empty for none."""
+    stores: list[object] = []
+
+    def group(*_: object) -> JobGroup | None:
+        return JobGroup(0, 2, functools.partial(next, iter(()), stores[0])) if stores else None
+
+    monkeypatch.setattr(agreements, "group_to_agree_in", group)
+    monkeypatch.setattr(agreements, "TakingPart", Part)
+    monkeypatch.setattr(Part, "made", [])
+    monkeypatch.setattr(agreements, "before_destroy", lambda _: None)
+    assert job.session.status().agreement == ""
+    return stores
+
+
+def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[object]) -> None:
+    """Torch still has it for a moment, and another thread may look then; the next is joined."""
+    parts = job.session._agreements
+    store.append("one")
+    parts.look()
+    assert job.session.status().agreement == "leads"
+    parts._leave_in_order()
+    parts.look()
+    assert [part.ended for part in Part.made] == [True]
+    store[0] = "two"
+    parts.look()
+    assert [part.group.store for part in Part.made][1:] == ["two"]
+
+
+def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
+    """A rank served edits of its own before; the next request has a number that is new on all."""
+    store.append("one")
+    job.edit(active=3)
+    job.edit(active=4)
+    assert [one.number for one in Part.made[0].proposed] == [7, 8]
+
+
+def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[object]) -> None:
+    """The leader refuses what others may have asked for, and says why to all; it proposes none."""
+    store.append("one")
+    (job.root / "profiler_config.json").touch(0o600)
+    for mode in (0o777, 0o700):
+        job.root.chmod(mode)
+        job.edit(active=3, ranks=[1], prof_dir=str(job.root.parent / "elsewhere"))
+    said, proposed = Part.made[0].proposed
+    assert isinstance(said, Withdrawal)
+    assert "/prof_dir: " in said.reasons[0]
+    assert "lies outside of" in said.reasons[0]
+    assert isinstance(proposed, Proposal)
+    assert job.session.status().edits[0].outcome == "refused"
