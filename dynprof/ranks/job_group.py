@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import encodings.idna  # noqa: F401 - else socket imports it, beside the training
 import functools
 import os
 import resource
