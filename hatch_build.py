@@ -19,7 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TARGET = "dynprof/analysis/report/bundled"
 FILES = ("uPlot.iife.js", "uPlot.min.css")
-NATIVE = Path("dynprof", "native")
+NATIVE = Path("dynprof", "marks", "native")
 LIBRARY = NATIVE / "lib" / "libms_tools_ext.so"
 PLATFORM = sysconfig.get_platform().replace("-", "_").replace(".", "_")
 """Whose library it is; it knows nothing of Python, and serves each version."""

@@ -19,11 +19,11 @@ from unittest.mock import patch
 from benchmarks.tables import percentile, print_table
 from dynprof.backends import all_backends
 from dynprof.config import template_text
-from dynprof.files.layout import CONFIG_NAME, Layout
-from dynprof.process.rank import find_rank
 from dynprof.requests.inbox import Inbox
+from dynprof.runtime.layout import CONFIG_NAME, Layout
+from dynprof.runtime.rank import find_rank
 from dynprof.session.session import Session
-from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.process_context import ProcessContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ def measure(step: Callable[[], None]) -> list[float]:
         settings: dict[str, Any] = json.loads(template_text(("CPU",)))
         config.write_text(json.dumps(settings))
         layout = Layout.here(root, 0)
-        process = ThisProcess(layout, find_rank(), all_backends())
+        process = ProcessContext(layout, find_rank(), all_backends())
         session = Session(process, watching=("events", ""))
         session.begin()
         times = _Operator(session, config, settings)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
-from dynprof.files.layout import Layout
+from dynprof.runtime.layout import Layout
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Record, RequestRecord, why
 from dynprof.errors import CaptureError
-from dynprof.files.output import write_atomic
-from dynprof.files.record_values import check_values
-from dynprof.files.regular import read_inside
+from dynprof.runtime.output import write_atomic
+from dynprof.runtime.record_values import check_values
+from dynprof.runtime.regular import read_inside
 
 if TYPE_CHECKING:
     from pathlib import Path

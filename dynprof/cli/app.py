@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from dynprof.process.interruptions import ended_by_interrupt
+from dynprof.runtime.error_boundary import ended_by_interrupt
 from dynprof.version import __version__
 
 NARROW = 60

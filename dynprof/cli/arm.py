@@ -19,19 +19,19 @@ from dynprof.cli.config_directory import (
     nobody,
     ranks_of,
 )
-from dynprof.cli.foretold import foretold
 from dynprof.cli.newcomers import with_newcomers
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
+from dynprof.cli.preflight import foretold
 from dynprof.cli.whole_job import led_elsewhere
 from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
-from dynprof.files.file_system import mounted_alone
-from dynprof.files.layout import CONFIG_NAME, rank_in_words
 from dynprof.journal.status import LEADS, NOBODY_YET
-from dynprof.plural import counted, listed, listed_ranks
+from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.layout import CONFIG_NAME, rank_in_words
+from dynprof.runtime.plural import counted, listed, listed_ranks
 
 if TYPE_CHECKING:
     from dynprof.cli.request_follower import Follower

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
-from dynprof.clock import local
 from dynprof.errors import CaptureError, OwnerError
-from dynprof.files.folders import open_folder
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR, STATUS_FILES
 from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, common_moment, load_status
-from dynprof.plural import listed, listed_ranks
-from dynprof.process.acting_user import act_as_owner
+from dynprof.runtime.acting_user import act_as_owner
+from dynprof.runtime.clock import local
+from dynprof.runtime.folders import open_folder
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, STATUS_FILES
+from dynprof.runtime.plural import listed, listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

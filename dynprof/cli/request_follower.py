@@ -14,8 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dynprof.cli.config_directory import LIVE, THERE, health, statuses
 from dynprof.cli.outcome import LOST, UNSERVED, say
 from dynprof.cli.whole_job import tell_of_all
-from dynprof.files.destination import placed
-from dynprof.files.layout import rank_in_words
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import (
@@ -26,6 +24,8 @@ from dynprof.journal.status import (
     WindowStatus,
     stage_progress,
 )
+from dynprof.runtime.destination import placed
+from dynprof.runtime.layout import rank_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,14 +11,14 @@ from typing import Annotated
 
 import typer
 
+from dynprof.cli.options import StepOn, check_step_on
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail
-from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
-from dynprof.files.folders import make_dir, why_not_used
-from dynprof.files.who_may_change import why_not_watched
 from dynprof.launch.command_line import command_line, environment
 from dynprof.launch.variables import CONFIG
-from dynprof.process.rank import role_of
+from dynprof.runtime.folders import make_dir, why_not_used
+from dynprof.runtime.rank import role_of
+from dynprof.runtime.who_may_change import why_not_watched
 
 PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Options after the first word that is none of ours belong to the job."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Group
 
+from dynprof.captures.left_behind import left_behind
 from dynprof.cli.config_directory import (
     LIVE,
     THERE,
@@ -29,16 +30,15 @@ from dynprof.cli.config_directory import (
 from dynprof.cli.outcome import NOBODY, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.whole_job import job_lines, led_elsewhere
-from dynprof.delivery.left_behind import left_behind
-from dynprof.files.destination import is_url
-from dynprof.files.file_system import mounted_alone
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.status import stage_progress
-from dynprof.plural import counted, spanned
+from dynprof.runtime.destination import is_url
+from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.runtime.plural import counted, spanned
 
 if TYPE_CHECKING:
-    from dynprof.delivery.left_behind import LeftBehind
+    from dynprof.captures.left_behind import LeftBehind
     from dynprof.journal.status import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.config_directory import each_rank, live, nobody, owned_argument, ranks_of
-from dynprof.cli.foretold import foretold
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
+from dynprof.cli.preflight import foretold
 from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
-from dynprof.files.layout import CONFIG_NAME
-from dynprof.files.regular import is_trusted_link
-from dynprof.plural import counted
+from dynprof.runtime.layout import CONFIG_NAME
+from dynprof.runtime.plural import counted
+from dynprof.runtime.regular import is_trusted_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

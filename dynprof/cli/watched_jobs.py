@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dynprof.attach.candidates import Candidate, candidates
 from dynprof.cli.config_directory import dated, health, in_json, moment_of, step_of
 from dynprof.cli.outcome import NOBODY, STUCK, fail
 from dynprof.cli.terminal_tables import ANY, Column, console, shortened, table
+from dynprof.launch.candidates import Candidate, candidates
 from dynprof.launch.watched_processes import Watched, watched_processes
 
 if TYPE_CHECKING:

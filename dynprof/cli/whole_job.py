@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.cli.config_directory import each_rank, ranks_of
 from dynprof.cli.outcome import LOST, UNSERVED, say
-from dynprof.files.layout import rank_in_words
 from dynprof.journal.status import LEADS
-from dynprof.plural import counted
+from dynprof.runtime.layout import rank_in_words
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

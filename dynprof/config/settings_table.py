@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dynprof.config.agreement import AgreementConfig
 from dynprof.config.effects import SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.limits import Limits
 from dynprof.config.model import ProfilerConfig
 from dynprof.config.schema import config_schema
-from dynprof.config.storage import StorageConfig
+from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

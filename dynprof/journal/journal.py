@@ -19,12 +19,12 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.files.layout import Layout
-from dynprof.files.output import open_to_append, rename
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
-from dynprof.process.threads import own_thread
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.output import open_to_append, rename
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

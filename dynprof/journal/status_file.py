@@ -8,15 +8,15 @@ import json
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, reason
-from dynprof.files.output import remove, write_atomic
 from dynprof.journal.status import Status, load_status
-from dynprof.plural import counted
+from dynprof.runtime.output import remove, write_atomic
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.files.layout import Layout
+    from dynprof.runtime.layout import Layout
 
 
 class StatusFile:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import LaunchError
 from dynprof.launch.variables import CONFIG, STEPS, WATCHED
-from dynprof.process.rank import ROLE_VARIABLE
+from dynprof.runtime.rank import ROLE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 
 from dynprof.errors import CaptureError
-from dynprof.files.layout import LOG_DIR, RANK_NAME, STATUS_DIR
 from dynprof.journal.status import Status, load_status
+from dynprof.runtime.layout import LOG_DIR, RANK_NAME, STATUS_DIR
 
 _LOG = re.compile(rf"dp_[^_]+_(?P<pid>\d+)_(?P<rank>{RANK_NAME})\.log")
 

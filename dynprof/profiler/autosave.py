@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.closing import is_being_tested
+from dynprof.backends.torch.closing import is_being_tested
 from dynprof.config import Limits
 from dynprof.errors import CaptureError, DynprofError, describe
-from dynprof.plural import counted
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.standard_error import say
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
     export_of,
@@ -35,6 +32,9 @@ from dynprof.profiler.saving import (
     worker_here,
 )
 from dynprof.profiler.script_windows import AFTERWARDS
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.plural import counted
+from dynprof.runtime.warnings_to_script import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

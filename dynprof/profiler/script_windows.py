@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
-from dynprof.backends.kineto_messages import keep_kineto_quiet
+from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.errors import BackendError, ProfileError
-from dynprof.files.layout import Layout
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.process.process_end import call_at_forked_end
-from dynprof.process.rank import find_rank
-from dynprof.process.standard_error import say
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.profiler.output_paths import tidy
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
-from dynprof.wall import StderrNotes, Wall
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.process_end import call_at_forked_end
+from dynprof.runtime.rank import find_rank
+from dynprof.runtime.warnings_to_script import say, warn_script
 from dynprof.windows.driver import UNENDED, WindowDriver
-from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.process_context import ProcessContext
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from dynprof.backends import Backend
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
-    from dynprof.files.output import PrivateFolder
     from dynprof.requests.plan import Plan, Script
+    from dynprof.runtime.output import PrivateFolder
     from dynprof.windows.schedule import ProfilerAction
 
 
@@ -62,7 +61,7 @@ class ScriptWindows:
         rank = find_rank()
         self._layout = Layout.here(Path.cwd(), rank.number)
         backends = all_backends(for_script=True, detaches=not script.in_place)
-        self._process = ThisProcess(self._layout, rank, backends)
+        self._process = ProcessContext(self._layout, rank, backends)
         self._plan = self._planned(config, script)
         keep_kineto_quiet(self._process.backend(self._plan.backend).capabilities())
         self._marks_steps = marks_steps
@@ -265,7 +264,7 @@ def _in_script(problem: Problem) -> str:
 
 AFTERWARDS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
-_WALL = Wall(StderrNotes())
+_WALL = ErrorBoundary(StderrNotes())
 _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more.
 

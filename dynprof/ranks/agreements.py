@@ -10,12 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, Problem
-from dynprof.files.destination import destination
-from dynprof.files.layout import rank_in_words
 from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
-from dynprof.plural import counted
 from dynprof.ranks.choice import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
@@ -23,19 +20,22 @@ from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.requests.plan import Refusal, blamed
 from dynprof.requests.request import Asked, Cancel
+from dynprof.runtime.destination import destination
+from dynprof.runtime.layout import rank_in_words
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.delivery.deliveries import Deliveries
-    from dynprof.files.layout import Layout
+    from dynprof.captures.deliveries import Deliveries
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Edits, Member
     from dynprof.requests.edits import Edit
-    from dynprof.wall import Wall
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.runtime.error_boundary import ErrorBoundary
+    from dynprof.runtime.layout import Layout
+    from dynprof.windows.process_context import ProcessContext
 
 PART_S = 10.0  # An edit waits for a leader until this long after the process group came up.
 PROPOSED_WITHIN_S = 10.0
@@ -59,14 +59,14 @@ class Agreements:
 
     def __init__(
         self,
-        process: ThisProcess,
+        process: ProcessContext,
         journal: Journal,
-        wall: Wall,
+        boundary: ErrorBoundary,
         edits: Edits,
         member: Member,
         deliveries: Deliveries,
     ) -> None:
-        self._process, self._journal, self._wall = process, journal, wall
+        self._process, self._journal, self._boundary = process, journal, boundary
         self._edits, self._member, self._deliveries = edits, member, deliveries
         self._part: TakingPart | None = None
         self._windows: JobWindows | None = None
@@ -239,9 +239,9 @@ class Agreements:
         who = named(group.rank, process.layout.host, process.layout)
         self._member.group = group
         self._windows = JobWindows(
-            process, group.world_size, who, self._wall.attempt, self._deliveries, self._journal
+            process, group.world_size, who, self._boundary.attempt, self._deliveries, self._journal
         )
-        self._part = TakingPart(group, self._member, who, self._wall, say, self._windows)
+        self._part = TakingPart(group, self._member, who, self._boundary, say, self._windows)
         first = rank_in_words(process.layout.role, LEADER)
         part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")
@@ -255,7 +255,7 @@ class Agreements:
         with self._looking:
             if self._part:
                 self._left = self._part.group.find_store
-        self._wall.attempt("leaving the process group", self._leave)
+        self._boundary.attempt("leaving the process group", self._leave)
 
     def _leave(self) -> None:
         with self._looking:

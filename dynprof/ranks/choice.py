@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.config import RankSet
-from dynprof.plural import counted, listed_ranks
 from dynprof.ranks.messages import SILENT, Profiler
+from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -15,14 +15,14 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynprof.plural import counted
-from dynprof.process.process_group import own_distributed
 from dynprof.ranks.store import beneath
+from dynprof.runtime.plural import counted
+from dynprof.runtime.rank import own_distributed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 CONNECTIONS = 2  # One that waits, one for calls.
 FILES_A_RANK, FILES_BESIDE = 2 + CONNECTIONS, 200
@@ -164,7 +164,7 @@ class Timed:
         return found
 
 
-def group_to_agree_in(process: ThisProcess) -> JobGroup | None:
+def group_to_agree_in(process: ProcessContext) -> JobGroup | None:
     """Return the group of this process, unless the environment says not to agree."""
     store, rank, role = process.store, process.rank, process.layout.role
     if os.environ.get(SWITCH) == "0":

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as with_fields
 
-from dynprof.plural import listed_ranks
 from dynprof.ranks.choice import (
     LEADER,
     Agreement,
@@ -44,6 +43,7 @@ from dynprof.ranks.messages import (
     Report,
     Withdrawal,
 )
+from dynprof.runtime.plural import listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

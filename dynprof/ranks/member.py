@@ -13,7 +13,6 @@ from msgspec.structs import replace as with_fields
 
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError, Problem
-from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
 from dynprof.journal.journal import printable
 from dynprof.ranks.choice import LEADER
@@ -30,6 +29,7 @@ from dynprof.ranks.messages import (
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
+from dynprof.runtime.destination import placed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dynprof.requests.request import Cancel, Request
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.loop import Loop
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 USUAL_STEP_MS = 100.0  # Where none has been measured yet.
 SOON_S = 2.0
@@ -88,7 +88,7 @@ class Member:
 
     def __init__(
         self,
-        process: ThisProcess,
+        process: ProcessContext,
         inbox: Inbox,
         loop: Loop,
         journal: Journal,

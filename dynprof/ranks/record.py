@@ -13,30 +13,30 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from dynprof.captures.deliveries import Errand
+from dynprof.captures.delivery_order import delivery_of
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import RankRecord, WindowRecord
-from dynprof.clock import iso
-from dynprof.delivery.deliveries import Errand
-from dynprof.delivery.order import delivery_of
-from dynprof.files.layout import window_dir_name
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.plural import listed_ranks
 from dynprof.ranks.choice import NAMED, Agreement
 from dynprof.ranks.messages import Report
+from dynprof.runtime.clock import iso
+from dynprof.runtime.layout import window_dir_name
+from dynprof.runtime.plural import listed_ranks
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
+    from dynprof.captures.deliveries import Deliveries
+    from dynprof.captures.delivery_order import Delivery
     from dynprof.captures.exporter import Attempt
-    from dynprof.delivery.deliveries import Deliveries
-    from dynprof.delivery.order import Delivery
     from dynprof.journal.journal import Journal
     from dynprof.requests.request import Asked
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began again"
 LEFT = "dynprof ended on the rank that leads while it was {} here"
@@ -199,7 +199,7 @@ class JobWindows:
 
     def __init__(
         self,
-        process: ThisProcess,
+        process: ProcessContext,
         world_size: int,
         leader: str,  # rank, machine and config of this process
         attempt: Attempt,

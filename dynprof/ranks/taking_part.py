@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace as with_fields
 
 from dynprof.errors import failed_at_it
-from dynprof.process.threads import own_thread
 from dynprof.ranks.choice import LEADER, Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
 from dynprof.ranks.leader import LAST_S, SOON_S, Leader
@@ -38,6 +37,7 @@ from dynprof.ranks.messages import (
     to_text,
 )
 from dynprof.ranks.store import NUDGE, Hearing, Keys, Saying, value_of, wait_for_bell
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message
     from dynprof.ranks.record import JobWindows
-    from dynprof.wall import Wall
+    from dynprof.runtime.error_boundary import ErrorBoundary
 
     Event = Callable[[], object]
 
@@ -73,14 +73,14 @@ class TakingPart:
         group: JobGroup,
         member: Member,
         who: str,  # what the others are told of the leader: its rank, machine and config
-        wall: Wall,
+        boundary: ErrorBoundary,
         say: Callable[[str], None],
         windows: JobWindows,
     ) -> None:
         self.group = group
         self.leader = ""  # who leads this rank; empty where no other rank does
         self.is_over = False  # it takes part no longer, for good
-        self.member, self.who, self.wall, self.say = member, who, wall, say
+        self.member, self.who, self.boundary, self.say = member, who, boundary, say
         self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
@@ -173,7 +173,7 @@ class TakingPart:
     # on its own thread
 
     def _run(self) -> None:
-        self.wall.attempt("agreeing with the other ranks", self._serve_until_ended)
+        self.boundary.attempt("agreeing with the other ranks", self._serve_until_ended)
         was_part = self._serves.is_set()
         self._serves.clear()
         self.is_over, self.leader = True, ""
@@ -231,7 +231,7 @@ class TakingPart:
         """Have this rank do what the leader says; what dynprof fails at is its problem."""
         found: list[Reply] = []
         action = functools.partial(self.member.answer, message, place)
-        error = self.wall.attempt("doing what rank 0 says", lambda: found.append(action()))
+        error = self.boundary.attempt("doing what rank 0 says", lambda: found.append(action()))
         if error is None:
             self._unready = self._unready_as(found[0], message)
             return found[0]

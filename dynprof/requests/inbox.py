@@ -24,7 +24,7 @@ class Inbox:
         turn: Looks what is due.
         name_source: Returns who ends the steps.
         order: Why the open window shall close; empty where it shall not.
-        knocked: Whether somebody knocked since the last turn.
+        woken: Whether somebody woken since the last turn.
         numbering: How often the script has gone on from another number: what the ranks agree on is
             about the numbers of one such count.
     """
@@ -34,13 +34,13 @@ class Inbox:
         "_waiting",
         "due",
         "free_disk_mb",
-        "knocked",
         "name_source",
         "numbering",
         "on_due",
         "order",
         "step",
         "turn",
+        "woken",
     )
 
     def __init__(self, turn: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class Inbox:
         self._lock = threading.RLock()
         self._waiting: Request | None = None
         self.order = ""
-        self.knocked = False
+        self.woken = False
         self.numbering = 0
 
     @property
@@ -93,16 +93,16 @@ class Inbox:
         with self._lock:
             self.order, self.due = reason, True
 
-    def knock(self) -> None:
+    def wake(self) -> None:
         """Have the next ``step()`` look closer, though nothing waits for it."""
         with self._lock:
-            self.knocked = self.due = True
+            self.woken = self.due = True
 
     def answer(self) -> bool:
-        """Return whether somebody knocked since the last time."""
+        """Return whether somebody woken since the last time."""
         with self._lock:
-            knocked, self.knocked = self.knocked, False
-        return knocked
+            woken, self.woken = self.woken, False
+        return woken
 
     def claim(self, request: Request) -> bool:
         """Take ``request`` out, unless it was replaced or disarmed meanwhile."""
@@ -117,7 +117,7 @@ class Inbox:
         with self._lock:
             if not window_open:
                 self.order = ""
-            self.due = window_open or self._waiting is not None or self.knocked
+            self.due = window_open or self._waiting is not None or self.woken
 
 
 class NoInbox:

@@ -1,31 +1,31 @@
-"""What a session does once a second and once a start, on threads of its own."""
+"""What a session does once a second and once a start, such as noticing a standstill."""
 
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING
 
-from dynprof.delivery.left_behind import left_behind
-from dynprof.files.destination import destination
-from dynprof.files.layout import free_disk_mb
-from dynprof.files.leftovers import OLD_S, remove_leftovers
-from dynprof.files.scratch_dirs import workshops
+from dynprof.captures.left_behind import left_behind
+from dynprof.journal.status import HEARTBEAT_S, patience_s
 from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
-from dynprof.process.threads import own_thread
-from dynprof.session.standstill import Standstill
+from dynprof.runtime.destination import destination
+from dynprof.runtime.layout import free_disk_mb
+from dynprof.runtime.leftovers import OLD_S, remove_leftovers, workshops
+from dynprof.runtime.threads import own_thread, place_of
 
 if TYPE_CHECKING:
-    import threading
     from pathlib import Path
 
     from dynprof.captures.analysis_start import Analyses
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
+    from dynprof.runtime.clock import Clock
+    from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.steps.step_sources import StepSources
-    from dynprof.wall import Wall
     from dynprof.windows.cost_account import CostAccount
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 
 class Upkeep:
@@ -35,7 +35,7 @@ class Upkeep:
         process: This process.
         inbox: What waits.
         journal: The log.
-        wall: Keeps failures from the others.
+        boundary: Keeps failures from the others.
         costs: The step times of the job.
         analyses: Those that were started.
         steps: Where they come from.
@@ -43,16 +43,16 @@ class Upkeep:
 
     def __init__(
         self,
-        process: ThisProcess,
+        process: ProcessContext,
         inbox: Inbox,
         journal: Journal,
-        wall: Wall,
+        boundary: ErrorBoundary,
         costs: CostAccount,
         analyses: Analyses,
         steps: StepSources,
     ) -> None:
         self._process, self._inbox, self._costs = process, inbox, costs
-        self._journal, self._wall, self._analyses = journal, wall, analyses
+        self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._steps = steps
         self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
         self._told: set[Path] = set()  # of captures that were left behind
@@ -60,17 +60,17 @@ class Upkeep:
 
     def tick(self) -> None:
         """Do what is due once a second, on the journal's thread."""
-        self._wall.attempt("a tick", self._tick)
+        self._boundary.attempt("a tick", self._tick)
 
     def _tick(self) -> None:
         learn_rank(self._process, self._journal)
-        self._wall.attempt("where steps come from", self._steps.look)
-        self._wall.attempt("looking for torch", self._look_for_torch)
-        self._wall.attempt("analysis", self._analyses.look)
+        self._boundary.attempt("where steps come from", self._steps.look)
+        self._boundary.attempt("looking for torch", self._look_for_torch)
+        self._boundary.attempt("analysis", self._analyses.look)
         self._costs.sample()
-        self._wall.attempt("looking for a standstill", self._standstill.look)
-        self._wall.attempt("counting the cost", lambda: self._costs.settle(final=False))
-        self._wall.attempt("looking at the disk", self._look_at_disk)
+        self._boundary.attempt("looking for a standstill", self._standstill.look)
+        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=False))
+        self._boundary.attempt("looking at the disk", self._look_at_disk)
 
     def _look_for_torch(self) -> None:
         """Have the plugin, if there is one, mark a torch that was imported since."""
@@ -104,14 +104,14 @@ class Upkeep:
         layout = self._process.layout
         removed: list[Path] = []
         places = (layout.root, *layout.prof_dirs, *workshops(layout.root))
-        self._wall.attempt(
+        self._boundary.attempt(
             "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
         )
         wall_s = self._process.clock.wall_s()
-        self._wall.attempt("clearing up", lambda: remove_stale(layout, wall_s))
+        self._boundary.attempt("clearing up", lambda: remove_stale(layout, wall_s))
         for path in removed:
             self._journal.info(f"removed {path}, which a killed process left unfinished")
-        self._wall.attempt("naming what was left behind", self._name_left)
+        self._boundary.attempt("naming what was left behind", self._name_left)
 
     def _name_left(self) -> None:
         """Say which captures nobody sends any more, and what does, once.
@@ -128,10 +128,73 @@ class Upkeep:
             self._journal.warning(f"{text} {news[0].command}{more if len(news) > 1 else ''}")
 
 
-def learn_rank(process: ThisProcess, journal: Journal) -> None:
+def learn_rank(process: ProcessContext, journal: Journal) -> None:
     """Ask which rank this is while nobody has said, and go by it from then on."""
     if process.learn_rank():
         journal.move(process.layout)
         rank = process.rank
         text = f"this is rank {rank.number} of {rank.world_size} ({rank.source})"
         journal.info(f"{text}, as has only now become known")
+
+
+LONG_S = 30.0
+"""A step that takes longer is explained in the status, though it be the first, or none unusual."""
+
+
+class Standstill:
+    """Looks at the step counter once a second, and warns once for each step that takes too long.
+
+    Args:
+        root: The directory that is watched.
+        inbox: Counts the steps.
+        costs: Knows how long they take.
+        journal: The log.
+        clock: Tells the time.
+    """
+
+    def __init__(
+        self, root: Path, inbox: Inbox, costs: CostAccount, journal: Journal, clock: Clock
+    ) -> None:
+        self._root, self._inbox, self._costs = root, inbox, costs
+        self._journal, self._clock = journal, clock
+        self._step, self._moved_s = inbox.step, clock.now_s()
+        self._looked_s = self._moved_s
+        self._patience_s = patience_s(None, None)
+        self._told = False
+
+    def look(self) -> None:
+        """Warn where the step takes longer than the status allows, and where that has ended.
+
+        What keeps all threads of the process, and so this one, is told afterwards. No step has to
+        end once the process itself is ending.
+        """
+        if self._journal.remembered.get("ending"):
+            return
+        now_s, step = self._clock.now_s(), self._inbox.step
+        if (gap_s := now_s - self._looked_s) >= 3 * HEARTBEAT_S:
+            self._journal.warning(
+                f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call kept "
+                "Python's lock, or the disk did not answer"
+            )
+        self._looked_s = now_s
+        still_s, before_s = now_s - self._moved_s, self._patience_s
+        self._patience_s = patience_s(self._costs.longest_s(), self._costs.step_ms())
+        if step != self._step:
+            if self._told or still_s > before_s:
+                self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
+            if self._journal.remembered.get("stands_in"):
+                self._journal.remember(stands_in="")
+            self._step, self._moved_s, self._told = step, now_s, False
+        elif still_s > min(LONG_S, self._patience_s):
+            where = place_of(threading.main_thread().ident or 0)
+            self._journal.remember(stands_in=where)
+            if still_s > self._patience_s and not self._told:
+                self._told = True
+                self._warn(still_s, where or "no Python function")
+
+    def _warn(self, still_s: float, where: str) -> None:
+        self._journal.warning(
+            f"stuck: step {self._step} has taken {still_s:,.0f} s, more than the "
+            f"{self._patience_s:,.0f} s that a step may take here; the main thread is in {where}; "
+            f"compare the ranks: dynprof status {self._root}, dynprof log {self._root}"
+        )

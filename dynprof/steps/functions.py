@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from dynprof.steps.source import EndedSteps
-    from dynprof.steps.wish import Wish
+    from dynprof.steps.step_option import StepOption
 
 
 class FunctionSteps:
@@ -31,7 +31,7 @@ class FunctionSteps:
         say: Told once the function is there.
     """
 
-    def __init__(self, wish: Wish, steps: EndedSteps, say: Callable[[str], None]) -> None:
+    def __init__(self, wish: StepOption, steps: EndedSteps, say: Callable[[str], None]) -> None:
         self._module, self._path = wish.module or "__main__", wish.function.split(".")
         self._end_step, self._say = steps.end_step, say
         self._watched: _Monitored | _Wrapped | None = None

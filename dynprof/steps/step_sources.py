@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.journal.status import NOBODY_YET
-from dynprof.plural import counted
-from dynprof.steps.callbacks import CallbackSteps
+from dynprof.runtime.plural import counted
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.optimizers import OptimizerSteps
-from dynprof.steps.periods import PeriodSteps
-from dynprof.steps.source import EndedSteps
+from dynprof.steps.source import CallbackSteps, EndedSteps, PeriodSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.clock import Clock
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
+    from dynprof.runtime.clock import Clock
+    from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.steps.source import Source
-    from dynprof.steps.wish import Wish
-    from dynprof.wall import Wall
+    from dynprof.steps.step_option import StepOption
 
 SCRIPT = "dp.step()"
 SILENT_S = 30.0
@@ -35,7 +33,7 @@ _OTHERS = {
 
 
 class StepSources:
-    """Sets up the source that was wished for, and gives way to a script that steps itself.
+    """Sets up the source that was requested, and gives way to a script that steps itself.
 
     A framework's callback goes before the optimizer, where nothing else was asked for by name.
 
@@ -43,22 +41,22 @@ class StepSources:
         wish: Which.
         inbox: Counts the steps, and knows where they come from.
         journal: Told who gives them.
-        wall: Keeps failures from the training loop.
+        boundary: Keeps failures from the training loop.
         clock: Tells the time.
         set_step: Gives the step that is running another number.
     """
 
     def __init__(
         self,
-        wish: Wish,
+        wish: StepOption,
         inbox: Inbox,
         journal: Journal,
-        wall: Wall,
+        boundary: ErrorBoundary,
         clock: Clock,
         set_step: Callable[[int, str], None],
     ) -> None:
         self._wish, self._inbox, self._journal, self._clock = wish, inbox, journal, clock
-        self._wall = wall
+        self._boundary = boundary
         self._set_step = set_step
         self._named = SCRIPT
         inbox.name_source = self._who
@@ -129,7 +127,7 @@ class StepSources:
         if self._callback and self._callback.framework == framework:
             self._callback.reached(step)
         elif not self._declined:
-            self._wall.attempt("hearing a callback", lambda: self._adopt(framework, step))
+            self._boundary.attempt("hearing a callback", lambda: self._adopt(framework, step))
 
     def _adopt(self, framework: str, step: int) -> None:
         """Have a framework's callback give the steps, unless somebody goes before it."""
@@ -145,11 +143,11 @@ class StepSources:
         self._found(found.name)
 
     def _go_on_from(self, step: int, why: str) -> None:
-        self._wall.attempt("going on from another step", lambda: self._set_step(step, why))
+        self._boundary.attempt("going on from another step", lambda: self._set_step(step, why))
 
     def _make(self) -> Source | None:
         if self._wish.kind in ("auto", "optimizer"):
-            return OptimizerSteps(self._steps, self._found, self._wall)
+            return OptimizerSteps(self._steps, self._found, self._boundary)
         if self._wish.kind == "function":
             return FunctionSteps(self._wish, self._steps, self._found)
         if self._wish.kind == "period":
@@ -162,7 +160,7 @@ class StepSources:
         self._journal.info(f"steps come from {name}{advice}")
 
     def _others_step(self, given: int) -> None:
-        self._wall.attempt("giving way to the script", lambda: self._give_way(given))
+        self._boundary.attempt("giving way to the script", lambda: self._give_way(given))
 
     def _give_way(self, given: int) -> None:
         """Leave the steps to the script, which turned out to end them itself."""

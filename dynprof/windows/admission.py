@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Blocked
 from dynprof.errors import Problem
-from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.requests.plan import blamed_for_disk, past_start
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from dynprof.windows.driver import UNENDED
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Request
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
@@ -35,7 +35,7 @@ class Admission:
         exporter: May be saving.
     """
 
-    def __init__(self, process: ThisProcess, inbox: Inbox, exporter: Exporter) -> None:
+    def __init__(self, process: ProcessContext, inbox: Inbox, exporter: Exporter) -> None:
         self._process, self._inbox, self._exporter = process, inbox, exporter
         self._failures: Counter[str] = Counter()
         self._waited = (0, "")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Load
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
-from dynprof.clock import iso
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.process.rank import UNKNOWN
+from dynprof.runtime.clock import iso
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.rank import UNKNOWN
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dynprof.backends import Backend, Recording
     from dynprof.backends.base import MakeFolder
     from dynprof.requests.request import Request
-    from dynprof.wall import Wall
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.runtime.error_boundary import ErrorBoundary
+    from dynprof.windows.process_context import ProcessContext
     from dynprof.windows.window import Window
 
 WAIT_S = 30.0
@@ -42,7 +42,7 @@ class WindowDriver:
 
     Args:
         process: This process.
-        wall: Keeps failures of a discard from the training loop.
+        boundary: Keeps failures of a discard from the training loop.
         request: What asks for the window.
         window: The engine.
         step: The job's number of the step that begins.
@@ -71,8 +71,8 @@ class WindowDriver:
         expected: What it is expected to cost; None until that is known, empty where it is little.
     """
 
-    process: ThisProcess
-    wall: Wall
+    process: ProcessContext
+    boundary: ErrorBoundary
     request: Request
     window: Window
     step: int
@@ -176,13 +176,13 @@ class WindowDriver:
         self.ended_wall_s = self.process.clock.wall_s()
         if recording := self.window.recording:
             self.release()
-            UNENDED.discard(recording, self.thread, self.wall)
+            UNENDED.discard(recording, self.thread, self.boundary)
 
     def abandon(self) -> None:
         """Leave the recording to the parent, in a child that was just forked."""
         if recording := self.window.recording:
             recording.abandon()
-            recording.companions.abandon()
+            recording.collectors.abandon()
 
     def remark(self, text: str) -> None:
         """Add a remark, once."""
@@ -245,7 +245,7 @@ class WindowDriver:
 class _Unended:
     recording: Recording
     thread: threading.Thread
-    wall: Wall
+    boundary: ErrorBoundary
 
 
 class UnendedRecordings:
@@ -267,16 +267,18 @@ class UnendedRecordings:
         """Whether another window had better wait for them; not for ever."""
         return bool(self._kept) and time.monotonic() - self._since_s < WAIT_S
 
-    def discard(self, recording: Recording, thread: threading.Thread, wall: Wall) -> None:
+    def discard(
+        self, recording: Recording, thread: threading.Thread, boundary: ErrorBoundary
+    ) -> None:
         """End a recording, now or later.
 
         Args:
             recording: Which one.
             thread: The thread that opened its window.
-            wall: Keeps failures of the ending from the training loop.
+            boundary: Keeps failures of the ending from the training loop.
         """
-        wall.attempt("discarding what records with it", recording.companions.discard)
-        self._kept.append(_Unended(recording, thread, wall))
+        boundary.attempt("discarding what records with it", recording.collectors.discard)
+        self._kept.append(_Unended(recording, thread, boundary))
         self._since_s = time.monotonic()
         self.look()
         if self._kept:
@@ -305,9 +307,9 @@ class UnendedRecordings:
             if not are_held_back or _is_blocked(one):
                 return False
             if is_lost:
-                one.wall.attempt("abandoning the recording", one.recording.abandon)
+                one.boundary.attempt("abandoning the recording", one.recording.abandon)
                 return True
-            one.wall.attempt("discarding the recording", one.recording.discard)
+            one.boundary.attempt("discarding the recording", one.recording.discard)
             return not _is_blocked(one)  # else it could not end
 
     def abandon(self) -> None:
@@ -328,7 +330,7 @@ forget_in_child(UNENDED.abandon)
 def _is_blocked(one: _Unended) -> bool:
     """Return whether it cannot end now; one that fails to say so is not waited for."""
     found: list[str | None] = []
-    one.wall.attempt(
+    one.boundary.attempt(
         "asking what blocks a recording", lambda: found.append(one.recording.blocked_by())
     )
     return any(found)

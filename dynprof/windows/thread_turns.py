@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.process.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,7 +6,7 @@ import random
 import time
 from datetime import UTC, datetime
 
-from dynprof.clock import SystemClock, iso, local
+from dynprof.runtime.clock import SystemClock, iso, local
 
 
 def test_times_are_those_of_datetime() -> None:

@@ -14,22 +14,21 @@ from tests.processes import run
 
 PACKAGE = Path(dynprof.__file__).parent
 ROOMS = """
-errors version plural clock
-files
-process
-wall
-native
+errors version
+runtime
+marks.native
 marks
 mstx npu
 phases
 plugin
 config
 requests
-companions
+backends.collectors
+backends.base backends.call_tracing
+backends.torch
 backends
 journal
 captures
-delivery
 analysis.reading
 analysis.measures.timeline
 analysis.measures.memory
@@ -51,7 +50,6 @@ steps
 session
 dynamic_profile
 launch
-attach
 profiler
 acl
 integrations
@@ -65,41 +63,33 @@ __main__
 A name stands for a module of the hall, or for a folder and all that is in it."""
 
 ANALYSIS_SEES = {"analysis", "captures.broken_names", "captures.manifest", "captures.window_record"}
-ANALYSIS_SEES |= {"clock", "errors", "files", "plural", "process", "version"}
-CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "files", "journal", "native"}
+ANALYSIS_SEES |= {"errors", "runtime", "version"}
+CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "journal", "marks"}
 CLI_SEES |= {
-    "attach",
-    "clock",
-    "delivery",
     "launch",
-    "plural",
-    "process",
+    "runtime",
     "requests",
     "steps",
     "version",
 }
 
 TORCH_MODULES = {
-    f"backends.{name}"
+    f"backends.torch.{name}"
     for name in (
-        "npu",
-        "torch",
-        "torch_features",
+        "backend",
         "cuda_streams",
-        "unsafe_moments",
-        "kineto",
         "detached_close",
         "detached_close_selftest",
+        "features",
+        "kineto",
+        "memory_history",
         "open_annotations",
-        "script_window_session",
+        "operator_arguments",
+        "operator_stream",
+        "torch_recording",
     )
 }
-TORCH_MODULES |= {
-    "backends.memory_history",
-    "backends.operator_arguments",
-    "backends.operator_stream",
-    "demo.torch_job",
-}
+TORCH_MODULES |= {"backends.npu", "demo.torch_job"}
 
 RUNS_TEXT = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
 RUNS_TEXT |= {"getoutput", "getstatusoutput", "Unpickler", "execfile"}
@@ -194,8 +184,8 @@ def test_no_modules_import_each_other() -> None:
 def test_a_planted_wrong_import_and_a_planted_circle_are_found() -> None:
     """What these tests look for, they see."""
     real = graph()
-    up = {**real, "files.layout": real["files.layout"] | {"windows.loop"}}
-    assert upward(up) == {("files.layout", "windows.loop")}
+    up = {**real, "runtime.layout": real["runtime.layout"] | {"windows.loop"}}
+    assert upward(up) == {("runtime.layout", "windows.loop")}
     around = {**real, "windows.thread_turns": real["windows.thread_turns"] | {"windows.loop"}}
     assert {"windows.thread_turns", "windows.loop"} <= set(circle(around))
 
@@ -305,7 +295,7 @@ def test_what_is_read_is_never_run() -> None:
 
 
 def test_there_is_one_broad_except() -> None:
-    """Failures are caught broadly by the wall, before it is there, and for a thread that waits."""
+    """Failures are caught broadly by the boundary, before it is there, and for a waiting thread."""
     broad = []
     for module, path in modules().items():
         for node in ast.walk(tree(path)):
@@ -313,4 +303,5 @@ def test_there_is_one_broad_except() -> None:
                 kind = ast.unparse(node.type) if node.type else "everything"
                 if kind in ("everything", "Exception", "BaseException"):
                     broad.append(module)
-    assert sorted(broad) == ["attach.injected", "backends.closing", "wall"]
+    places = ["backends.torch.closing", "launch.injected", "runtime.error_boundary"]
+    assert sorted(broad) == places

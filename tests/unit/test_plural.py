@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.plural import counted, listed, spanned
+from dynprof.runtime.plural import counted, listed, spanned
 
 PACKAGE = Path(dynprof.__file__).parent
 BESIDE = re.compile(r"\{[^{}]*\b(len\(|count|total\b|number\()[^{}]*\} [a-z]+s\b")

@@ -1,12 +1,12 @@
-"""The wall between dynprof and the training job."""
+"""The error boundary between dynprof and the training job."""
 
 from __future__ import annotations
 
-from dynprof.wall import Wall
+from dynprof.runtime.error_boundary import ErrorBoundary
 
 
 class Notes:
-    """Keeps what a wall notes."""
+    """Keeps what a boundary writes down."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -29,7 +29,7 @@ def test_failure_to_give_up_stays_behind_the_wall() -> None:
     def give_up(error: Exception) -> None:
         raise RuntimeError("no manifest") from error
 
-    Wall(notes).attempt_or("a step", act, give_up)
+    ErrorBoundary(notes).attempt_or("a step", act, give_up)
     assert notes.errors == [
         "a step failed: LookupError: no window",
         "giving up a step failed: RuntimeError: no manifest",

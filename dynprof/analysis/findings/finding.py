@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.reading.categories import CALLS, FRAMES
-from dynprof.files.layout import CONFIG_NAME
+from dynprof.runtime.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import IO, TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError, reason
-from dynprof.process.child_environment import environment
-from dynprof.process.fresh_interpreter import command
+from dynprof.runtime.fresh_interpreter import command, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

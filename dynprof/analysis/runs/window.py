@@ -20,7 +20,7 @@ from dynprof.analysis.runs.recorded_window import (
     words_on_others,
 )
 from dynprof.errors import CaptureError
-from dynprof.files.layout import ROLE, WINDOW_RECORD
+from dynprof.runtime.layout import ROLE, WINDOW_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HELD = """
-from dynprof.backends.torch import TorchBackend
-from dynprof.backends.torch_recording import TorchRecording
+from dynprof.backends.torch.backend import TorchBackend
+from dynprof.backends.torch.torch_recording import TorchRecording
 begun, threads = [], set()
 prepare, save = TorchBackend.prepare, TorchRecording.save
 def preparing(*args):

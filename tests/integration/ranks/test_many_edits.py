@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.files.output import write_atomic
 from dynprof.journal.status import load_status
+from dynprof.runtime.output import write_atomic
 from tests.integration.commands import dynprof
 from tests.integration.ranks.agreeing import SHARED, job, log, manifests
 from tests.integration.running import wait_for

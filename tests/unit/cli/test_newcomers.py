@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from dynprof.cli import app, arm, newcomers
 from dynprof.config.editing import change
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import Status
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
 
 if TYPE_CHECKING:
     from pathlib import Path

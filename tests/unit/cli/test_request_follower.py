@@ -11,9 +11,9 @@ import pytest
 
 from dynprof.cli.outcome import LOST, UNSERVED
 from dynprof.cli.request_follower import Follower, _standing_still
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NOBODY_YET, JobStatus, Status, WindowStatus
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
 
 if TYPE_CHECKING:
     from pathlib import Path

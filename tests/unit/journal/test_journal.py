@@ -11,10 +11,10 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, Any
 
-from dynprof.files.layout import Layout
 from dynprof.journal.journal import Journal, _to_next_tick_s, printable
 from dynprof.journal.status import Status, load_status
 from dynprof.requests.capabilities import Capabilities
+from dynprof.runtime.layout import Layout
 from tests.pace import patience_s
 
 if TYPE_CHECKING:

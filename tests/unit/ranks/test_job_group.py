@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.files.layout import Layout
-from dynprof.process import process_group
-from dynprof.process.rank import GROUP, Rank, find_rank
 from dynprof.ranks.job_group import (
     TIMEOUT,
     CannotServeError,
@@ -24,7 +21,10 @@ from dynprof.ranks.job_group import (
     job_group,
 )
 from dynprof.ranks.store import Hearing, Keys, Saying, value_of
-from dynprof.windows.this_process import ThisProcess
+from dynprof.runtime import rank
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import GROUP, Rank, find_rank
+from dynprof.windows.process_context import ProcessContext
 
 if TYPE_CHECKING:
     import datetime
@@ -182,11 +182,11 @@ def test_a_group_that_is_being_destroyed_has_no_count(monkeypatch: pytest.Monkey
 
 def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is forked finds it as if it had made it; it has one once it has made one."""
-    monkeypatch.setattr(process_group, "_inherited", None)
+    monkeypatch.setattr(rank, "_inherited", None)
     torch_with(monkeypatch, World())
     assert job_group()
     assert find_rank() == Rank(0, 2, GROUP)
-    process_group.leave_to_parent()  # as a child just forked does
+    rank.leave_to_parent()  # as a child just forked does
     assert job_group() is None
     assert find_rank().source != GROUP
     torch_with(monkeypatch, World())
@@ -198,7 +198,7 @@ def test_where_it_is_switched_off_no_rank_agrees(monkeypatch: pytest.MonkeyPatch
     """``DYNPROF_AGREE=0``: each serves what it reads itself."""
     torch_with(monkeypatch, World())
     layout, rank = Layout(Path(), 0, "host", 42), Rank(0, 2, GROUP)
-    processes = [ThisProcess(layout, rank, (), store=store) for store in (None, Store())]
+    processes = [ProcessContext(layout, rank, (), store=store) for store in (None, Store())]
     assert all(map(group_to_agree_in, processes))
     monkeypatch.setenv("DYNPROF_AGREE", "0")
     assert not any(map(group_to_agree_in, processes))

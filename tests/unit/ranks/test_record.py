@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from dynprof.captures.deliveries import Deliveries
 from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
-from dynprof.delivery.deliveries import Deliveries
 from dynprof.errors import CaptureError
-from dynprof.files.layout import Layout
 from dynprof.journal.edit_outcomes import TOLD
-from dynprof.process.rank import Rank
 from dynprof.ranks.choice import Agreement
 from dynprof.ranks.messages import PARTED, Report
 from dynprof.ranks.record import (
@@ -26,8 +24,10 @@ from dynprof.ranks.record import (
 )
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import Rank
 from dynprof.testing import FakeClock
-from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.process_context import ProcessContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +54,7 @@ class Known(JobWindows):
 
     def __init__(self, root: Path, ranks: tuple[int, ...] = (0, 1, 2)) -> None:
         layout, self.clock = Layout(root, 0, "host", 42), FakeClock()
-        process = ThisProcess(layout, Rank(0, 5, "test"), (), clock=self.clock)
+        process = ProcessContext(layout, Rank(0, 5, "test"), (), clock=self.clock)
         self.warned: list[str] = []
         self.root = root
         journal = cast("Journal", SimpleNamespace(warning=self.warned.append, info=str))

@@ -14,7 +14,7 @@ from dynprof.ranks.choice import Terms
 from dynprof.ranks.job_group import StoreLostError, Timed
 from dynprof.ranks.messages import PARTED, Opening, Proposal, Reply, Report
 from dynprof.ranks.taking_part import TakingPart
-from dynprof.wall import Wall
+from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
 from tests.unit.ranks.simulated import Records
 
@@ -84,7 +84,7 @@ class Rank:
             cast("JobGroup", Group(rank, size, stores)),
             cast("Member", self),
             f"rank {rank}",
-            Wall(Notes()),
+            ErrorBoundary(Notes()),
             self.said.append,
             cast("JobWindows", records),
         )

@@ -4,39 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from dynprof.steps.wish import VARIABLE, Wish, wished
+from dynprof.steps.step_option import VARIABLE, StepOption, step_option_of
 
-SCRIPT = Wish("script")
+SCRIPT = StepOption("script")
 
 
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        ("script", Wish("script")),
-        ("optimizer", Wish("optimizer")),
-        ("auto", Wish("auto")),
-        ("train:step", Wish("function", "train", "step")),
-        ("a.b:Trainer.step", Wish("function", "a.b", "Trainer.step")),
-        (":main", Wish("function", "", "main")),
-        (5, Wish("period", seconds=5.0)),
-        (0.5, Wish("period", seconds=0.5)),
-        ("5s", Wish("period", seconds=5.0)),
-        (" 2.5 s", Wish("period", seconds=2.5)),
+        ("script", StepOption("script")),
+        ("optimizer", StepOption("optimizer")),
+        ("auto", StepOption("auto")),
+        ("train:step", StepOption("function", "train", "step")),
+        ("a.b:Trainer.step", StepOption("function", "a.b", "Trainer.step")),
+        (":main", StepOption("function", "", "main")),
+        (5, StepOption("period", seconds=5.0)),
+        (0.5, StepOption("period", seconds=0.5)),
+        ("5s", StepOption("period", seconds=5.0)),
+        (" 2.5 s", StepOption("period", seconds=2.5)),
     ],
 )
-def test_what_can_be_asked_for(asked: object, found: Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_be_asked_for(
+    asked: object, found: StepOption, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By an argument; what is text by the variable too."""
-    assert wished(asked, otherwise=SCRIPT) == found
+    assert step_option_of(asked, otherwise=SCRIPT) == found
     monkeypatch.setenv(VARIABLE, str(asked))
-    assert wished(None, otherwise=SCRIPT) == found
+    assert step_option_of(None, otherwise=SCRIPT) == found
 
 
 def test_the_argument_counts_more_than_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """And an empty variable is none."""
     monkeypatch.setenv(VARIABLE, "optimizer")
-    assert wished("script", otherwise=Wish("auto")) == SCRIPT
+    assert step_option_of("script", otherwise=StepOption("auto")) == SCRIPT
     monkeypatch.setenv(VARIABLE, "")
-    assert wished(None, otherwise=SCRIPT) == SCRIPT
+    assert step_option_of(None, otherwise=SCRIPT) == SCRIPT
 
 
 @pytest.mark.parametrize(
@@ -45,5 +47,5 @@ def test_the_argument_counts_more_than_the_variable(monkeypatch: pytest.MonkeyPa
 def test_what_is_none_is_refused(asked: object) -> None:
     """In a sentence that names what was given and what can be."""
     with pytest.raises(ValueError, match=r"steps=.*write") as caught:
-        wished(asked, otherwise=SCRIPT)
+        step_option_of(asked, otherwise=SCRIPT)
     assert repr(asked) in str(caught.value) or str(asked) in str(caught.value)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config import ProfilerConfig
-from dynprof.files.layout import Layout
-from dynprof.process.graph_captures import GRAPH_CAPTURES, graph_capture
-from dynprof.process.rank import Rank
 from dynprof.requests.plan import Plan
 from dynprof.requests.request import Request
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES, graph_capture
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import Rank
 from dynprof.testing import FakeBackend, FakeClock, FakeRecording
-from dynprof.wall import StderrNotes, Wall
 from dynprof.windows.driver import UNENDED, WindowDriver
-from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.process_context import ProcessContext
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.files.output import PrivateFolder
+    from dynprof.runtime.output import PrivateFolder
 
 
 @pytest.fixture
@@ -35,12 +35,12 @@ def backend() -> FakeBackend:
 @pytest.fixture
 def driver(backend: FakeBackend, tmp_path: Path) -> WindowDriver:
     """Return a driver whose window is not open yet."""
-    process = ThisProcess(
+    process = ProcessContext(
         Layout(tmp_path, 0, "host", 42), Rank(0, 1, "test"), (backend,), clock=FakeClock()
     )
     plan = Plan(ProfilerConfig(), "fake", ("CPU",), None, ())
     request = Request(1, plan, 0.0, "", ())
-    return WindowDriver(process, Wall(StderrNotes()), request, Window(0, 9, 5), 5)
+    return WindowDriver(process, ErrorBoundary(StderrNotes()), request, Window(0, 9, 5), 5)
 
 
 def no_folder() -> PrivateFolder:

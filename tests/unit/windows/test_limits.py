@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.backends.base import Load
-from dynprof.windows import expected_cost, limits
+from dynprof.windows import cost_account, limits
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def test_the_first_steps_tell_what_the_window_will_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the log, and where ``arm --wait`` sees it; the next window of the kind knows it before."""
-    monkeypatch.setattr(expected_cost, "EVENT_US", 500.0)
+    monkeypatch.setattr(cost_account, "EVENT_US", 500.0)
     job = job_of_many_events(tmp_path, max_events=7_500)
     (answer,) = job.session.status().edits
     assert answer.expected == (
@@ -110,7 +110,7 @@ def test_the_first_steps_tell_what_the_window_will_cost(
         "0.2 MB; limits.max_events (7,500) ends the window after them"
     )
     assert job.log().count(answer.expected) == 1
-    monkeypatch.setattr(expected_cost, "TOLD_S", 0.0)
+    monkeypatch.setattr(cost_account, "TOLD_S", 0.0)
     job.edit(active=3)
     job.step(1)
     assert "; a step records about 1,000 events; 3 steps take about" in job.log()
@@ -120,7 +120,7 @@ def test_seconds_that_end_the_window_bound_what_it_is_expected_to_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step takes 10 ms."""
-    monkeypatch.setattr(expected_cost, "EVENT_US", 500.0)
+    monkeypatch.setattr(cost_account, "EVENT_US", 500.0)
     job = job_of_many_events(tmp_path, max_seconds=0.1)
     (answer,) = job.session.status().edits
     assert re.match(

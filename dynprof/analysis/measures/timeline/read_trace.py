@@ -14,7 +14,7 @@ from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.categories import KERNELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
-from dynprof.files.layout import INFO_DIR, ROLE, rank_name
+from dynprof.runtime.layout import INFO_DIR, ROLE, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
