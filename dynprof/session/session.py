@@ -86,14 +86,28 @@ class Session:
         self._journal = Journal(self._process.layout, self.status, self._tick)
         self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
-        said = (self.inbox, self._journal, self._boundary, self._costs, self._analyses)
         self._steps = StepSources(
             steps, self.inbox, self._journal, self._boundary, self._clock, self._renumber_steps
         )
-        self._upkeep = Upkeep(process, *said, self._steps)
+        self._upkeep = Upkeep(
+            process,
+            self.inbox,
+            self._journal,
+            self._boundary,
+            self._costs,
+            self._analyses,
+            self._steps,
+        )
         self._deliveries = Deliveries(self._boundary.attempt)
-        saved_captures = SavedCaptures(process.layout.root, *said, self._deliveries)
-        self._journal.guard = self._boundary.attempt
+        saved_captures = SavedCaptures(
+            process.layout.root,
+            self.inbox,
+            self._journal,
+            self._boundary,
+            self._costs,
+            self._analyses,
+            self._deliveries,
+        )
         self._exporter = make_exporter(self._boundary.attempt)
         self._at_start = self._process.read()
         self._watcher = Watcher(
