@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.tables import print_table
 from dynprof.config import RankSet
-from dynprof.ranks.choice import Agreement, Terms
+from dynprof.ranks.agreement_rules import Agreement, Terms
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Hello,

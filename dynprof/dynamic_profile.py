@@ -135,7 +135,7 @@ def init(
             warnings.warn(f"dynprof.init({str(path)!r}) changes nothing{said}", stacklevel=2)
             return
         from dynprof.runtime.process_end import call_at_end
-        from dynprof.runtime.unwatched import why_not_here
+        from dynprof.runtime.unsupported_processes import why_not_here
         from dynprof.session.startup import InitOptions, mark_as_requested, open_session
 
         if (reason := why_not_here(rank)) is not None:

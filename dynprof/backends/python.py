@@ -281,18 +281,15 @@ _PACKAGE = Path(__file__).parent.parent
 _OWN_FILES = (
     "backends",
     "captures",
-    "collectors",
     "config",
-    "files",
     "journal",
     "marks/open_ranges.py",
     "marks/sinks.py",
     "mstx.py",
-    "process",
     "profiler",
     "requests",
+    "runtime",
     "session",
-    "runtime/error_boundary.py",
     "windows",
 )
 """What runs inside ``step()`` or beside it while a window is open and is not the job's.

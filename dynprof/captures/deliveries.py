@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import RemovedError
 from dynprof.runtime.destination import OUTGOING
-from dynprof.runtime.leftovers import occupied
 from dynprof.runtime.side_process import SideProcess
+from dynprof.runtime.stale_folders import occupied
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:

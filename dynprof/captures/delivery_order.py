@@ -8,8 +8,8 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.below import files_below
 from dynprof.runtime.destination import destination
+from dynprof.runtime.job_files import files_below
 from dynprof.runtime.layout import INFO_DIR, METADATA, own_metadata
 from dynprof.runtime.who_may_change import is_trusted
 

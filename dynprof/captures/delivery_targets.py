@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from dynprof.captures.manifest import MAX_BYTES
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.layout import Layout, free_disk_mb
-from dynprof.runtime.leftovers import occupied
 from dynprof.runtime.output import whole
-from dynprof.runtime.regular import read_regular
+from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.stale_folders import occupied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from dynprof.errors import DynprofError, describe
 from dynprof.runtime.layout import METADATA, VENDORS_FOLDER, own_metadata
 from dynprof.runtime.memory import give_back, grown_mb
 from dynprof.runtime.output import PrivateFolder, write_atomic, write_if_absent
-from dynprof.runtime.regular import read_regular
+from dynprof.runtime.safe_open import read_regular
 from dynprof.runtime.threads import brisk_switching, own_thread
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.runtime.destination import is_url, placed, why_no_destination
 from dynprof.runtime.layout import MANIFESTS
-from dynprof.runtime.leftovers import OLD_S, is_free, workshops
+from dynprof.runtime.stale_folders import OLD_S, is_free, workshops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

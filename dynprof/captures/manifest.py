@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from dynprof.errors import CaptureError, reason
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.record_values import check_values
-from dynprof.runtime.regular import read_inside, read_regular
+from dynprof.runtime.safe_open import read_inside, read_regular
 
 MAX_BYTES = 16 << 20
 """Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""

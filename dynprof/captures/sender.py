@@ -25,8 +25,8 @@ from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.destination import OUTGOING, is_url, why_no_destination
 from dynprof.runtime.file_size_limit import in_words, limit_file_size
 from dynprof.runtime.layout import INFO_DIR, MANIFESTS, METADATA, RANK_NAME, own_metadata
-from dynprof.runtime.leftovers import occupied
-from dynprof.runtime.regular import folder_below, open_below, read_regular
+from dynprof.runtime.safe_open import folder_below, open_below, read_regular
+from dynprof.runtime.stale_folders import occupied
 
 SPARE_S = 5
 """The job ends a try that hangs first, and says so."""

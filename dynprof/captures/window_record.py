@@ -8,7 +8,7 @@ from dynprof.captures.manifest import Record, RequestRecord, why
 from dynprof.errors import CaptureError
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.record_values import check_values
-from dynprof.runtime.regular import read_inside
+from dynprof.runtime.safe_open import read_inside
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from dynprof.cli.config_directory import (
     nobody,
     ranks_of,
 )
-from dynprof.cli.newcomers import with_newcomers
+from dynprof.cli.late_ranks import with_newcomers
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
@@ -60,7 +60,10 @@ STAYS = (
     ' or put {"cancel": true} in its place'
 )
 """What a cancel leaves that does not come about."""
-MEND = "; correct the line, or remove the file and run dynprof init {directory}"
+MEND = (
+    "; correct the line, or remove the file and run dynprof init {directory}, "
+    "which live jobs take for a request"
+)
 """What to do about a file that is broken itself."""
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from dynprof.cli.config_directory import statuses
 from dynprof.cli.outcome import say, say_skipped
 from dynprof.errors import CaptureError
-from dynprof.runtime.below import written_s
 from dynprof.runtime.destination import is_url
+from dynprof.runtime.job_files import written_s
 
 
 def say_if_elsewhere(path: Path) -> None:

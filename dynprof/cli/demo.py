@@ -29,7 +29,7 @@ from dynprof.runtime.fresh_interpreter import command
 from dynprof.runtime.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
 from dynprof.runtime.output import remove, write_atomic
 from dynprof.runtime.plural import counted, spanned
-from dynprof.runtime.regular import open_regular, read_regular
+from dynprof.runtime.safe_open import open_regular, read_regular
 from dynprof.runtime.who_may_change import ROOT
 
 if TYPE_CHECKING:

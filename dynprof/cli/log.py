@@ -20,7 +20,7 @@ from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import NOBODY, fail, say_skipped
 from dynprof.journal.journal import LOG_BYTES, printable
 from dynprof.runtime.layout import LOG_DIR
-from dynprof.runtime.regular import open_inside
+from dynprof.runtime.safe_open import open_inside
 
 POLL_S = 0.2
 MOST_BYTES = 8 * LOG_BYTES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from dynprof.journal.journal import printable
-from dynprof.runtime.below import skipped_below
+from dynprof.runtime.job_files import skipped_below
 
 if TYPE_CHECKING:
     from pathlib import Path

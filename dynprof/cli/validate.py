@@ -14,7 +14,7 @@ from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
 from dynprof.runtime.layout import CONFIG_NAME
 from dynprof.runtime.plural import counted
-from dynprof.runtime.regular import is_trusted_link
+from dynprof.runtime.safe_open import is_trusted_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, reason
-from dynprof.runtime.regular import NotRegularError, open_inside
+from dynprof.runtime.safe_open import NotRegularError, open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

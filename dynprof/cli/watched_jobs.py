@@ -14,6 +14,7 @@ from dynprof.cli.outcome import NOBODY, STUCK, fail
 from dynprof.cli.terminal_tables import ANY, Column, console, shortened, table
 from dynprof.launch.candidates import Candidate, candidates
 from dynprof.launch.watched_processes import Watched, watched_processes
+from dynprof.runtime import fresh_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +31,7 @@ COLUMNS = (
 )
 LONGEST = 160
 """Cells of a command line, also where nobody looks at a screen; ``--json`` has all of it."""
-OWN = "/dynprof/process/fresh_interpreter.py "
+OWN = f"/{'/'.join(Path(fresh_interpreter.__file__).parts[-3:])} "
 
 
 OTHERS = (

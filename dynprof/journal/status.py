@@ -15,7 +15,7 @@ from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run ti
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
 from dynprof.runtime.record_values import check_values
-from dynprof.runtime.regular import read_from, read_inside
+from dynprof.runtime.safe_open import read_from, read_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

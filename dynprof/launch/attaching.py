@@ -73,7 +73,7 @@ def reach(
 
     Args:
         pid: The process.
-        asked: What :func:`dynprof.launch.inside.act` takes.
+        asked: What :func:`dynprof.launch.in_target.act` takes.
         timeout_s: How long to wait. What has not begun by then never will.
         seen: The process as it was when it was chosen; else the one that has the id now.
 

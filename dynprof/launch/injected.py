@@ -136,7 +136,7 @@ def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
     """Do what is asked, and answer.
 
     Args:
-        asked: What ``dynprof.launch.inside.act`` takes, and ``homes``.
+        asked: What ``dynprof.launch.in_target.act`` takes, and ``homes``.
         began_s: When the main thread ran this text.
         finder: Finds dynprof.
     """
@@ -173,7 +173,7 @@ def answered(
     if asked["action"] == "attach" and threading and not threading.main_thread().is_alive():
         return {"failed": ENDED}
     with no_forks:
-        from dynprof.launch.inside import act
+        from dynprof.launch.in_target import act
         from dynprof.runtime.modules import forget_shadowed
     try:
         if asked["action"] == "attach":  # loads the rest

@@ -21,7 +21,7 @@ from dynprof.profiler.output_paths import output_path, tidy, write_file
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import free_disk_mb, host_name, trace_stem
 from dynprof.runtime.output import PrivateFolder, whole
-from dynprof.runtime.regular import open_regular
+from dynprof.runtime.safe_open import open_regular
 from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:

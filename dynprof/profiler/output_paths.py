@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError, why_not_written
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import host_name
-from dynprof.runtime.leftovers import remove_leftovers
 from dynprof.runtime.output import remove, take_name
+from dynprof.runtime.stale_folders import remove_leftovers
 from dynprof.runtime.warnings_to_script import say, warn_script
 from dynprof.runtime.who_may_change import ROOT
 

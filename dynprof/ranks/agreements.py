@@ -13,7 +13,7 @@ from dynprof.errors import CaptureError, Problem
 from dynprof.journal.edit_outcomes import TOLD
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
-from dynprof.ranks.choice import LEADER, Terms
+from dynprof.ranks.agreement_rules import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as with_fields
 
-from dynprof.ranks.choice import (
+from dynprof.ranks.agreement_rules import (
     LEADER,
     Agreement,
     Terms,

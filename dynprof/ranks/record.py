@@ -20,7 +20,7 @@ from dynprof.captures.window_record import RankRecord, WindowRecord
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.choice import NAMED, Agreement
+from dynprof.ranks.agreement_rules import NAMED, Agreement
 from dynprof.ranks.messages import Report
 from dynprof.runtime.clock import iso
 from dynprof.runtime.layout import window_dir_name

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace as with_fields
 
 from dynprof.errors import failed_at_it
-from dynprof.ranks.choice import LEADER, Agreement
+from dynprof.ranks.agreement_rules import LEADER, Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
 from dynprof.ranks.leader import LAST_S, SOON_S, Leader
 from dynprof.ranks.messages import (
@@ -42,7 +42,7 @@ from dynprof.runtime.threads import own_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.ranks.choice import Terms
+    from dynprof.ranks.agreement_rules import Terms
     from dynprof.ranks.job_group import JobGroup, Timed
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message

@@ -31,7 +31,7 @@ from watchdog.observers import Observer
 from dynprof.requests.edits import HALF_WRITTEN_S, Edit, EditDetector, Reading, read
 from dynprof.runtime.file_system import is_mount_point, is_remote, kind_of
 from dynprof.runtime.layout import CONFIG_NAME
-from dynprof.runtime.shared_looks import SharedLooks
+from dynprof.runtime.shared_polling import SharedPolling
 from dynprof.runtime.threads import brisk_switching, own_thread
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Watcher:
     ) -> None:
         self._path, self._follow_symlinks = path, follow_symlinks
         self._detector = EditDetector(at_start, time.time_ns())
-        self._shared = SharedLooks(f"{path.absolute()} in {_identity(path.parent)}")
+        self._shared = SharedPolling(f"{path.absolute()} in {_identity(path.parent)}")
         self._on_edit, self._attempt, self._say = on_edit, attempt, say
         self._mode: WatchMode = mode
         self._events: FileEvents | None = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from dynprof.runtime.folders import naming, open_folder, opened
-from dynprof.runtime.regular import descriptor_of
+from dynprof.runtime.safe_open import descriptor_of
 from dynprof.runtime.who_may_change import ROOT, trusts_everybody
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
-from dynprof.runtime.leftovers import note_scratch
 from dynprof.runtime.plural import counted
-from dynprof.runtime.unwatched import why_no_threads
-from dynprof.session.upkeep import learn_rank
+from dynprof.runtime.stale_folders import note_scratch
+from dynprof.runtime.unsupported_processes import why_no_threads
+from dynprof.session.periodic_checks import learn_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable

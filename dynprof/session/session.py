@@ -10,7 +10,7 @@ Three walks go through here, each one way:
   tells the ``Journal``.
 
 The watcher's thread walks the first, whoever trains the second, the exporter's thread the third;
-the journal's thread calls ``Upkeep`` once a second.
+the journal's thread calls ``PeriodicChecks`` once a second.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from dynprof.config import Source
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.ranks.agreements import Agreements
+from dynprof.ranks.attached_step_numbers import StepNumbers
 from dynprof.ranks.member import Member
-from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.edits import GONE, Edit, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
@@ -35,9 +35,9 @@ from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import mounted_alone
 from dynprof.runtime.layout import pid_namespace
 from dynprof.session.edit_handler import EditHandler
+from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
-from dynprof.session.upkeep import Upkeep
 from dynprof.steps.step_option import StepOption
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
@@ -89,7 +89,7 @@ class Session:
         self._steps = StepSources(
             steps, self.inbox, self._journal, self._boundary, self._clock, self._renumber_steps
         )
-        self._upkeep = Upkeep(
+        self._periodic_checks = PeriodicChecks(
             process,
             self.inbox,
             self._journal,
@@ -164,7 +164,7 @@ class Session:
         self._journal.start()
         self._exporter.start()
         self._watcher.start()
-        self._upkeep.clear_up(self._ended)
+        self._periodic_checks.clear_up(self._ended)
         capabilities = self._look_at_profilers()
         layout, rank = self._process.layout, self._process.rank
         self._journal.info(
@@ -338,7 +338,7 @@ class Session:
             self._member.numbers.forget()
 
     def _tick(self) -> None:
-        self._upkeep.tick()
+        self._periodic_checks.tick()
         self._boundary.attempt("the open window", self._loop.look)
         self._boundary.attempt("the waiting request", self._edit_handler.look)
         self._boundary.attempt("the profilers", self._follow_self_test)

@@ -224,7 +224,8 @@ class ExpectedCost:
         save_s = each * kept * us / 1e6
         if save_s < TOLD_S:
             return ""
-        text = f"a step records about {about(each)} events; {counted(kept, 'step')} take about "
+        what = "event" if each == 1 else "events"
+        text = f"a step records about {about(each)} {what}; {counted(kept, 'step')} take about "
         text += f"{save_s:,.1f} s to save {pace}, and "
         text += f"{each * kept * size / 1e6:,.1f} MB"
         return f"{text}; {limit} ends the window after them" if limit else text

@@ -26,7 +26,7 @@ from dynprof.analysis.ranks.long_steps import long_steps
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.plural import counted, spanned
-from dynprof.runtime.regular import open_inside
+from dynprof.runtime.safe_open import open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -9,7 +9,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.analysis.runs.recorded_window import captured_below, some, why_no_capture
 from dynprof.errors import CaptureError
-from dynprof.runtime.below import files_below, written_s
+from dynprof.runtime.job_files import files_below, written_s
 from dynprof.runtime.layout import INFO_DIR, WINDOW_RECORD
 
 if TYPE_CHECKING:

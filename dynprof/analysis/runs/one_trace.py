@@ -23,7 +23,7 @@ from dynprof.analysis.output.whole_files import FOLDER, check_space, own_folder,
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
-from dynprof.runtime.below import files_below, folders_below, written_s
+from dynprof.runtime.job_files import files_below, folders_below, written_s
 from dynprof.runtime.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, VENDORS_FOLDER, trace_stem
 from dynprof.runtime.output import by_library
 

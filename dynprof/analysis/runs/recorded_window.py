@@ -15,7 +15,7 @@ from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError, describe
-from dynprof.runtime.below import may_be_read
+from dynprof.runtime.job_files import may_be_read
 from dynprof.runtime.layout import INFO_DIR, WINDOW_RECORD
 from dynprof.runtime.plural import counted, listed_ranks
 

@@ -34,7 +34,7 @@ from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment
 from dynprof.runtime.memory import free_mb
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.regular import open_regular
+from dynprof.runtime.safe_open import open_regular
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from dynprof.backends.torch.closing import COLLECTOR, usable
 from dynprof.backends.torch.detached_close import library
 from dynprof.backends.torch.kineto import KINETO
 from dynprof.backends.torch.open_annotations import ANNOTATIONS
-from dynprof.backends.torch.quiescence import let_fall_asleep
+from dynprof.backends.torch.quiescence import wait_until_asleep
 from dynprof.errors import BackendError
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 
@@ -159,7 +159,7 @@ def end_settings_thread(new: set[int]) -> None:
     if os.environ.get("KINETO_USE_DAEMON"):
         return
     if stop := _stop_function():
-        let_fall_asleep(new)
+        wait_until_asleep(new)
         stop()
 
 

@@ -76,7 +76,7 @@ def let_others_leave() -> None:
         }
 
 
-def let_fall_asleep(threads: set[int]) -> None:
+def wait_until_asleep(threads: set[int]) -> None:
     """Wait until threads wait for something, or have ended; for a moment only."""
     deadline_s = time.monotonic() + FALL_ASLEEP_S
     while any((seen := _look_at(task)) and not seen.asleep for task in threads):

@@ -14,10 +14,10 @@ import pytest
 from dynprof.captures.manifest import Manifest
 from dynprof.cli.outcome import MOST_SKIPPED
 from dynprof.config import editing
-from dynprof.runtime.below import skipped_below
+from dynprof.runtime.job_files import skipped_below
 from dynprof.runtime.layout import Layout, host_name
-from dynprof.runtime.leftovers import OLD_S
 from dynprof.runtime.output import MARK
+from dynprof.runtime.stale_folders import OLD_S
 from tests import processes
 from tests.fake_job import Job
 from tests.integration.commands import dynprof

@@ -12,7 +12,7 @@ from dynprof.captures import deliveries
 from dynprof.captures.deliveries import DELIVERED, Deliveries, Errand
 from dynprof.captures.delivery_order import Order
 from dynprof.runtime import fresh_interpreter
-from dynprof.runtime.leftovers import is_free
+from dynprof.runtime.stale_folders import is_free
 from tests.pace import patience_s
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.left_behind import left_behind
-from dynprof.runtime.leftovers import note_scratch, occupied
+from dynprof.runtime.stale_folders import note_scratch, occupied
 from tests.left_captures import FOLDER, left
 from tests.processes import run
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.errors import LaunchError
-from dynprof.launch import attaching, injected, inside
+from dynprof.launch import attaching, in_target, injected
 from dynprof.launch.attaching import Target
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_forks_wait_for_what_is_loaded_not_for_what_is_saved(
         forks.join()
         return {}
 
-    monkeypatch.setattr(inside, "act", act)
+    monkeypatch.setattr(in_target, "act", act)
     injected.answered({"action": action}, set(), no_forks)
     assert found == [may_fork]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from dynprof.config import RankSet
 from dynprof.journal.edit_outcomes import ON_THE_WAY
-from dynprof.ranks.choice import Agreement, Terms
+from dynprof.ranks.agreement_rules import Agreement, Terms
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Cancellation,

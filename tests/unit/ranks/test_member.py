@@ -13,6 +13,7 @@ import pytest
 from dynprof.backends.base import Blocked
 from dynprof.config import parse_config, template_text
 from dynprof.journal.edit_outcomes import MOST
+from dynprof.ranks.attached_step_numbers import StepNumbers
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
     Cancellation,
@@ -27,7 +28,6 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
-from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
 from tests.fake_job import Job

@@ -12,7 +12,7 @@ from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
 from dynprof.errors import CaptureError
 from dynprof.journal.edit_outcomes import TOLD
-from dynprof.ranks.choice import Agreement
+from dynprof.ranks.agreement_rules import Agreement
 from dynprof.ranks.messages import PARTED, Report
 from dynprof.ranks.record import (
     FORGOTTEN,

@@ -10,7 +10,7 @@ import pytest
 
 from dynprof.config import RankSet
 from dynprof.ranks import taking_part
-from dynprof.ranks.choice import Terms
+from dynprof.ranks.agreement_rules import Terms
 from dynprof.ranks.job_group import StoreLostError, Timed
 from dynprof.ranks.messages import PARTED, Opening, Proposal, Reply, Report
 from dynprof.ranks.taking_part import TakingPart
@@ -21,7 +21,7 @@ from tests.unit.ranks.simulated import Records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dynprof.ranks.choice import Agreement
+    from dynprof.ranks.agreement_rules import Agreement
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import Message

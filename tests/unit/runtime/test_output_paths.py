@@ -32,7 +32,7 @@ ALLOWED = {
     "runtime/acting_user.py": "its own standard streams",
     "runtime/fresh_interpreter.py": "a setting of its own in /proc",
     "runtime/side_process.py": "a file in memory",
-    "runtime/shared_looks.py": "a folder of /dev/shm that it makes and checks",
+    "runtime/shared_polling.py": "a folder of /dev/shm that it makes and checks",
     "profiler/closed_window.py": "copies into a private folder",
     "backends/npu.py": "moves from one private folder into another",
     "backends/marks.py": "writes in a private folder",

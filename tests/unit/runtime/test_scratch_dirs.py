@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.leftovers import MOST, note_scratch, workshops
+from dynprof.runtime.stale_folders import MOST, note_scratch, workshops
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def test_a_folder_that_is_another_users_or_a_link_is_none(
     note_scratch(root, tmp_path / "scratch")
     assert workshops(root) == [folder]
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
-    monkeypatch.setattr("dynprof.runtime.leftovers.who_else_may_change", lambda _: "")
+    monkeypatch.setattr("dynprof.runtime.stale_folders.who_else_may_change", lambda _: "")
     assert workshops(root) == []
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config.file_reading import read_source
-from dynprof.runtime.regular import (
+from dynprof.runtime.safe_open import (
     NotRegularError,
     descriptor_inside,
     open_inside,

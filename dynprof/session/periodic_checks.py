@@ -12,7 +12,7 @@ from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
-from dynprof.runtime.leftovers import OLD_S, remove_leftovers, workshops
+from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, workshops
 from dynprof.runtime.threads import own_thread, place_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dynprof.windows.process_context import ProcessContext
 
 
-class Upkeep:
+class PeriodicChecks:
     """Samples, settles and tidies; each of it may fail without the others.
 
     Args:

@@ -11,7 +11,7 @@ import pytest
 from dynprof.analysis.runs.newest import newest_window
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.errors import CaptureError
-from dynprof.runtime.below import DEEPEST, files_below, folders_below, skipped_below, written_s
+from dynprof.runtime.job_files import DEEPEST, files_below, folders_below, skipped_below, written_s
 from tests.processes import run
 from tests.users import ALICE, MALLORY, as_root
 

@@ -32,7 +32,7 @@ def left(root: Path, pid: int) -> Path:
 def test_however_many_captures_were_left_is_one_warning(job: Job) -> None:
     """A job of 1,000 ranks may leave as many, and each machine's log would have all of them."""
     first, *_ = [left(job.root, pid) for pid in range(10, 30)]
-    upkeep = job.session._upkeep
+    upkeep = job.session._periodic_checks
     for _ in range(2):
         upkeep._clear_up_once()
     (text,) = [line for line in job.log().splitlines() if "never sent on" in line]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime import shared_looks
-from dynprof.runtime.shared_looks import SILENT_S, SharedLooks
+from dynprof.runtime import shared_polling
+from dynprof.runtime.shared_polling import SILENT_S, SharedPolling
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,14 +26,14 @@ class Machine:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
         self.now_s = 1000.0
         self.file: str = OLD
-        monkeypatch.setattr(shared_looks, "_now_s", lambda: self.now_s)
+        monkeypatch.setattr(shared_polling, "_now_s", lambda: self.now_s)
         self._root = root
         self.members = [self.another() for _ in range(processes)]
         self.seen: list[str] = [OLD] * processes
 
-    def another(self) -> SharedLooks:
+    def another(self) -> SharedPolling:
         """Return a process that begins to watch."""
-        return SharedLooks("a file", self._root)
+        return SharedPolling("a file", self._root)
 
     def look(self, number: int) -> bool:
         """Have one look; return whether it had to read the file."""
@@ -152,11 +152,11 @@ def test_a_folder_that_others_may_use_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     """What lies there could be another's; each process reads for itself."""
-    monkeypatch.setattr(shared_looks, "_MEMORY", tmp_path)
+    monkeypatch.setattr(shared_polling, "_MEMORY", tmp_path)
     folder = tmp_path / f"dynprof-{os.geteuid()}"
     folder.mkdir()
     folder.chmod(mode)
-    one, other = SharedLooks("x"), SharedLooks("x")
+    one, other = SharedPolling("x"), SharedPolling("x")
     for member in (one, other, one, other):
         assert not member.another_sees_the_same()
         member.has_seen(OLD)
@@ -167,11 +167,11 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written where it leads."""
-    monkeypatch.setattr(shared_looks, "_MEMORY", tmp_path)
+    monkeypatch.setattr(shared_polling, "_MEMORY", tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     (tmp_path / f"dynprof-{os.geteuid()}").symlink_to(elsewhere)
-    member = SharedLooks("x")
+    member = SharedPolling("x")
     assert not member.another_sees_the_same()
     member.has_seen(OLD)
     assert not list(elsewhere.iterdir())
@@ -185,9 +185,9 @@ def test_where_no_folder_may_be_written_each_reads_for_itself(
     def none() -> str:
         raise FileNotFoundError("No usable temporary directory found")
 
-    monkeypatch.setattr(shared_looks, "_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(shared_polling, "_MEMORY", tmp_path / "none")
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    member = SharedLooks("x")
+    member = SharedPolling("x")
     assert not member.another_sees_the_same()
     member.has_seen(OLD)
     assert not member.end()

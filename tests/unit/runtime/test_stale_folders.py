@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.leftovers import occupied, remove_leftovers
 from dynprof.runtime.output import MARK, PrivateFolder
+from dynprof.runtime.stale_folders import occupied, remove_leftovers
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def test_a_lock_is_waited_for_as_long_as_asked(
 
 def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
     """The lock goes with the process, whatever it dies of."""
-    code = "import sys,os;from pathlib import Path;from dynprof.runtime.leftovers import occupied\n"
+    code = "import sys,os;from pathlib import Path\n"
+    code += "from dynprof.runtime.stale_folders import occupied\n"
     code += "with occupied(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     done = run([sys.executable, "-c", code, folder])
     assert done.returncode == -9

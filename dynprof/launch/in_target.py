@@ -14,7 +14,7 @@ from dynprof import dynamic_profile
 from dynprof.runtime.plural import counted
 from dynprof.runtime.rank import why_no_rank
 from dynprof.runtime.threads import place_of
-from dynprof.runtime.unwatched import why_no_threads
+from dynprof.runtime.unsupported_processes import why_no_threads
 
 BY = "dynprof attach"
 _STOPPED_WAIT_S = 2.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.ranks.step_numbers import StepNumbers
+from dynprof.ranks.attached_step_numbers import StepNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

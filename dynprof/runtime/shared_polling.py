@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.regular import read_regular
+from dynprof.runtime.safe_open import read_regular
 
 SILENT_S = 3.0
 """For so long the one that looks may say nothing before another does."""
@@ -46,7 +46,7 @@ class Notice(NamedTuple):
     seen: str
 
 
-class SharedLooks:
+class SharedPolling:
     """What one process knows of who looks.
 
     Args:
