@@ -1,4 +1,4 @@
-"""The one session of a process, and the order in which its calls may come."""
+"""The one session of a process, its window, and the order in which its calls may come."""
 
 from __future__ import annotations
 

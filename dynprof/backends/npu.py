@@ -1,4 +1,4 @@
-"""``torch_npu.profiler`` on Ascend NPUs.
+"""``torch_npu.profiler`` on Ascend NPUs, and marks that are passed on to it.
 
 Written against the Python layer of torch_npu 2.1 to 2.14 and tested with it over a stub of the
 native module; no NPU has run it yet. The vendor's methods swallow their errors and print them, so

@@ -1,4 +1,4 @@
-"""Every setting of the config as an option of the command line, made from the model."""
+"""Every setting of the config as an option of the command line, and what is kept from the file."""
 
 from __future__ import annotations
 

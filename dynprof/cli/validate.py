@@ -71,14 +71,14 @@ def _tell_who_is_asked(config: ProfilerConfig, directory: Path) -> None:
 def _meaning(config: ProfilerConfig) -> Iterator[str]:
     """Yield what a save asks for; of a cancel also what it is after another one."""
     if not config.cancel:
-        yield f"valid; asks for {_wish(config)}"
+        yield f"valid; asks for {_request(config)}"
         return
     yield "valid; cancels the open or waiting window"
     again = 'if the save before it had "cancel": true as well, and another setting has changed'
-    yield f"{again} since, it cancels nothing: it asks for {_wish(config)}"
+    yield f"{again} since, it cancels nothing: it asks for {_request(config)}"
 
 
-def _wish(config: ProfilerConfig) -> str:
+def _request(config: ProfilerConfig) -> str:
     start = f"from step {config.named_step}" if config.named_step else "from the next step"
     if config.multiple > 1:
         start = f"from the {config.start_step}"

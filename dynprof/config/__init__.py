@@ -3,7 +3,7 @@
 The model is the one source of every key, default and text; schema, template and table of settings
 are made from it. Never writes into a config unless a command asks for it (``editing``), and knows
 nothing of this process. Others use the names below, ``model``, ``experimental``, ``effects``,
-``file_reading``, ``jsontext``, ``starter_files`` and ``wording``.
+``editing``, ``file_reading``, ``jsontext``, ``starter_files`` and ``wording``.
 """
 
 from dynprof.config.experimental import ExperimentalConfig

@@ -183,7 +183,7 @@ class ClosedWindow:
             return self._exported_to
         self._exported_to = path = write_file(wanted, lambda file: _copy(source, file))
         if source.name.startswith(f"{_STEM}."):
-            _copy_companions(source.parent, path)
+            _copy_collectors(source.parent, path)
         manifest = self.manifest.model_copy(update={"trace": path.name})
         if arguments := arguments_for(manifest, analyse=False):
             analyse_now(path, arguments)
@@ -281,7 +281,7 @@ def _copy(source: Path, path: Path) -> None:
         shutil.copyfileobj(raw, sink, 1 << 20)
 
 
-def _copy_companions(place: Path, path: Path) -> None:
+def _copy_collectors(place: Path, path: Path) -> None:
     """Put what collectors wrote beside an exported trace, under its name."""
     stem = trace_stem(path).removesuffix(".pt")
     for found in place.glob(f"{_STEM}.*"):

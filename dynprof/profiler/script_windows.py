@@ -121,7 +121,7 @@ class ScriptWindows:
         wall_s = self._process.clock.wall_s()
         request = Request(self._windows, self._plan, wall_s, "", self._plan.remarks)
         window = Window(0, None, step, action_at=action_at, marks_steps=self._marks_steps)
-        current = WindowDriver(self._process, _WALL, request, window, step)
+        current = WindowDriver(self._process, _BOUNDARY, request, window, step)
         _discard_dead()
         current.open(self._make_scratch)
         self._current, self.is_parents = current, False
@@ -139,7 +139,7 @@ class ScriptWindows:
 
     def puts_off(self, again: Callable[[], object]) -> bool:
         """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
-        later = functools.partial(_WALL.attempt, "stopping a profiler", again)
+        later = functools.partial(_BOUNDARY.attempt, "stopping a profiler", again)
         reason = GRAPH_CAPTURES.put_off(later) if self._current else None
         if reason:
             warn_script(f"the profiler stops when the capture has ended: {reason}")
@@ -264,7 +264,7 @@ def _in_script(problem: Problem) -> str:
 
 AFTERWARDS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
-_WALL = ErrorBoundary(StderrNotes())
+_BOUNDARY = ErrorBoundary(StderrNotes())
 _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more.
 
@@ -291,7 +291,7 @@ def _end_all() -> None:
         GRAPH_CAPTURES.process_ends()
     for windows in _open_now.copy():
         if windows.end_at_exit and windows.is_movable:
-            _WALL.attempt("ending a profile", windows.end_at_exit)
+            _BOUNDARY.attempt("ending a profile", windows.end_at_exit)
         if windows in _open_now:
             say("a profile was never stopped; it is lost")
             windows.discard()

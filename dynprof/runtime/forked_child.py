@@ -1,7 +1,8 @@
 """What a forked child forgets: other threads of its parent, and what those held, are not in it.
 
-Rooms register it here. :mod:`dynprof.backends.torch.forks` alone needs the moments before and
-after a fork in the parent as well, and to be the last in the child: it has handlers of its own.
+Rooms register it here. Two have handlers of their own: :mod:`dynprof.backends.torch.forks` needs
+the moments before and after a fork in the parent as well, and to be the last in the child;
+:mod:`dynprof.launch.injected` runs before dynprof is loaded.
 """
 
 from __future__ import annotations

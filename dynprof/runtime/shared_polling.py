@@ -1,9 +1,9 @@
 """Of the processes of one machine that look at something again and again, one does for all.
 
-A network file system or a store that serves a thousand ranks is asked by their hosts, not by each
-of them. Who looks says so in a small file in the machine's memory, that nobody but its user may
-touch: what it has seen, and when. The others look as well only once that differs from what they
-have seen, or nothing was said for :data:`SILENT_S`: then the first of them goes on in its place.
+A network file system is asked by the hosts, not by each of their ranks. Who looks says so in a
+small file in the machine's memory, that only its user may touch: what it has seen, and when. The
+others look as well only once that differs from what they have seen, or nothing was said for
+:data:`SILENT_S`: then the first of them goes on in its place.
 """
 
 from __future__ import annotations

@@ -270,11 +270,11 @@ class Session:
 
     def _turn(self) -> None:
         if self.inbox.answer():
-            self._boundary.attempt("what other threads asked of this step", self._answer_knock)
+            self._boundary.attempt("what other threads asked of this step", self._answer_wake)
         if not self.is_over:
             self._loop.turn()
 
-    def _answer_knock(self) -> None:
+    def _answer_wake(self) -> None:
         self._costs.step_ends()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:

@@ -38,7 +38,7 @@ class StepSources:
     A framework's callback goes before the optimizer, where nothing else was asked for by name.
 
     Args:
-        wish: Which.
+        option: Which.
         inbox: Counts the steps, and knows where they come from.
         journal: Told who gives them.
         boundary: Keeps failures from the training loop.
@@ -48,14 +48,14 @@ class StepSources:
 
     def __init__(
         self,
-        wish: StepOption,
+        option: StepOption,
         inbox: Inbox,
         journal: Journal,
         boundary: ErrorBoundary,
         clock: Clock,
         set_step: Callable[[int, str], None],
     ) -> None:
-        self._wish, self._inbox, self._journal, self._clock = wish, inbox, journal, clock
+        self._option, self._inbox, self._journal, self._clock = option, inbox, journal, clock
         self._boundary = boundary
         self._set_step = set_step
         self._named = SCRIPT
@@ -80,7 +80,7 @@ class StepSources:
     @property
     def _gives_way(self) -> bool:
         """Whether the script has turned out to end the steps itself, and goes first."""
-        may_be_both = self._callback or self._wish.kind == "auto"
+        may_be_both = self._callback or self._option.kind == "auto"
         return bool(self._source and may_be_both and not self._steps.alone)
 
     @property
@@ -99,7 +99,7 @@ class StepSources:
             self._nobody = True
             text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
             self._named = f"{NOBODY_YET}: {text}"
-            now = "callback" if self._callback else self._wish.kind
+            now = "callback" if self._callback else self._option.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
             self._journal.warning(f"{text}; what else could end them: {', '.join(others)}")
 
@@ -132,7 +132,7 @@ class StepSources:
     def _adopt(self, framework: str, step: int) -> None:
         """Have a framework's callback give the steps, unless somebody goes before it."""
         found = CallbackSteps(framework, self._steps, self._go_on_from)
-        kind = self._wish.kind
+        kind = self._option.kind
         if kind not in ("script", "auto") or not (self._callback or self._steps.alone):
             self._declined = True
             self._journal.info(f"{found.name} ends no steps: they come from {self._name}, as asked")
@@ -146,12 +146,12 @@ class StepSources:
         self._boundary.attempt("going on from another step", lambda: self._set_step(step, why))
 
     def _make(self) -> Source | None:
-        if self._wish.kind in ("auto", "optimizer"):
+        if self._option.kind in ("auto", "optimizer"):
             return OptimizerSteps(self._steps, self._found, self._boundary)
-        if self._wish.kind == "function":
-            return FunctionSteps(self._wish, self._steps, self._found)
-        if self._wish.kind == "period":
-            return PeriodSteps(self._wish.seconds, self._steps, self._clock)
+        if self._option.kind == "function":
+            return FunctionSteps(self._option, self._steps, self._found)
+        if self._option.kind == "period":
+            return PeriodSteps(self._option.seconds, self._steps, self._clock)
         return None
 
     def _found(self, name: str, advice: str = "") -> None:

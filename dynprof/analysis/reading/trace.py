@@ -1,4 +1,4 @@
-"""A whole trace as columns."""
+"""A whole trace as columns, with the marks of devices set apart."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class TorchBackend:
         all_threads = _records_all_threads(plan)
         profiler = _profiler(plan, all_threads=all_threads)
         unused = tuple(name for name in asked if name not in plan.activities)
-        collectors = Collectors([*_companions(plan, scratch), *map(_not_used, unused)])
+        collectors = Collectors([*_collectors(plan, scratch), *map(_not_used, unused)])
         recording = TorchRecording(
             profiler, session, facts, functions, f"inline: {inline}" if inline else "detached",
             collectors, all_threads=all_threads,
@@ -282,7 +282,7 @@ def _fallbacks(plan: Plan, inline: str) -> tuple[str, ...]:
     return fallbacks(inline, one_thread, "" if plan.script else why_not_counted())
 
 
-def _companions(plan: Plan, scratch: MakeFolder) -> Iterator[Collector]:
+def _collectors(plan: Plan, scratch: MakeFolder) -> Iterator[Collector]:
     """Yield what records beside the profiler."""
     config = plan.config
     device = CUDA_STREAMS if "CUDA" in plan.activities else None

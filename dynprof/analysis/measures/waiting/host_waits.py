@@ -1,4 +1,4 @@
-"""What keeps a thread of the host from launching: calls that wait for a device, and the rest."""
+"""What keeps a thread of the host from launching, and when it has nothing to do."""
 
 from __future__ import annotations
 
