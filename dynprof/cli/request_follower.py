@@ -65,16 +65,19 @@ class Follower:
     def __init__(self, config: Path, sha256: str, before: list[Status]) -> None:
         self._directory, self._sha256 = config.parent, sha256
         self._saved_at = config.stat().st_mtime
+        asked = {status.process for status in before}
+        gone = [one for one in statuses(self._directory) if health(one) not in THERE]
+        known = (*before, *(one for one in gone if one.process not in asked))
         self._seen = {
-            status.process: max((a.number for a in status.edits), default=0) for status in before
+            status.process: max((a.number for a in status.edits), default=0) for status in known
         }
         self._ended = {
             (status.process, answer.number)
-            for status in before
+            for status in known
             for answer in status.edits
             if answer.outcome not in ON_THE_WAY
         }
-        jobs = [status.job for status in before if status.job]
+        jobs = [status.job for status in known if status.job]
         self._over = {one.request for job in jobs for one in job.requests if one.pending == 0}
         self._began_s = time.monotonic()
         self._told_expected = False

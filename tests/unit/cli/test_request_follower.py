@@ -95,6 +95,18 @@ def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
     )
 
 
+def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer of a process that was gone is about an older save of the same bytes."""
+    (tmp_path / CONFIG_NAME).touch()
+    rank = dataclasses.replace(ended(None, ""), rank=1, pid=8)
+    write(tmp_path, ended(SAVED), rank)
+    before = [dataclasses.replace(rank, state="idle", edits=())]
+    assert Follower(tmp_path / CONFIG_NAME, "abc", before).follow(before, None) == 0
+    assert capsys.readouterr().err.strip() == ""
+
+
 def test_a_cut_is_said_once_though_a_later_request_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
