@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 PART_S = 10.0  # An edit waits for a leader until this long after the process group came up.
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes by then what a rank has read."""
+LOST = "the job's store was lost"
+LOST_S = 60.0  # What other ranks record is lost to the leader once the store is away this long.
 DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
 UNLED = 4  # Groups that are no more, whose windows are followed on this rank.
 
@@ -221,9 +223,18 @@ class Agreements:
     def _hear_alone(self) -> None:
         """Bring records to their end whose other ranks are out of reach: by what is known here."""
         for windows in tuple(self._unled):
-            for number in windows.pending:
-                windows.hear(self._member.report(number))
-            windows.write()
+            self._hear_own(windows)
+        part, led = self._part, self._windows
+        if part and led and part.group.rank == LEADER and (away_s := part.away_s):
+            self._hear_own(led)
+            if away_s >= LOST_S:
+                for ranks in led.pending.values():
+                    led.lose(ranks - {LEADER}, LOST)
+
+    def _hear_own(self, windows: JobWindows) -> None:
+        for number in windows.pending:
+            windows.hear(self._member.report(number))
+        windows.write()
 
     def _begin_or_end(self) -> None:
         process = self._process

@@ -101,6 +101,11 @@ class TakingPart:
         return self.group.rank == LEADER and self._serves.is_set()
 
     @property
+    def away_s(self) -> float:
+        """For how long the store has been lost, in seconds; 0 where it answers."""
+        return 0.0 if self._serves.is_set() else time.monotonic() - self._served_s
+
+    @property
     def newest(self) -> int:
         """The highest number that a rank had for a request, as far as the leader knows."""
         leading = self._leading

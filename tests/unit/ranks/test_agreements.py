@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.ranks import agreements
+from dynprof.ranks.agreement_rules import Agreement
 from dynprof.ranks.job_group import JobGroup
-from dynprof.ranks.messages import Proposal, Withdrawal
+from dynprof.ranks.messages import Proposal, Report, Withdrawal
 
 if TYPE_CHECKING:
     from tests.fake_job import Job
@@ -19,7 +20,7 @@ class Part:
     """Takes part in a group, with no threads."""
 
     made: list[Part] = []
-    leads, leader, newest = True, "", 6
+    leads, leader, newest, away_s = True, "", 6, 0.0
 
     def __init__(self, group: JobGroup, *_: object) -> None:
         self.group, self.ended = group, False
@@ -76,6 +77,24 @@ def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[obje
     store[0] = "two"
     parts.look()
     assert [part.group.store for part in Part.made][1:] == ["two"]
+
+
+def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a minute the record says so; what they report later still counts."""
+    store.append("one")
+    job.edit(active=3)
+    windows = job.session._agreements._windows
+    assert windows
+    windows.settle(Agreement(7, step=5, ranks=(0, 1)))
+    windows.hear(Report(0, 7, outcome="saved"))
+    for away_s, pending in ((0.0, {7: {1}}), (59.0, {7: {1}}), (60.0, {})):
+        monkeypatch.setattr(Part, "away_s", away_s)
+        job.session._agreements.look()
+        assert windows.pending == pending
+    windows.hear(Report(1, 7, outcome="open"))
+    assert windows.pending == {7: {1}}
 
 
 def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
