@@ -116,6 +116,9 @@ class Agreements:
             self._leave_to(part.leader, edit)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve, or is away
+            if self._windows and part is None:
+                text = "the process group is gone; this rank serves alone what was just saved"
+                self._journal.warning(text)
             self._edits.take(edit)
 
     def _propose(self, part: TakingPart, number: int, edit: Edit) -> None:

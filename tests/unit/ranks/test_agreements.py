@@ -97,6 +97,18 @@ def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
     assert windows.pending == {7: {1}}
 
 
+def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
+    job: Job, store: list[object]
+) -> None:
+    """The ranks agree in no group then, and may open at different steps."""
+    store.append("one")
+    job.session._agreements.look()
+    job.session._agreements._leave_in_order()
+    job.edit(active=3)
+    assert job.session.inbox.waiting
+    assert "the process group is gone; this rank serves alone what was just saved" in job.log()
+
+
 def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
     """A rank served edits of its own before; the next request has a number that is new on all."""
     store.append("one")
