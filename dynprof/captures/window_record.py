@@ -46,8 +46,7 @@ class WindowRecord(Record):
         leader: Who leads: its rank, machine and config.
         world_size: Number of ranks.
         request: What the window was opened for.
-        start_step: The step on which they agreed: all open there, and warm up first; None where an
-            older dynprof wrote it.
+        start_step: The step on which they agreed: all open there, and warm up first.
         first: The first step recorded, counted by the leader.
         last: The last step.
         asked: The ranks that were asked for.
@@ -62,7 +61,7 @@ class WindowRecord(Record):
     leader: str
     world_size: int
     request: RequestRecord
-    start_step: int | None = None
+    start_step: int
     first: int
     last: int
     asked: tuple[int, ...]

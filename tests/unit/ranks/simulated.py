@@ -1,4 +1,8 @@
-"""A job of ranks in virtual time: a real leader, and ranks that follow by the protocol."""
+"""A job of ranks in virtual time: a real leader, and ranks that follow by the protocol.
+
+The ranks here are a second implementation of the protocol, in place of ``Member``. What they show
+is how the leader decides; test_member.py tests the real ``Member``.
+"""
 
 from __future__ import annotations
 

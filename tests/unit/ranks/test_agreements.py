@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.ranks import agreements
-from dynprof.ranks.agreement_rules import Agreement
+from dynprof.ranks.agreement_rules import LEADER, Agreement
 from dynprof.ranks.job_group import JobGroup
-from dynprof.ranks.messages import Proposal, Report, Withdrawal
+from dynprof.ranks.messages import Cancellation, Proposal, Report, Withdrawal
 
 if TYPE_CHECKING:
     from tests.fake_job import Job
@@ -25,6 +26,7 @@ class Part:
     def __init__(self, group: JobGroup, *_: object) -> None:
         self.group, self.ended = group, False
         self.proposed: list[Any] = []
+        self.given_up: list[tuple[str, str]] = []
         self.made.append(self)
 
     def begin(self, on_part: object) -> None:
@@ -33,7 +35,7 @@ class Part:
     def look(self) -> None:
         """See nothing."""
 
-    changed = look
+    changed = ask_store = look
 
     def end(self, *, hears_the_last: bool = True) -> None:
         """Note it."""
@@ -47,6 +49,10 @@ class Part:
         self.proposed.append(given[0])
 
     tell = propose
+
+    def give_up(self, outcome: str, why: str) -> None:
+        """Note it."""
+        self.given_up.append((outcome, why))
 
 
 @pytest.fixture
@@ -130,3 +136,38 @@ def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[obj
     assert "lies outside of" in said.reasons[0]
     assert isinstance(proposed, Proposal)
     assert job.session.status().edits[0].outcome == "refused"
+
+
+def test_a_cancel_gives_up_what_is_being_agreed_on_and_reaches_all_ranks(
+    job: Job, store: list[object]
+) -> None:
+    """The leader waits for no rank any longer, and tells each of them to cancel."""
+    store.append("one")
+    job.edit(active=3)
+    job.edit(cancel=True)
+    (part,) = Part.made
+    assert part.given_up == [("disarmed", "disarmed by request 8")]
+    assert isinstance(part.proposed[-1], Cancellation)
+
+
+def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the rank serves what it has read alone."""
+    now, layout = [1000.0], job.session._process.layout
+    monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Part, "leads", False)
+    monkeypatch.setattr(Part, "leader", agreements.named(LEADER, layout.host, layout))
+    store.append("one")
+    job.edit(active=2)
+    for seconds in (0, 15, 299):
+        now[0] = 1000.0 + seconds
+        job.session._agreements.look()
+        job.step(3)
+        assert (job.manifests(), job.session.status().edits) == ([], ())
+    assert "said nothing since this file was saved; this rank waits for it" in job.log()
+    now[0] = 1300.0
+    job.session._agreements.look()
+    job.step(4)
+    assert "this rank serves it alone" in job.log()
+    assert job.manifests()[0].complete

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -30,6 +31,7 @@ from dynprof.ranks.messages import (
 )
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import Asked
+from dynprof.runtime.layout import window_dir_name
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
@@ -140,6 +142,33 @@ def test_the_clock_of_the_leader_may_say_anything(job: Job, edited_at_s: float) 
     year = "9999" if edited_at_s > 0 else "1970"
     assert manifest.request.edited_at.startswith(year)
     assert [path.name for path in job.root.glob("step_*")] == [f"step_3-4_{year}0101T000000Z"]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, hours: int) -> None:
+    """Its window opens at the agreed step, in the folder that the leader's clock names."""
+    job.clock.wall = time.time()
+    job.step(2)
+    saved_s = job.clock.wall + hours * 3600
+    reply = consider(job, 1, 2, saved_s)
+    assert (reply.takes_part, reply.problem, reply.busy) == (True, "", "")
+    assert open_at(job, 1, 5) == ""
+    job.step(8)
+    (manifest,) = job.manifests()
+    assert (manifest.complete, manifest.steps.first, manifest.steps.last) == (True, 5, 6)
+    (folder,) = job.root.glob("step_*")
+    assert folder.name == window_dir_name(5, 6, saved_s)
+
+
+def test_what_was_proposed_is_refused_once_no_leader_will_open_it(job: Job) -> None:
+    """A rank that is left alone says why, and to save it again."""
+    assert consider(job, 1).takes_part
+    job.session._member.left_alone("this rank was away")
+    (answer,) = job.session.status().edits
+    assert (answer.outcome, answer.text) == ("refused", "this rank was away; save it again.")
+    assert open_at(job, 1, 5) == ""
+    job.step(8)
+    assert job.manifests() == []
 
 
 def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:

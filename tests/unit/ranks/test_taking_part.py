@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -13,6 +14,7 @@ from dynprof.ranks import taking_part
 from dynprof.ranks.agreement_rules import Terms
 from dynprof.ranks.job_group import StoreLostError, Timed
 from dynprof.ranks.messages import PARTED, Opening, Proposal, Reply, Report
+from dynprof.ranks.store import GONE, Keys
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
@@ -349,6 +351,38 @@ def test_a_store_that_grows_silent_is_tried_again_soon(
     stores[0].lose()
     until(lambda: pauses)
     assert pauses[0] == taking_part.PAUSE_S
+
+
+@pytest.mark.parametrize(("away_s", "pause_s"), [(40.0, 10.0), (1000.0, 60.0)])
+def test_a_store_that_is_away_is_tried_again_within_a_quarter_of_that_time(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, away_s: float, pause_s: float
+) -> None:
+    """A rank tries again after a quarter of the time, and after a minute at most."""
+    now, pauses = [0.0], list[float]()
+    monkeypatch.setattr(taking_part, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    part = Rank(1, 2, stores).part
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        part._ended.set()
+
+    monkeypatch.setattr(part, "_pause", pause)
+    stores[0].lose()
+    now[0] = away_s
+    part._serve_until_ended()
+    assert pauses == [pause_s]
+
+
+def test_a_rank_that_was_away_refuses_what_was_proposed_and_agrees_on_the_next(
+    ranks: list[Rank], stores: list[MemoryStore]
+) -> None:
+    """A rank whose next message is gone gives up what was proposed, and joins again."""
+    place = int(stores[0].values[Keys.next])
+    stores[0].set(Keys.say(place), GONE)
+    until(lambda: all(rank.alone for rank in ranks[1:]))
+    why = "this rank was away, and the others have gone on"
+    assert [rank.alone for rank in ranks] == [[], [why], [why]]
+    assert agree(ranks, 1).ranks == (0, 1, 2)
 
 
 def test_ranks_agree_again_once_the_store_is_back(

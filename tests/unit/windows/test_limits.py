@@ -25,6 +25,20 @@ def test_max_seconds_closes_early(job: Job) -> None:
     assert "limits.max_seconds is 0.035" in manifest.reason
 
 
+def test_a_window_without_further_steps_closes_after_its_seconds_and_a_minute(job: Job) -> None:
+    """The window waits a minute for another step, though its seconds are over."""
+    job.edit(active=100, limits={"max_seconds": 3})
+    job.step(4)
+    job.backend.recordings[0].bound_to_thread = False
+    for seconds, state in ((5, "recording"), (54, "recording"), (2, "idle")):
+        job.clock.advance(seconds)
+        job.session._loop.look()
+        assert job.state == state
+    (manifest,) = job.manifests()
+    assert manifest.steps.recorded == 3
+    assert "limits.max_seconds is 3, and no step has ended for 61 s" in manifest.reason
+
+
 @pytest.mark.parametrize("days", [-1, 1])
 def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
     """A day forth or back in a window changes neither its limits, its times nor the next request.
