@@ -16,7 +16,7 @@ quick: $(VENV)/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/fuzz
 
 test: $(VENV)/ready
-	$(BIN)/pytest -n 4 --dist worksteal
+	$(BIN)/pytest -n 6 --dist worksteal
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -44,8 +44,7 @@ bench-idle: $(VENV)/ready
 # Ranks that agree on a step.
 bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
-	$(BIN)/python -m benchmarks.coordinated_step
-	$(BIN)/python -m benchmarks.beside_replies
+	$(BIN)/python -m benchmarks.opening
 
 # A mark, from Python and from C, beside others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready
@@ -133,7 +132,7 @@ nightly: versions-ci soak fuzz storm traces dist
 # The analysis of each real trace in a folder; `make test` reads a few small ones.
 DYNPROF_TRACES ?= $(CURDIR)/../shared/traces
 traces: $(VENV)/ready
-	DYNPROF_TRACES=$(DYNPROF_TRACES) $(BIN)/pytest -n 4 --dist worksteal tests/unit/analysis \
+	DYNPROF_TRACES=$(DYNPROF_TRACES) $(BIN)/pytest -n 6 --dist worksteal tests/unit/analysis \
 	    tests/integration/analysis
 
 # Jobs to which much of docs/guarantees.md happens at once, each of its own seed, for STORM_S seconds.

@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TARGET = "dynprof/analysis/report/bundled"
 FILES = ("uPlot.iife.js", "uPlot.min.css")
-NATIVE = Path("dynprof", "native")
+NATIVE = Path("dynprof", "marks", "native")
 LIBRARY = NATIVE / "lib" / "libms_tools_ext.so"
 PLATFORM = "DYNPROF_WHEEL_PLATFORM"
 """The variable with the platform tag that a released wheel gets; ``CC`` compiles for it then."""

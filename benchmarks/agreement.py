@@ -1,185 +1,288 @@
 """How long ranks take to agree on a step: the real protocol over a real TCPStore on loopback.
 
-Each rank but the first is a thread with a connection of its own, of a few processes; it walks on
-by itself, a step every ten milliseconds, and eight are taken for a machine. The roll is called as
-in the first seconds of a job. Then it is measured how long it takes from the proposal until all
-have been told, and the processor time of the process that has the leader and the store. What a
-round trip of the store takes is measured beside it, on the same connection.
+Each rank but the first is a thread of two processes, with a connection of its own, blocked in the
+store's ``wait``. It replies as a rank does whose steps take ten milliseconds. An agreement lasts
+from the proposal until every rank has been told the step. A bare ``set`` that wakes one thread in
+``wait``, on the same store, is measured next to it.
 
-In larger jobs one rank of each machine talks to the store for all there, the less often the more
-machines there are; so it does in the jobs of the other rows. They are shown twice. With all their
-ranks: one thread replies for each of 200 machines, which have the more ranks; the leader reads what
-each rank says, and the store is asked by fewer. And foretold, with eight ranks on a machine: as
-long as a few machines take at that pace, the slowest of their agreements, and what each rank more
-costs the leader and the store, by one thread for each machine again.
-
-    python -m benchmarks.agreement [RANKS ...] [--plot FILE]
+    python -m benchmarks.agreement [RANKS ...]
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import queue
 import statistics
 import sys
-import tempfile
+import threading
 import time
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
-import psutil
-
-from benchmarks.agreeing_ranks import RANKS_A_MACHINE, Share, Walker, follow
-from benchmarks.agreement_plot import plot
 from benchmarks.tables import print_table
 from dynprof.config import RankSet
-from dynprof.coordination.leader import Leader
-from dynprof.coordination.messages import Proposal
-from dynprof.coordination.speaker import Speaker
-from dynprof.coordination.terms import Terms
+from dynprof.ranks.agreement_rules import Agreement, Terms
+from dynprof.ranks.leader import Leader
+from dynprof.ranks.messages import (
+    Hello,
+    Joined,
+    Message,
+    Opening,
+    Proposal,
+    Question,
+    Reply,
+    Report,
+    Said,
+    news_in,
+    said_in,
+    to_text,
+)
+from dynprof.ranks.store import FOREVER, NUDGE, Hearing, Saying, wait_for_bell
 
-ROUNDS, PROCESSES = 7, 4
-ROLLS = 8
-"""The roll is called so often in the first seconds of a job; from it is known how ranks count."""
-FEW, MORE, LARGE = 33, 1001, (10_000, 100_000)
-"""Ranks of a job that shows the pace of larger ones, of one that shows the work, and of these."""
-MACHINES = 200
-"""Of the large jobs with all their ranks."""
-SHM = Path("/dev/shm")  # noqa: S108 - a folder of its own below it
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from multiprocessing.connection import Connection
+
+    from dynprof.ranks.record import JobWindows
+
+ROUNDS, PROCESSES, STEP_S = 7, 2, 0.01
+RANKS = (2, 8, 64, 250, 1000, 2000)
 CONFIG = '{"active": 3, "record_shapes": true, "experimental_config": {"export_type": ["text"]}}'
+STACK_BYTES = 256 << 10  # There are thousands of threads.
+FORETOLD = 10_000
 
 
-class Job(NamedTuple):
-    """What is measured in one row.
+class Counted:
+    """A store that counts its calls."""
 
-    Attributes:
-        ranks: How many agree.
-        like: They look as often as so many do; 0 for their own number.
-        a_machine: How many share one.
-        is_machine: Whether one thread replies for each machine.
-    """
+    def __init__(self, store: Any) -> None:
+        self.store, self.calls = store, 0
 
-    ranks: int
-    like: int = 0
-    a_machine: int = RANKS_A_MACHINE
-    is_machine: bool = False
+    def __getattr__(self, name: str) -> Any:
+        def call(*given: Any) -> Any:
+            self.calls += 1
+            return getattr(self.store, name)(*given)
 
-    def __str__(self) -> str:
-        if self.like and self.ranks < self.like:
-            return f"{self.ranks:,} of {self.like:,}"
-        return f"{self.ranks:,}" + (f", {self.a_machine} a machine" if self.is_machine else "")
+        return call
 
 
-def measure(job: Job, shm: str) -> dict[str, float]:
-    """Return what an agreement takes.
+class Records:
+    """Notes what the ranks agree on; the windows are not recorded."""
 
-    Args:
-        job: Of which ranks.
-        shm: A folder in the machine's memory.
-    """
+    pending: dict[int, set[int]] = {}
+    stands = True
+
+    def __init__(self, made: queue.SimpleQueue[Agreement]) -> None:
+        self._made = made
+
+    def hear(self, report: Report) -> None:
+        """Forget it."""
+
+    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
+        """Forget it."""
+
+    def settle(self, made: Agreement) -> None:
+        """Have it compared."""
+        self._made.put(made)
+
+    def wait_for(self, number: int, ranks: object) -> None:
+        """Forget it."""
+
+
+def reply_of(rank: int, message: Message, place: int) -> Reply:
+    """Return what a rank replies that is free."""
+    step = int(time.monotonic() / STEP_S)
+    number = getattr(message, "number", 0)
+    report = Report(rank, number, host=f"node{rank // 8}", state="idle", step_s=STEP_S)
+    return Reply(rank, place, report, takes_part=True, step=step, fast_s=STEP_S)
+
+
+def be(
+    rank: int, port: int, stores: list[Counted], told: queue.SimpleQueue[tuple[float, bool]]
+) -> None:
+    """Connect, which takes torch a fifth of a second, and follow the leader until it stops."""
     from torch.distributed import TCPStore
 
-    server = TCPStore("127.0.0.1", 0, None, True)
-    context = multiprocessing.get_context("spawn")
-    threads = range(1, job.ranks, job.a_machine if job.is_machine else 1)
-    pipes, running = [], []
-    for place in range(min(PROCESSES, len(threads))):
+    store = Counted(TCPStore("127.0.0.1", port, None, False, FOREVER))
+    stores.append(store)
+    hearing = Hearing(store, store)
+    hearing.tell(to_text(Joined(rank, hearing.place)))
+    while True:
+        place, raw = hearing.wait()
+        if raw is None or raw == NUDGE.encode() or (said := said_in(raw)) is None:
+            return
+        if isinstance(said.message, (Proposal, Question)):
+            reply = reply_of(rank, said.message, place)
+            hearing.reply(place, to_text(reply), said.expect)
+        elif isinstance(said.message, Opening):
+            is_late = int(time.monotonic() / STEP_S) >= said.message.step
+            told.put((time.monotonic(), is_late))
+
+
+def follow(port: int, ranks: Iterable[int], pipe: Connection) -> None:
+    """Be some ranks, in a process; say when the last of them was told each step."""
+    threading.stack_size(STACK_BYTES)
+    told: queue.SimpleQueue[tuple[float, bool]] = queue.SimpleQueue()
+    stores: list[Counted] = []
+    for rank in ranks:
+        threading.Thread(target=be, args=(rank, port, stores, told), daemon=True).start()
+        time.sleep(0.005)  # else more connect at once than the server's backlog holds
+    pipe.send("begun")
+    for _ in range(ROUNDS):
+        pipe.recv()
+        before = sum(store.calls for store in stores)
+        pipe.send("ready")
+        found = [told.get() for _ in stores]
+        time.sleep(0.2)  # each waits again
+        calls = sum(store.calls for store in stores) - before
+        pipe.send((max(at_s for at_s, _ in found), sum(late for _, late in found), calls))
+    pipe.recv()
+
+
+class Bench:
+    """A leader of ranks that are threads of other processes."""
+
+    def __init__(self, count: int) -> None:
+        from torch.distributed import TCPStore
+
+        self.count = count
+        self._server = TCPStore("127.0.0.1", 0, None, True, FOREVER)
+        self._pipes = [self._begin(place) for place in range(min(PROCESSES, count - 1))]
+        connections = (
+            Counted(TCPStore("127.0.0.1", self._server.port, None, False, FOREVER))
+            for _ in range(4)
+        )
+        calls, self._waits, self._bare, self._waker = connections
+        self._made = queue.SimpleQueue[Agreement]()
+        self._saying = Saying(calls)
+        self._leader = Leader(
+            count,
+            "bench",
+            self._say,
+            _mine,
+            cast("JobWindows", Records(self._made)),
+            time.monotonic,
+        )
+        self._leader.begin()
+        while len(self._leader.others) < count - 1:
+            self._hear()
+        self._ask_processes()
+
+    def _begin(self, place: int) -> Connection:
+        context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
-        ranks = threads[place::PROCESSES]
-        share = Share(server.port, ranks, job.like or job.ranks, shm, job.a_machine, job.is_machine)
-        process = context.Process(target=follow, args=(share, there))
-        process.start()
-        pipes.append(here)
-        running.append(process)
-    store = TCPStore("127.0.0.1", server.port, None, False)
-    speaker = Speaker(store, job.like or job.ranks)
-    leader = Leader(speaker, Walker(0), job.ranks)
-    speaker.lead("the benchmark")
-    while len(speaker.listeners()) < job.ranks - 1:
-        time.sleep(0.05)
-    for _ in range(ROLLS):
-        time.sleep(1.0)
-        leader.roll_call(0)
-    memory = psutil.Process().memory_info().rss
-    for pipe in pipes:
-        pipe.send("begin")
-    took, trips, worked = [], [], []
-    for number in range(1, ROUNDS + 1):
-        time.sleep(1.0)  # as long as nothing happens they look seldom
-        before_s = time.process_time()
-        made = leader.agree(Proposal(number, CONFIG, 0.0, 30.0), Terms(RankSet.parse("all")))
-        worked.append(time.process_time() - before_s)
-        assert len(made.ranks) == job.ranks, made
-        took.append(made.took_s)
-        began_s = time.perf_counter()
-        store.set("trip", "x")
-        store.wait(["trip"])
-        trips.append(time.perf_counter() - began_s)
-    for pipe in pipes:
-        pipe.send("end")
-    found = [pipe.recv() for pipe in pipes]
-    memory = psutil.Process().memory_info().rss - memory
-    for process in running:
-        process.join()
-    opened = sum(opened for *_, opened in found)
+        share = range(1 + place, self.count, PROCESSES)
+        context.Process(target=follow, args=(self._server.port, share, there)).start()
+        return here
+
+    def _ask_processes(self, text: str = "") -> list[Any]:
+        for pipe in self._pipes:
+            if text:
+                pipe.send(text)
+        return [pipe.recv() for pipe in self._pipes]
+
+    def _say(self, message: Message, expect: int) -> int:
+        text = to_text(Said("bench", expect, message))
+        is_first = isinstance(message, Hello)
+        place = self._saying.begin(text) if is_first else self._saying.say(text)
+        if expect:
+            self._saying.expect(place)
+        return place
+
+    def _hear(self) -> None:
+        wait_for_bell(self._waits)
+        self._leader.hear(news_in(self._saying.take()))
+
+    def agree(self, number: int) -> tuple[float, int, int]:
+        """Return how long it took, how many ranks heard of it late, and their calls."""
+        self._ask_processes("begin")
+        began_s = time.monotonic()
+        self._leader.propose(Proposal(number, CONFIG, 0.0), Terms(RankSet.parse("all")))
+        while self._made.empty():
+            self._hear()
+        agreement = self._made.get()
+        assert len(agreement.ranks) == self.count, agreement
+        found = self._ask_processes()
+        self._saying.clean(self._leader.places)
+        took_s = max(at_s for at_s, _, _ in found) - began_s
+        return took_s, sum(late for _, late, _ in found), sum(calls for _, _, calls in found)
+
+    def trip(self, number: int) -> float:
+        """Return what a bare set and wait takes."""
+        return round_trip(self._bare, self._waker, f"trip{number}")
+
+    def end(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.send("end")
+
+
+def _mine(message: Message, place: int) -> Reply:
+    return reply_of(0, message, place)
+
+
+def measure(count: int) -> dict[str, float]:
+    """Return what agreements of so many ranks take."""
+    bench = Bench(count)
+    found = [(*bench.agree(number), bench.trip(number)) for number in range(1, ROUNDS + 1)]
+    bench.end()
+    took = [took_s for took_s, *_ in found]
     return {
-        "ranks": job.ranks,
-        "like": job.like,
         "seconds": statistics.median(took),
         "worst": max(took),
-        "worked_s": statistics.median(worked),
-        "trip_s": statistics.median(trips),
-        "calls": sum(calls for calls, *_ in found) / (job.ranks - 1) / ROUNDS,
-        "late": sum(late for _, late, _ in found) / max(1, opened),
-        "leader_mb": memory / 1e6,
+        "late": sum(late for _, late, _, _ in found),
+        "operations": sum(calls for _, _, calls, _ in found) / ROUNDS / (count - 1),
+        "trip_s": statistics.median(trip_s for *_, trip_s in found),
     }
 
 
-def foretold(alike: list[dict[str, float]]) -> float:
-    """Return the seconds that a job would take, by what some of its ranks have taken.
+def round_trip(store: Counted, waker: Counted, key: str) -> float:
+    """Return how long a thread that waits for a key takes to know that it was set."""
+    woken: queue.SimpleQueue[float] = queue.SimpleQueue()
 
-    The ranks have machines of their own there: what grows with them is the work of the leader and
-    the store, in one process here, a line through the two. How long it takes until the slowest
-    machine has looked is the worst that a few machines have shown.
-    """
-    few, more = alike
-    work_s = (more["worked_s"] - few["worked_s"]) / (more["ranks"] - few["ranks"])
-    return few["worst"] + work_s * few["like"]
+    def wait() -> None:
+        store.wait([key], FOREVER)
+        woken.put(time.monotonic())
+
+    threading.Thread(target=wait, daemon=True).start()
+    time.sleep(0.05)
+    began_s = time.monotonic()
+    waker.set(key, "x")
+    return woken.get() - began_s
 
 
-def main(*given: str) -> None:
-    """Measure and print."""
-    counts = [int(one) for one in given if one.isdecimal()] or [2, 8, 64, 250, 500, 1000]
-    jobs = [Job(count) for count in counts]
-    jobs += [Job(count, like, 8, count == MORE) for like in LARGE for count in (FEW, MORE)]
-    jobs += [Job(count + 1, count, count // MACHINES, True) for count in LARGE]
-    found = []
-    for job in jobs:
-        with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as shm:
-            found.append(measure(job, shm))
-    head = ("ranks", "agreed after, median", "worst", "leader and store", "a round trip",
-            "calls a rank", "told too late", "leader's memory")  # fmt: skip
-    rows: list[tuple[str, ...]] = [
-        (
-            str(job),
-            f"{one['seconds'] * 1e3:,.0f} ms",
-            f"{one['worst'] * 1e3:,.0f} ms",
-            f"{one['worked_s'] * 1e3:,.0f} ms",
-            f"{one['trip_s'] * 1e3:,.2f} ms",
-            f"{one['calls']:,.0f}",
-            f"{one['late']:.1%}",
-            f"{one['leader_mb']:+,.1f} MB",
+def main() -> None:
+    """Measure, and print a table."""
+    counts = list(map(int, sys.argv[1:])) or RANKS
+    rows, seconds = [], {}
+    for count in counts:
+        found = measure(count)
+        seconds[count] = found["seconds"]
+        cells = (
+            f"{count:,}",
+            f"{found['seconds'] * 1e3:,.0f} ms",
+            f"{found['worst'] * 1e3:,.0f} ms",
         )
-        for job, one in zip(jobs, found, strict=True)
-    ]
-    guesses = {like: foretold([one for one in found if one["like"] == like][:2]) for like in LARGE}
-    rows += [
-        (f"{count:,} (foretold)", f"{took_s:,.1f} s", *[""] * 6)
-        for count, took_s in guesses.items()
-    ]
-    print_table(f"A step for all ranks, {ROUNDS} agreements each", head, rows)
-    if "--plot" in given:
-        plot(given[given.index("--plot") + 1], found[: len(counts)], guesses, found[-len(LARGE) :])
+        rest = (
+            f"{found['operations']:.1f}",
+            f"{found['late']:,.0f}",
+            f"{found['trip_s'] * 1e3:.2f} ms",
+        )
+        rows.append((*cells, *rest))
+    if len(seconds) > 1:
+        fewer, more = sorted(seconds)[-2:]
+        each_s = (seconds[more] - seconds[fewer]) / (more - fewer)
+        modelled_s = seconds[more] + each_s * (FORETOLD - more)
+        rows.append((f"{FORETOLD:,}, modelled", f"{modelled_s * 1e3:,.0f} ms", "", "", "", ""))
+    head = (
+        "ranks",
+        "told after, median",
+        "worst",
+        "store operations a rank",
+        "late",
+        "set to wait",
+    )
+    print_table("Ranks that agree", head, rows)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -22,7 +22,7 @@ import torch
 
 import dynprof as dp
 from benchmarks.tables import print_table
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable

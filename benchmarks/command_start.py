@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.tables import print_table
-from dynprof.files.layout import LOG_DIR, STATUS_DIR, host_name, pid_namespace
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import Status
 from dynprof.requests.capabilities import Capabilities
+from dynprof.runtime.layout import LOG_DIR, STATUS_DIR, host_name, pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

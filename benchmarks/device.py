@@ -33,7 +33,7 @@ JOB = f"""
 import json, pathlib, time, torch
 import dynprof as dp
 from benchmarks import closing
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 dp.init("prof_config")
 while SELF_TEST.answer is None:
     time.sleep(0.01)

@@ -24,7 +24,7 @@ import dynprof.plugin
 from benchmarks.marks import window
 from benchmarks.tables import print_table
 from dynprof import mstx
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

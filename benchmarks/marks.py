@@ -28,9 +28,9 @@ import dynprof as dp
 from benchmarks.idle_step import empty
 from benchmarks.tables import print_table
 from dynprof import mstx
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import load_manifest
-from dynprof.native.library import EVERY_S, FOLDER, HEADERS, PATH
+from dynprof.marks.native.library import EVERY_S, FOLDER, HEADERS, PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

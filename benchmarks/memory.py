@@ -11,8 +11,8 @@ import torch
 
 import dynprof as dp
 from benchmarks.tables import print_table
-from dynprof.backends.detached_close_selftest import SELF_TEST
-from dynprof.process.memory import resident_mb
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
+from dynprof.runtime.memory import resident_mb
 
 WINDOWS = int(sys.argv[1]) if len(sys.argv) > 1 else 300
 MARKS = (30, 100, 200, 300)

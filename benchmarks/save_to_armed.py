@@ -14,17 +14,21 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from benchmarks.tables import percentile, print_table
 from dynprof.backends import all_backends
 from dynprof.config import template_text
-from dynprof.files.layout import CONFIG_NAME, Layout
-from dynprof.process.rank import find_rank
+from dynprof.requests.inbox import Inbox
+from dynprof.runtime.layout import CONFIG_NAME, Layout
+from dynprof.runtime.rank import find_rank
 from dynprof.session.session import Session
-from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.process_context import ProcessContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dynprof.requests.request import Request
 
 SAVES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 
@@ -64,7 +68,7 @@ def measure(step: Callable[[], None]) -> list[float]:
         settings: dict[str, Any] = json.loads(template_text(("CPU",)))
         config.write_text(json.dumps(settings))
         layout = Layout.here(root, 0)
-        process = ThisProcess(layout, find_rank(), all_backends())
+        process = ProcessContext(layout, find_rank(), all_backends())
         session = Session(process, watching=("events", ""))
         session.begin()
         times = _Operator(session, config, settings)
@@ -85,33 +89,24 @@ class _Operator(threading.Thread):
         self.session, self.config, self.settings = session, config, settings
         self.milliseconds: list[float] = []
         self.armed = threading.Event()
-        put = session.inbox.put
+        put = Inbox.put
 
-        def noticing(request: Any, free_disk_mb: float) -> Any:
+        def noticing(inbox: Inbox, request: Request, free_disk_mb: float) -> Request | None:
             self.armed_s = time.perf_counter()
             self.armed.set()
-            return put(request, free_disk_mb)
+            return put(inbox, request, free_disk_mb)
 
-        session._loop._inbox = session.inbox = _Noticing(session.inbox, noticing)  # type: ignore[assignment]
+        self._noticing = patch.object(Inbox, "put", noticing)
 
     def run(self) -> None:
-        for number in range(SAVES):
-            text = json.dumps({**self.settings, "start_step": 10**9 + number})
-            self.armed.clear()
-            began_s = time.perf_counter()
-            self.config.write_text(text)
-            self.armed.wait()
-            self.milliseconds.append((self.armed_s - began_s) * 1e3)
-
-
-class _Noticing:
-    """An inbox that tells when something is put in."""
-
-    def __init__(self, inbox: Any, put: Callable[[Any, float], Any]) -> None:
-        self._inbox, self.put, self.step = inbox, put, inbox.step
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inbox, name)
+        with self._noticing:
+            for number in range(SAVES):
+                text = json.dumps({**self.settings, "start_step": 10**9 + number})
+                self.armed.clear()
+                began_s = time.perf_counter()
+                self.config.write_text(text)
+                self.armed.wait()
+                self.milliseconds.append((self.armed_s - began_s) * 1e3)
 
 
 def main() -> None:

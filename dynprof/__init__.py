@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from dynprof import phases as phases
     from dynprof import profiler as profiler
     from dynprof.phases import phase as phase
-    from dynprof.process.graph_captures import graph_capture as graph_capture
+    from dynprof.runtime.graph_captures import graph_capture as graph_capture
 
 _ROOMS = ("acl", "integrations", "mstx", "npu", "phases", "profiler")
-_LATER = {"phase": "phases", "graph_capture": "process.graph_captures"}
+_LATER = {"phase": "phases", "graph_capture": "runtime.graph_captures"}
 
 
 def __getattr__(name: str) -> object:

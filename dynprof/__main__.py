@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import sys
 
-from dynprof.process.interruptions import ended_by_interrupt
+from dynprof.runtime.error_boundary import ended_by_interrupt
 
 
 def main() -> None:

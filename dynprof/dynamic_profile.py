@@ -13,10 +13,10 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.process_group import leave_to_parent
-from dynprof.process.standard_error import say
 from dynprof.requests.inbox import NoInbox
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.rank import leave_to_parent
+from dynprof.runtime.warnings_to_script import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class _Outside(NamedTuple):
-    """What whoever began a session from outside wished.
+    """What was requested of a session that was begun from outside.
 
     Attributes:
         directory: Where the config is.
@@ -76,6 +76,7 @@ def init(
     nvtx: bool | None = None,
     steps: str | float | None = None,
     store: object = None,
+    role: str | None = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
 
@@ -108,6 +109,10 @@ def init(
         store: A ``TCPStore`` of ``torch.distributed`` to which all ranks of the job are connected:
             over it they agree on the steps of windows. How many there are the launcher's variables
             say. Without it the process group's serves, as soon as there is one.
+        role: What this process and its ranks do, such as ``"rollout"``, where processes of several
+            roles share the directory: up to 32 letters, digits and ``-``. Each role counts its own
+            ranks, agrees on its own windows, and has it in the names of its files. Without it
+            ``DYNPROF_ROLE`` decides, else it is empty.
         nvtx: Send all marks of :mod:`dynprof.mstx` to NVTX as well, for Nsight and its like.
             Without it ``DYNPROF_NVTX=1`` decides.
 
@@ -129,20 +134,22 @@ def init(
         if said := _why_nothing_changes():
             warnings.warn(f"dynprof.init({str(path)!r}) changes nothing{said}", stacklevel=2)
             return
-        from dynprof.process.process_end import call_at_end
-        from dynprof.process.unwatched import why_not_here
-        from dynprof.session.startup import Wishes, mark_as_wished, open_session
+        from dynprof.runtime.process_end import call_at_end
+        from dynprof.runtime.unsupported_processes import why_not_here
+        from dynprof.session.startup import InitOptions, mark_as_requested, open_session
 
         if (reason := why_not_here(rank)) is not None:
             _inbox = NoInbox(silent=True)
             if reason:
                 warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
             return
-        wishes = Wishes(watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store)
-        _session = open_session(Path(path), wishes)
+        options = InitOptions(
+            watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store, role
+        )
+        _session = open_session(Path(path), options)
         call_at_end(_end_at_exit)
         _inbox = _session.inbox
-    mark_as_wished(plugin=plugin, nvtx=nvtx)
+    mark_as_requested(plugin=plugin, nvtx=nvtx)
 
 
 def _why_nothing_changes() -> str:
@@ -153,8 +160,8 @@ def _why_nothing_changes() -> str:
 def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
     """Watch a directory on behalf of whoever started the process; for :mod:`dynprof.launch`.
 
-    Where the script calls :func:`init` itself, its wishes count from then on, but in this directory
-    and, if ``steps`` names one, with this source of steps.
+    Where the script calls :func:`init` itself, its options count from then on, but in this
+    directory and, if ``steps`` names one, with this source of steps.
 
     Args:
         directory: Where the config is.
@@ -277,7 +284,7 @@ def _end(reason: str) -> None:
 
 def _end_at_exit() -> None:
     if _session is not None:
-        from dynprof.process.graph_captures import GRAPH_CAPTURES
+        from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 
         GRAPH_CAPTURES.process_ends()
     with contextlib.suppress(KeyboardInterrupt, SystemExit):  # has done its work; it ends anyway

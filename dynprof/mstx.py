@@ -14,11 +14,10 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from dynprof.marks import open_ranges
-from dynprof.marks.compiled_code import left_out
-from dynprof.marks.open_ranges import STACKS
+from dynprof.marks.open_ranges import STACKS, left_out
 from dynprof.marks.sinks import SINKS, SURELY_SHORT, is_short
-from dynprof.process.vendor_imports import answer_import
-from dynprof.process.warnings_to_script import warn_script
+from dynprof.runtime.modules import answer_import
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,7 +178,7 @@ def to_nvtx(*, on: bool = True) -> None:
     Args:
         on: Whether to send them.
     """
-    from dynprof.marks.to_nvtx import send_to_nvtx
+    from dynprof.marks.nvtx import send_to_nvtx
 
     send_to_nvtx(on=on)
 

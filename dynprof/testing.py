@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Blocked, Saved
+from dynprof.backends.collectors import Collector, Collectors
 from dynprof.captures.exporter import Export, Exporter
-from dynprof.companions import Companion, Companions
 from dynprof.requests.capabilities import Capabilities
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from dynprof.backends.base import Load, MakeFolder
     from dynprof.captures.exporter import Attempt
-    from dynprof.process.rank import Rank
     from dynprof.requests.plan import Plan
+    from dynprof.runtime.rank import Rank
 
 
 @dataclass
@@ -139,7 +139,7 @@ class FakeRecording:
         bound_to_thread: As for a real one.
         results: As for a real one.
         saves_beside: As for a real one.
-        companions: As for a real one.
+        collectors: As for a real one.
         give_way: What the window does when another profiler comes.
     """
 
@@ -152,7 +152,7 @@ class FakeRecording:
     bound_to_thread: bool = True
     results: object = None
     saves_beside: bool = True
-    companions: Companion = field(default_factory=Companions)
+    collectors: Collector = field(default_factory=Collectors)
     give_way: Callable[[], None] | None = None
 
     @property

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dynprof.config import schema_text
-from dynprof.config.settings_table import settings_markdown
-from dynprof.files.layout import SCHEMA_NAME
+from dynprof.config.settings_docs import settings_markdown
+from dynprof.runtime.layout import SCHEMA_NAME
 
 ROOT = Path(__file__).parent.parent
 SEEDS = ROOT / "docs" / "seeds.md"

@@ -69,8 +69,8 @@ def _nothing_stays_running() -> Iterator[None]:
 
 def _let_the_self_test_end() -> None:
     """Wait for its answer where this process has asked: it asks once, and keeps the answer."""
-    if "dynprof.backends.detached_close_selftest" in sys.modules:
-        from dynprof.backends.detached_close_selftest import SELF_TEST
+    if "dynprof.backends.torch.detached_close_selftest" in sys.modules:
+        from dynprof.backends.torch.detached_close_selftest import SELF_TEST
         from tests.integration.running import wait_for
 
         if SELF_TEST.running_s():

@@ -7,13 +7,13 @@ from logging import LogRecord
 from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import Manifest, load_manifest
-from dynprof.files.layout import Layout
-from dynprof.process.rank import Rank
 from dynprof.requests.edits import Edit
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import Rank
 from dynprof.session.session import Session
-from dynprof.steps.wish import Wish, wished
+from dynprof.steps.step_option import StepOption, step_option_of
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
-from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.process_context import ProcessContext
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +37,7 @@ class Job:
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
         readings, self.free_mb = iter(memory_mb or []), free_mb
-        process = ThisProcess(
+        process = ProcessContext(
             Layout(root, 0, "host", 42),
             Rank(0, 1, "test"),
             (self.backend,),
@@ -48,7 +48,7 @@ class Job:
         self.session = Session(
             process,
             make_exporter=lambda attempt: self._exporter(attempt, hold=hold),
-            steps=wished(steps, otherwise=Wish("script")),
+            steps=step_option_of(steps, otherwise=StepOption("script")),
         )
 
     def _exporter(self, attempt: Attempt, *, hold: bool) -> HandExporter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dynprof.backends.detached_close_selftest import ask_fresh_interpreter
+from dynprof.backends.torch.detached_close_selftest import ask_fresh_interpreter
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.pace import patience_s
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -78,7 +80,7 @@ class User:
             cwd="/",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience_s(),
             check=False,
             **named,
         )

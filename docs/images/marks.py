@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.integration.companions.marked_job import captured
+from tests.integration.backends.collectors.marked_job import captured
 from tests.integration.perfetto import asked, opened
 
 HERE = Path(__file__).parent

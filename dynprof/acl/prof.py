@@ -33,7 +33,7 @@ from dynprof.acl.session import SESSION
 from dynprof.acl.subscription import Operator, Subscription
 from dynprof.errors import SessionError
 from dynprof.marks.sinks import MAX_BYTES, is_short
-from dynprof.wall import StderrNotes, Wall
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 
 if TYPE_CHECKING:
     import os
@@ -135,11 +135,11 @@ class session:  # noqa: N801 - used as a function is
         if kind is None:
             finalize()
             return
-        wall = Wall(StderrNotes())
+        boundary = ErrorBoundary(StderrNotes())
         try:
-            wall.attempt("acl.prof.stop()", SESSION.stop_all)
+            boundary.attempt("acl.prof.stop()", SESSION.stop_all)
         finally:  # Ctrl-C may come again
-            wall.attempt("acl.prof.finalize()", finalize)
+            boundary.attempt("acl.prof.finalize()", finalize)
 
 
 @contextlib.contextmanager
@@ -155,7 +155,7 @@ def recording(config: Config) -> Iterator[None]:
         done = True
     finally:
         if not done:
-            Wall(StderrNotes()).attempt("acl.prof.stop()", lambda: stop(config))
+            ErrorBoundary(StderrNotes()).attempt("acl.prof.stop()", lambda: stop(config))
     stop(config)
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.errors import BackendError, SessionError
-from dynprof.wall import StderrNotes, Wall
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Self
 
-    from dynprof.backends.operator_stream import OperatorStream
+    from dynprof.backends.torch.operator_stream import OperatorStream
 
 MOST_PENDING = 100_000
 """Operators that wait for whoever iterates; what comes beyond them is counted as lost."""
@@ -54,7 +54,7 @@ class Subscription:
         self.lost = 0
         self._callback, self._on_end = callback, on_end
         self._pending: queue.SimpleQueue[Operator | None] = queue.SimpleQueue()
-        self._wall = Wall(StderrNotes())
+        self._boundary = ErrorBoundary(StderrNotes())
         self._thread = threading.get_ident()
         self._stream: OperatorStream | None = None
 
@@ -72,7 +72,7 @@ class Subscription:
 
     def begin(self) -> None:
         """Take what this thread runs from now on."""
-        from dynprof.backends.operator_stream import OperatorStream
+        from dynprof.backends.torch.operator_stream import OperatorStream
 
         self._stream = OperatorStream(self._take)
         self._stream.__enter__()
@@ -103,7 +103,7 @@ class Subscription:
         callback = self._callback
         if callback is None:
             self._put(operator)
-        elif self._wall.attempt("the subscriber", lambda: callback(operator)):
+        elif self._boundary.attempt("the subscriber", lambda: callback(operator)):
             self._callback = _ignore  # one that fails is not called again
 
     def _put(self, operator: Operator | None) -> None:

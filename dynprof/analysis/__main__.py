@@ -16,8 +16,8 @@ from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Place, located, place_of
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
-from dynprof.plural import counted
-from dynprof.process.file_size_limit import in_words, limit_file_size
+from dynprof.runtime.file_size_limit import in_words, limit_file_size
+from dynprof.runtime.plural import counted
 
 
 def main() -> None:

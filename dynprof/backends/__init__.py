@@ -2,15 +2,14 @@
 
 In comes a plan; out goes a recording, which closes fast and is saved slowly. Torch is imported
 here alone, once the script has, and by the demo's script. Never decides when to open or close.
-Others use :func:`all_backends`, ``base`` (the seam), ``closing``, ``kineto_messages``, ``npu``,
-``npu_exports`` and ``operator_stream``.
+Others use :func:`all_backends`, ``base`` (the seam), ``npu`` and ``npu_exports``.
 """
 
 from dynprof.backends.base import Backend, Recording
 from dynprof.backends.marks import MarksBackend
 from dynprof.backends.npu import NpuBackend
 from dynprof.backends.python import PythonBackend
-from dynprof.backends.torch import TorchBackend
+from dynprof.backends.torch.backend import TorchBackend
 
 
 def all_backends(*, for_script: bool = False, detaches: bool = True) -> tuple[Backend, ...]:

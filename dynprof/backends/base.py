@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from dynprof.companions import Companion
-    from dynprof.files.output import PrivateFolder
-    from dynprof.process.rank import Rank
+    from dynprof.backends.collectors import Collector
     from dynprof.requests.capabilities import Capabilities
     from dynprof.requests.plan import Plan
+    from dynprof.runtime.output import PrivateFolder
+    from dynprof.runtime.rank import Rank
 
     MakeFolder = Callable[[], PrivateFolder]
     """Makes a folder and returns it."""
@@ -92,7 +92,7 @@ class Recording(Protocol):
         """Slower or lesser ways in which it records, as remarks for log and manifest."""
 
     @property
-    def companions(self) -> Companion:
+    def collectors(self) -> Collector:
         """What records beside it; the window starts and stops it, the exporter saves it."""
 
     @property
@@ -160,7 +160,7 @@ class Recording(Protocol):
 def discard(recording: Recording) -> None:
     """Discard a recording, and what records beside it whether or not that works."""
     try:
-        recording.companions.discard()
+        recording.collectors.discard()
     finally:
         recording.discard()
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.companions import Companions, companions_for
+from dynprof.backends.collectors import Collectors, collectors_for
 from dynprof.requests.capabilities import MARKS, Capabilities
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
-    from dynprof.companions import Companion
-    from dynprof.process.rank import Rank
+    from dynprof.backends.collectors import Collector
     from dynprof.requests.plan import Plan
+    from dynprof.runtime.rank import Rank
 
 
 class MarksBackend:
@@ -44,13 +44,13 @@ class MarksBackend:
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> MarksRecording:  # noqa: ARG002
         """Return a recording; there is no profiler to turn on."""
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        beside = companions_for(plan.config.experimental, record_functions=True)
-        companions = Companions(beside)
-        return MarksRecording({"distributedInfo": place}, companions)
+        beside = collectors_for(plan.config.experimental, record_functions=True)
+        collectors = Collectors(beside)
+        return MarksRecording({"distributedInfo": place}, collectors)
 
 
 class MarksRecording:
-    """The steps of a window; its companions have the marks."""
+    """The steps of a window; its collectors have the marks."""
 
     closing = "marks alone"
     without = fallbacks = ()
@@ -58,8 +58,8 @@ class MarksRecording:
     saves_beside = True
     bound_to_thread = False
 
-    def __init__(self, facts: dict[str, Any], companions: Companion) -> None:
-        self.companions = companions
+    def __init__(self, facts: dict[str, Any], collectors: Collector) -> None:
+        self.collectors = collectors
         self._facts = facts
         self._began_ns = 0
         self._steps: list[tuple[int | None, int]] = []

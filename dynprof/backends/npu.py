@@ -1,4 +1,4 @@
-"""``torch_npu.profiler`` on Ascend NPUs.
+"""``torch_npu.profiler`` on Ascend NPUs, and marks that are passed on to it.
 
 Written against the Python layer of torch_npu 2.1 to 2.14 and tested with it over a stub of the
 native module; no NPU has run it yet. The vendor's methods swallow their errors and print them, so
@@ -7,6 +7,7 @@ what stands behind the decorator is called.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -18,25 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Blocked, Saved
-from dynprof.backends.memory_history import MemoryHistory
-from dynprof.backends.npu_marks import VendorMarks
-from dynprof.companions import Companions
+from dynprof.backends.collectors import Collectors
+from dynprof.backends.collectors.stream_marks import HOST, say_once
+from dynprof.backends.torch.memory_history import MemoryHistory
 from dynprof.errors import BackendError
-from dynprof.files.output import PrivateFolder
-from dynprof.files.who_may_change import who_else_may_change
 from dynprof.marks.nvtx import NVTX_MARKS
-from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.process.whole_modules import whole_module
+from dynprof.marks.open_ranges import MOST_STARTED, all_open, forget_oldest
+from dynprof.marks.sinks import SINKS, Range, Sink, is_short
 from dynprof.requests.capabilities import Capabilities
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.modules import whole_module
+from dynprof.runtime.output import PrivateFolder
+from dynprof.runtime.who_may_change import who_else_may_change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from dynprof.backends.base import MakeFolder
     from dynprof.config import ProfilerConfig
     from dynprof.config.experimental import ExperimentalConfig
-    from dynprof.process.rank import Rank
+    from dynprof.marks.sources import Source
     from dynprof.requests.plan import Plan
+    from dynprof.runtime.rank import Rank
 
 MAX_METADATA_CHARS = 4096
 """The vendor drops longer values, and all beyond about 50 KiB."""
@@ -128,7 +133,7 @@ class NpuRecording:
     def __init__(self, vendor: Any, plan: Plan, scratch: PrivateFolder) -> None:
         config = plan.config
         wanted = config.memory_snapshot
-        self.companions = Companions(MemoryHistory.of_devices(plan.activities) if wanted else ())
+        self.collectors = Collectors(MemoryHistory.of_devices(plan.activities) if wanted else ())
         self._scratch, self._pid = scratch, os.getpid()
         self._lost: list[str] = []
         self._actions = vendor.ProfilerAction
@@ -316,3 +321,86 @@ def _wanted(
         yield name, getattr(settings, name)
     for name in ("record_op_args", "sys_io", "sys_interconnection"):
         yield name, getattr(settings, name)
+
+
+class VendorMarks(Sink):
+    """Sets each mark and range there too while an NPU records; ranges that are open begin with it.
+
+    Args:
+        device: ``torch_npu.npu``.
+        sources: What else is handed on.
+    """
+
+    hears_begins = True
+
+    def __init__(self, device: Any, sources: Collection[Source]) -> None:
+        self._mstx, self._streams = device.mstx, getattr(device, "streams", None)
+        self._sources, self._boundary = sources, ErrorBoundary(StderrNotes())
+        self._begun: dict[int, tuple[Range, int]] = {}
+        self._known = {
+            name: inspect.signature(getattr(self._mstx, name)).parameters
+            for name in ("mark", "range_start", "range_end")
+        }
+
+    def start(self) -> None:
+        """Hand on what is marked from now on; once, however often it is called."""
+        if self in SINKS.on_streams:
+            return
+        SINKS.plug(self)
+        for source in self._sources:
+            source.plug(self)
+        for begun in all_open():
+            if is_short(begun.message):
+                self.begin(begun)
+
+    def stop(self) -> None:
+        """End what is open there, and hand on no more; also twice."""
+        SINKS.unplug(self)
+        for source in self._sources:
+            source.unplug(self)
+        while self._begun:
+            with contextlib.suppress(KeyError):  # another thread ends one
+                begun, _ = next(iter(self._begun.copy().values()))
+                self.end(begun)
+
+    def mark(self, message: str, domain: str, stream: object = None) -> None:
+        """Set it there."""
+        self._call("mark", message, stream=self._stream(stream), domain=domain)
+
+    def begin(self, begun: Range) -> None:
+        """Begin it there, unless that is done."""
+        if id(begun) in self._begun:
+            return
+        stream = self._stream(begun.stream)
+        number = self._call("range_start", begun.message, stream=stream, domain=begun.domain)
+        if number:
+            self._begun[id(begun)] = (begun, number)
+        if len(self._begun) > MOST_STARTED:  # a script may never end any
+            forget_oldest(self._begun)
+
+    def end(self, ended: Range) -> None:
+        """End it there, if it was begun there."""
+        _, number = self._begun.pop(id(ended), (None, None))
+        if number is not None:
+            self._call("range_end", number, domain=ended.domain)
+
+    def _stream(self, stream: object) -> object:
+        """Return a stream of the vendor's; None for others, for which it would lose the mark."""
+        kind = getattr(self._streams, "Stream", None)
+        if stream is None or (isinstance(stream, int) and not stream):
+            return None
+        if kind and isinstance(stream, kind):
+            return stream
+        text = f"{HOST} where that is a {type(stream).__name__}; give a torch_npu.npu.Stream"
+        self._boundary.attempt("a warning", lambda: say_once(text))
+        return None
+
+    def _call(self, name: str, first: object, **more: object) -> Any:
+        """Call a function with what its version knows; what it raises costs the mark."""
+        known = {key: value for key, value in more.items() if key in self._known[name]}
+        found: list[Any] = []
+        function = getattr(self._mstx, name)
+        self._boundary.attempt(
+            f"torch_npu.npu.mstx.{name}", lambda: found.append(function(first, **known))
+        )
+        return found[0] if found else None

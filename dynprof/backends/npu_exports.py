@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dynprof.errors import BackendError
-from dynprof.process.side_process import SideProcess
+from dynprof.runtime.side_process import SideProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

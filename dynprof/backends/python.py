@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import platform
 import re
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing import CallsOfThread
-from dynprof.backends.profiler_id import ProfilerId
-from dynprof.backends.viztracers import MAX_EVENTS, VIZTRACERS, start_tracing, stop_tracing
-from dynprof.companions import Companions, companions_for
+from dynprof.backends.collectors import Collectors, collectors_for
 from dynprof.errors import BackendError
 from dynprof.extras import missing
-from dynprof.process.threads import threads_of_others
 from dynprof.requests.capabilities import Capabilities
+from dynprof.runtime.threads import own_thread, threads_of_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from dynprof.backends.base import MakeFolder
-    from dynprof.companions import Companion
-    from dynprof.process.rank import Rank
+    from dynprof.backends.collectors import Collector
     from dynprof.requests.plan import Plan
+    from dynprof.runtime.rank import Rank
 
 _BEGIN = 1 << 16
 _CALL = re.compile(rb'"ts":([\d.]+),"ph":"X","cat":"fee","dur":([\d.]+)')
@@ -62,11 +62,11 @@ class PythonBackend:
         if other := _other_profiler():
             raise BackendError(f"another profiler is active ({other}); stop it first")
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        beside = companions_for(plan.config.experimental, record_functions=True)
-        companions = Companions(beside)
+        beside = collectors_for(plan.config.experimental, record_functions=True)
+        collectors = Collectors(beside)
         tracer = VIZTRACERS.take()
         tracer.process_name = f"rank {rank.number}"
-        recording = PythonRecording(tracer, {"distributedInfo": place}, companions)
+        recording = PythonRecording(tracer, {"distributedInfo": place}, collectors)
         recording.switch_on()
         return recording
 
@@ -86,9 +86,9 @@ class PythonRecording:
         self,
         tracer: Any,
         facts: dict[str, Any],
-        companions: Companion,
+        collectors: Collector,
     ) -> None:
-        self.companions = companions
+        self.collectors = collectors
         self._tracer = tracer
         self._profiler_id = ProfilerId()
         self._facts = facts
@@ -240,3 +240,128 @@ def _records(tracer: Any) -> bool:
     except TypeError:
         return True
     return False
+
+
+class ProfilerId:
+    """Stands before ``sys.monitoring.use_tool_id`` while a window has the number."""
+
+    def __init__(self) -> None:
+        self._before: Any = None
+        self._put: Any = None
+
+    def lend(self, give_back: Callable[[], object]) -> None:
+        """Have it given back as soon as somebody else asks for it.
+
+        Args:
+            give_back: Does so, at once.
+        """
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if monitoring is None:
+            return
+        before = monitoring.use_tool_id
+
+        @functools.wraps(before)
+        def use_tool_id(tool: Any, name: Any) -> Any:
+            if tool == monitoring.PROFILER_ID and self._put is use_tool_id:
+                give_back()
+            return before(tool, name)
+
+        self._before, self._put = before, use_tool_id
+        monitoring.use_tool_id = use_tool_id
+
+    def end(self) -> None:
+        """Stand there no more, unless somebody has put something over it since."""
+        put, self._put = self._put, None
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if put and monitoring.use_tool_id is put:
+            monitoring.use_tool_id = self._before
+
+
+MAX_EVENTS = 500_000
+"""Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
+
+_PACKAGE = Path(__file__).parent.parent
+_OWN_FILES = (
+    "backends",
+    "captures",
+    "config",
+    "journal",
+    "marks/open_ranges.py",
+    "marks/sinks.py",
+    "mstx.py",
+    "profiler",
+    "requests",
+    "runtime",
+    "session",
+    "windows",
+)
+"""What runs inside ``step()`` or beside it while a window is open and is not the job's.
+
+VizTracer leaves out all that is called there as well: nothing may be named that has calls of the
+job's in it, as what lies around an annotated function has. Each costs every call most of a
+nanosecond.
+"""
+
+
+def start_tracing(tracer: Any) -> None:
+    """Switch it on, on this thread and on those that begin from now on."""
+    _in_c(tracer).start()
+    if sys.version_info < (3, 12):
+        threading.setprofile(tracer.threadtracefunc)  # VizTracer does so the first time only
+
+
+def stop_tracing(tracer: Any) -> None:
+    """Switch it off, and leave the script a profile function that it has set since."""
+    if sys.version_info < (3, 12) and sys.getprofile() not in (None, tracer):
+        stopping = own_thread(_in_c(tracer).stop, "dynprof-tracer", None)
+        stopping.start()  # VizTracer takes any function off the thread that stops it
+        stopping.join()
+    else:
+        _in_c(tracer).stop(None)
+    if threading.getprofile() == tracer.threadtracefunc:
+        threading.setprofile(None)
+
+
+def _in_c(tracer: Any) -> Any:
+    """Return what has VizTracer's methods of C, without what its Python does around them."""
+    return super(type(tracer), tracer)
+
+
+class _Viztracers:
+    """VizTracers that nobody uses: each window takes one and gives it back.
+
+    Each that is made keeps one of the 1,024 keys of thread-local storage that the system gives a
+    process, and VizTracer ends the process that has no more of them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[Any] = []
+
+    def take(self) -> Any:
+        """Return one that records nothing yet."""
+        return self._free.pop() if self._free else self._new()
+
+    def _new(self) -> Any:
+        from viztracer import VizTracer
+
+        tracer = VizTracer(
+            tracer_entries=MAX_EVENTS,
+            verbose=0,
+            ignore_frozen=True,
+            exclude_files=[str(_PACKAGE / name) for name in _OWN_FILES],
+            file_info=False,  # leaves the source code of the job out of the trace
+            register_global=False,
+        )
+        # Up to Python 3.11 one that goes while the interpreter is taken apart calls threading,
+        # which has gone by then, and leaves the error to whoever comes next. So none ever goes.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(tracer))
+        stop_tracing(tracer)  # it is on where it was made
+        return tracer
+
+    def give_back(self, tracer: Any) -> None:
+        """Forget what one has recorded, for the next window."""
+        tracer.clear()
+        self._free.append(tracer)
+
+
+VIZTRACERS = _Viztracers()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import CaptureError
 from dynprof.extras import missing
-from dynprof.process.side_process import SideProcess
+from dynprof.runtime.side_process import SideProcess
 
 if TYPE_CHECKING:
     from pathlib import Path

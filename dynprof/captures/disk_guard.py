@@ -8,8 +8,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, DynprofError
-from dynprof.files.layout import free_disk_mb
-from dynprof.process.threads import own_thread
+from dynprof.runtime.layout import free_disk_mb
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

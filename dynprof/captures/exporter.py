@@ -18,12 +18,11 @@ from dynprof.backends.base import discard
 from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
 from dynprof.errors import DynprofError, describe
-from dynprof.files.layout import METADATA, VENDORS_FOLDER, own_metadata
-from dynprof.files.output import PrivateFolder, write_atomic, write_if_absent
-from dynprof.files.regular import read_regular
-from dynprof.process.memory import give_back, grown_mb
-from dynprof.process.thread_switching import brisk_switching
-from dynprof.process.threads import own_thread
+from dynprof.runtime.layout import METADATA, VENDORS_FOLDER, own_metadata
+from dynprof.runtime.memory import give_back, grown_mb
+from dynprof.runtime.output import PrivateFolder, write_atomic, write_if_absent
+from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.threads import brisk_switching, own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from dynprof.backends.base import Recording, Saved
     from dynprof.captures.manifest import Manifest
-    from dynprof.files.layout import Layout
+    from dynprof.runtime.layout import Layout
 
 KEPT_MB = 500.0
 """So much a capture may leave with the allocator, for the next one."""
@@ -168,7 +167,7 @@ class Exporter:
             error = self._attempt("saving the capture", lambda: self._save_files(export))
             failure = f"saving failed: {describe(error)}" if error else ""
             recording = export.recording
-            if error and recording:  # it may not have come to saving, and nobody else has it
+            if error and recording:  # the failure may have come before its save
                 self._attempt("discarding the recording", lambda: discard(recording))
         finally:
             self._end(export, (time.monotonic() - began_s) * 1e3, failure)
@@ -326,7 +325,7 @@ def save_trace(
     guard = DiskGuard(folder.path, least_free_mb)
     with guard.watch():
         saved = recording.save(raw)
-        more = recording.companions.save(stem)
+        more = recording.collectors.save(stem)
     saved = replace(saved, lost=(*saved.lost, *more))
     if saved.cut:
         manifest = manifest.saved_less(saved.cut, saved.lost_steps, saved.first_whole)
@@ -344,7 +343,7 @@ def save_trace(
             name=name,
             first_members={**(members or {}), **_facts(manifest), **saved.facts},
             on_chunk=guard.check,
-            events=recording.companions.events(),
+            events=recording.collectors.events(),
             compress=compress,
         )
     saved = replace(saved, lost=(*saved.lost, *done.remarks()))

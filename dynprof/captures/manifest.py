@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from dynprof.errors import CaptureError, reason
-from dynprof.files.output import write_atomic
-from dynprof.files.record_values import check_values
-from dynprof.files.regular import read_inside, read_regular
+from dynprof.runtime.output import write_atomic
+from dynprof.runtime.record_values import check_values
+from dynprof.runtime.safe_open import read_inside, read_regular
 
 MAX_BYTES = 16 << 20
 """Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""
@@ -126,6 +126,7 @@ class Manifest(Record):
         host: Name of the machine.
         pid: Id of the process.
         rank: Rank of the process.
+        role: What its ranks do in a job of several roles; empty in any other, and in older ones.
         world_size: Number of ranks.
         rank_source: What said which rank this is; empty where no launcher, process group or script
             did. Older manifests have none.
@@ -156,6 +157,7 @@ class Manifest(Record):
     host: str
     pid: int
     rank: int
+    role: str = ""
     world_size: int
     rank_source: str = ""
     directory: str = ""

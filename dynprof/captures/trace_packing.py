@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.captures.broken_names import fault, has_odd_name, is_json, mend, unknown_names
 from dynprof.errors import BackendError
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from dynprof.companions.base import Event, Events
+    from dynprof.backends.collectors.base import Event, Events
 
 CHUNK = 1 << 20
 ISAL_LEVEL, GZIP_LEVEL = 2, 1

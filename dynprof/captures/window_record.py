@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Record, RequestRecord, why
 from dynprof.errors import CaptureError
-from dynprof.files.output import write_atomic
-from dynprof.files.record_values import check_values
-from dynprof.files.regular import read_inside
+from dynprof.runtime.output import write_atomic
+from dynprof.runtime.record_values import check_values
+from dynprof.runtime.safe_open import read_inside
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,15 +46,14 @@ class WindowRecord(Record):
         leader: Who leads: its rank, machine and config.
         world_size: Number of ranks.
         request: What the window was opened for.
-        start_step: The step on which they agreed: all open there, and warm up first; None where an
-            older dynprof wrote it.
+        start_step: The step on which they agreed: all open there, and warm up first.
         first: The first step recorded, counted by the leader.
         last: The last step.
         asked: The ranks that were asked for.
         ranks: What became of it on each that takes part.
         missing: Why not, for each that was asked for and does not take part, or no more.
         agreed_ms: From the proposal until all had been told the step, in milliseconds.
-        remarks: What was noticed as they agreed: ranks that counted their steps otherwise.
+        remarks: Which ranks were at other steps as they agreed, so that theirs may be others.
         complete: Whether all that were asked for have saved all of it.
     """
 
@@ -62,7 +61,7 @@ class WindowRecord(Record):
     leader: str
     world_size: int
     request: RequestRecord
-    start_step: int | None = None
+    start_step: int
     first: int
     last: int
     asked: tuple[int, ...]

@@ -11,9 +11,9 @@ import typer
 from dynprof.cli.config_directory import owned
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
-from dynprof.cli.progress import waiting
+from dynprof.cli.terminal_tables import waiting
 from dynprof.errors import CaptureError, describe
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from dynprof.errors import MissingExtraError
-from dynprof.process.interruptions import ended_by_interrupt
+from dynprof.runtime.error_boundary import ended_by_interrupt
 from dynprof.version import __version__
 
 NARROW = 60

@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.config_directory import Directory, directory_of, elsewhere, health, live, nobody
-from dynprof.cli.foretold import foretold
-from dynprof.cli.newcomers import with_newcomers
+from dynprof.cli.config_directory import (
+    Directory,
+    by_role,
+    directory_of,
+    each_rank,
+    elsewhere,
+    health,
+    live,
+    nobody,
+    ranks_of,
+)
+from dynprof.cli.late_ranks import with_newcomers
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
+from dynprof.cli.preflight import foretold
 from dynprof.cli.whole_job import led_elsewhere
 from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
-from dynprof.files.file_system import mounted_alone
-from dynprof.files.layout import CONFIG_NAME
 from dynprof.journal.status import LEADS, NOBODY_YET
-from dynprof.plural import counted, listed, listed_ranks
+from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.layout import CONFIG_NAME, rank_in_words
+from dynprof.runtime.plural import counted, listed, listed_ranks
 
 if TYPE_CHECKING:
     from dynprof.cli.request_follower import Follower
@@ -50,7 +60,10 @@ STAYS = (
     ' or put {"cancel": true} in its place'
 )
 """What a cancel leaves that does not come about."""
-MEND = "; correct the line, or remove the file and run dynprof init {directory}"
+MEND = (
+    "; correct the line, or remove the file and run dynprof init {directory}, "
+    "which live jobs take for a request"
+)
 """What to do about a file that is broken itself."""
 
 
@@ -144,7 +157,7 @@ def _after_saving(
     watching = [s for s in before if config.cancel or config.asked_ranks.may_ask(s.rank)]
     leading = [] if watching else _leads_for_others(before, config)
     if not (watching or leading):
-        there = listed("rank", [status.rank for status in before])
+        there = ranks_of(before, each_rank)
         text = f"{path} is saved, but asks for no rank that is running (running: {there})"
         fail(f"{text}; --ranks all asks for all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
@@ -184,7 +197,7 @@ def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
         say(f"{ranks} in the first step still: a window opens after it", err=True)
     for status in watching:
         if status.steps_from.startswith(NOBODY_YET):
-            say(f"rank {status.rank}: its steps come from {status.steps_from}", err=True)
+            say(f"{status.named}: its steps come from {status.steps_from}", err=True)
     if rest:
         say(f"kept from the file: {', '.join(rest)}", err=True)
 
@@ -217,16 +230,19 @@ def _leads_for_others(before: list[Status], config: ProfilerConfig) -> list[Stat
     return [status for status in leading if status.job and first < status.job.ranks]
 
 
-def _tell_who_is_missing(before: list[Status], config: ProfilerConfig) -> list[int]:
-    """Say which ranks are not seen here; return those that nobody asks."""
-    missing = _missing(before, config)
-    if missing and any(status.agreement == LEADS for status in before):
-        text = "rank 0 asks those of which nothing is known here, too"
-        say(f"{text}: {listed('rank', missing)}", err=True)
-        return []
-    if missing:
-        say(f"not there, and not asked: {listed('rank', missing)}", err=True)
-    return missing
+def _tell_who_is_missing(before: list[Status], config: ProfilerConfig) -> bool:
+    """Say which ranks are not seen here; return whether some of them are asked by no rank."""
+    unasked = False
+    for role, those in by_role(before).items():
+        missing = _missing(those, config)
+        ranks = f"{role} {listed('rank', missing)}".lstrip()
+        if missing and any(status.agreement == LEADS for status in those):
+            first = rank_in_words(role, 0)
+            say(f"{first} asks those of which nothing is known here, too: {ranks}", err=True)
+        elif missing:
+            unasked = True
+            say(f"not there, and not asked: {ranks}", err=True)
+    return unasked
 
 
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:
@@ -281,7 +297,7 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
         for answer in status.edits:
             ends_too = bool(status.agreement) and answer.number in waiting
             if (status in asked or ends_too) and (text := _in_the_way(status, answer, patience_s)):
-                say(f"rank {status.rank}: request {answer.number} {text}", err=True)
+                say(f"{status.named}: request {answer.number} {text}", err=True)
 
 
 def _in_the_way(status: Status, answer: Answer, patience_s: float) -> str:

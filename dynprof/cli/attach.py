@@ -10,14 +10,14 @@ from typing import Annotated, Any, NoReturn
 import psutil
 import typer
 
-from dynprof.attach.attaching import Answer, reach
-from dynprof.attach.candidates import Candidate, candidates, starts_ranks
-from dynprof.attach.stopped_thread import DoesNotStopError
 from dynprof.cli.config_directory import health
 from dynprof.cli.numbers import at_least
+from dynprof.cli.options import StepOn, check_step_on
 from dynprof.cli.outcome import NOBODY, UNSERVED, fail, say
-from dynprof.cli.steps_option import StepOn, check_step_on
 from dynprof.errors import LaunchError
+from dynprof.launch.attaching import Answer, reach
+from dynprof.launch.candidates import Candidate, candidates, starts_ranks
+from dynprof.launch.stopped_thread import DoesNotStopError
 from dynprof.launch.watched_processes import watched_process
 
 TIMEOUT_S = 30.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.cli.outcome import say
-from dynprof.files.output import write_atomic
+from dynprof.runtime.output import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

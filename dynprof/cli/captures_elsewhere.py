@@ -1,14 +1,14 @@
-"""Captures of a job that lie outside of its config's directory, where commands do not look."""
+"""The newest window of a job, and captures outside of its config's directory."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from dynprof.cli.config_directory import statuses
-from dynprof.cli.outcome import say
+from dynprof.cli.outcome import say, say_skipped
 from dynprof.errors import CaptureError
-from dynprof.files.below import written_s
-from dynprof.files.destination import is_url
+from dynprof.runtime.destination import is_url
+from dynprof.runtime.job_files import written_s
 
 
 def say_if_elsewhere(path: Path) -> None:
@@ -35,3 +35,15 @@ def _newest_below(path: Path) -> float:
         return max(written_s(trace) for trace in traces_in(path))
     except CaptureError:
         return 0.0
+
+
+def newest_window(path: Path) -> Path:
+    """Return what to read of what a command was given; say which newer windows have no capture."""
+    from dynprof.analysis.runs.newest import newest_window as newest
+
+    path = path.resolve() if path.is_symlink() else path  # the user named it; others are skipped
+    say_skipped(path)
+    found, passed_over = newest(path)
+    for words in passed_over:
+        say(f"passed over: {words}", err=True)
+    return found

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
-from dynprof.clock import local
 from dynprof.errors import CaptureError, OwnerError
-from dynprof.files.folders import open_folder
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, common_moment, load_status
-from dynprof.process.acting_user import act_as_owner
+from dynprof.runtime.acting_user import act_as_owner
+from dynprof.runtime.clock import local
+from dynprof.runtime.folders import open_folder
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, STATUS_FILES
+from dynprof.runtime.plural import listed, listed_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dynprof.cli.terminal_tables import Column
 
@@ -115,10 +116,36 @@ def statuses(directory: Path) -> list[Status]:
     found = []
     place = directory / STATUS_DIR
     with contextlib.suppress(OSError), open_folder(place) as folder:
-        for path in place.glob("rank_*.json"):
+        for path in place.glob(STATUS_FILES):
             with contextlib.suppress(CaptureError):
                 found.append(load_status(path, folder))
-    return sorted(found, key=lambda status: status.rank)
+    return sorted(found, key=lambda status: (status.role, status.rank))
+
+
+def by_role(found: Iterable[Status]) -> dict[str, list[Status]]:
+    """Return the ranks of each role of the job, the role without a name first."""
+    roles: dict[str, list[Status]] = {}
+    for one in sorted(found, key=lambda status: status.role):
+        roles.setdefault(one.role, []).append(one)
+    return roles
+
+
+def ranks_of(found: Iterable[Status], named: Callable[[list[int]], str] = listed_ranks) -> str:
+    """Return ``ranks 0 to 3, rollout ranks 0 to 1``.
+
+    Args:
+        found: The status of the ranks.
+        named: Says which the ranks of one role are.
+    """
+    roles = by_role(found).items()
+    return ", ".join(
+        f"{role} {named([one.rank for one in those])}".lstrip() for role, those in roles
+    )
+
+
+def each_rank(ranks: list[int]) -> str:
+    """Return ``ranks 0, 1``, for :func:`ranks_of`."""
+    return listed("rank", ranks)
 
 
 def nobody(directory: Path) -> str:
@@ -126,10 +153,10 @@ def nobody(directory: Path) -> str:
     text = f"no process watches {directory}"
     if last := max(statuses(directory), key=lambda status: status.heartbeat, default=None):
         if health(last) == "ending":
-            who = f"rank {last.rank}, {last.host}, pid {last.pid}"
+            who = f"{last.named}, {last.host}, pid {last.pid}"
             return f"{text} any more: the process is ending ({who}): {last.ending}"
         how = "stopped" if last.state == "stopped" else "was last heard of"
-        text += f"; the last one (rank {last.rank}, {last.host}, pid {last.pid}) {how} at "
+        text += f"; the last one ({last.named}, {last.host}, pid {last.pid}) {how} at "
         return f"{text}{local(last.heartbeat)}{_unwatched(last)}"
     return f"{text}; no job has called dp.init() on it yet{elsewhere(directory)}"
 

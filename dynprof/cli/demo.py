@@ -22,16 +22,16 @@ from dynprof.cli.outcome import INVALID, fail
 from dynprof.config import read_source
 from dynprof.errors import CaptureError, OwnerError, describe
 from dynprof.extras import require
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
-from dynprof.files.output import remove, write_atomic
-from dynprof.files.path_owner import owner_on_the_way
-from dynprof.files.regular import open_regular, read_regular
-from dynprof.files.who_may_change import ROOT
 from dynprof.journal.journal import LOG_BYTES
 from dynprof.journal.status import Status, load_status
-from dynprof.plural import counted, spanned
-from dynprof.process.fresh_interpreter import command
+from dynprof.runtime.acting_user import owner_on_the_way
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.fresh_interpreter import command
+from dynprof.runtime.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
+from dynprof.runtime.output import remove, write_atomic
+from dynprof.runtime.plural import counted, spanned
+from dynprof.runtime.safe_open import open_regular, read_regular
+from dynprof.runtime.who_may_change import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

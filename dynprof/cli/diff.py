@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dynprof.cli.captures_elsewhere import newest_window
 from dynprof.cli.config_directory import owned_argument
-from dynprof.cli.kernel_names import brief
-from dynprof.cli.newest_window import newest_window
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.progress import waiting
-from dynprof.cli.terminal_tables import ANY, Column, console, sentence, table
+from dynprof.cli.terminal_tables import ANY, Column, console, sentence, table, waiting
 from dynprof.errors import CaptureError, describe
 
 if TYPE_CHECKING:
@@ -100,3 +98,33 @@ def _cells(row: Growth, *, narrow: bool) -> list[str]:
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
     name = brief(row.name) if narrow and row.where == "device" else row.name
     return [name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]
+
+
+_TORCH = "at::native::"
+"""Its kernels are told apart by their templates only, which name what they calculate."""
+_PAIRS = {")": "(", ">": "<"}
+
+
+def brief(name: str) -> str:
+    """Return a kernel's name without ``void``, its parameters and its templates.
+
+    ``void f<float, 2ul>(float*, int)`` is ``f``. Copies, whose brackets come after a space, and
+    templates of torch's own kernels are kept.
+    """
+    without = name.removeprefix("void ")
+    short = _without_end(without, ")")
+    if short.endswith(" "):
+        return without
+    return short if short.startswith(_TORCH) else _without_end(short, ">")
+
+
+def _without_end(name: str, closing: str) -> str:
+    """Return a name without the brackets that it ends with; whole where they do not pair."""
+    if not name.endswith(closing):
+        return name
+    depth = 0
+    for place in range(len(name) - 1, 0, -1):
+        depth += (name[place] == closing) - (name[place] == _PAIRS[closing])
+        if not depth:
+            return name[:place]
+    return name

@@ -11,10 +11,10 @@ from dynprof.cli.config_directory import live, owned_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import CONFIG_NAME
-from dynprof.files.who_may_change import why_not_watched
-from dynprof.plural import counted
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.layout import CONFIG_NAME
+from dynprof.runtime.plural import counted
+from dynprof.runtime.who_may_change import why_not_watched
 
 
 def init(

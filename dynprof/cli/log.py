@@ -18,9 +18,9 @@ from rich.text import Text
 from dynprof.cli.config_directory import Directory, directory_of
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import NOBODY, fail, say_skipped
-from dynprof.files.layout import LOG_DIR
-from dynprof.files.regular import open_inside
 from dynprof.journal.journal import LOG_BYTES, printable
+from dynprof.runtime.layout import LOG_DIR
+from dynprof.runtime.safe_open import open_inside
 
 POLL_S = 0.2
 MOST_BYTES = 8 * LOG_BYTES

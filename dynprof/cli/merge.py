@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.captures_elsewhere import say_if_elsewhere
+from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
-from dynprof.cli.newest_window import newest_window
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.progress import waiting
+from dynprof.cli.terminal_tables import waiting
 from dynprof.errors import CaptureError, why_not_written
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.outcome import UNREADABLE, fail, say
-from dynprof.native.library import FOLDER, HEADERS, MISSING, PATH
+from dynprof.marks.native.library import FOLDER, HEADERS, MISSING, PATH
 
 
 def mstx(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
-from dynprof.files.below import skipped_below
 from dynprof.journal.journal import printable
+from dynprof.runtime.job_files import skipped_below
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dynprof.cli.config_directory import LIVE, THERE, health, statuses
 from dynprof.cli.outcome import LOST, UNSERVED, say
 from dynprof.cli.whole_job import tell_of_all
-from dynprof.files.destination import placed
 from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import (
@@ -25,6 +24,8 @@ from dynprof.journal.status import (
     WindowStatus,
     stage_progress,
 )
+from dynprof.runtime.destination import placed
+from dynprof.runtime.layout import rank_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,16 +65,19 @@ class Follower:
     def __init__(self, config: Path, sha256: str, before: list[Status]) -> None:
         self._directory, self._sha256 = config.parent, sha256
         self._saved_at = config.stat().st_mtime
+        asked = {status.process for status in before}
+        gone = [one for one in statuses(self._directory) if health(one) not in THERE]
+        known = (*before, *(one for one in gone if one.process not in asked))
         self._seen = {
-            status.process: max((a.number for a in status.edits), default=0) for status in before
+            status.process: max((a.number for a in status.edits), default=0) for status in known
         }
         self._ended = {
             (status.process, answer.number)
-            for status in before
+            for status in known
             for answer in status.edits
             if answer.outcome not in ON_THE_WAY
         }
-        jobs = [status.job for status in before if status.job]
+        jobs = [status.job for status in known if status.job]
         self._over = {one.request for job in jobs for one in job.requests if one.pending == 0}
         self._began_s = time.monotonic()
         self._told_expected = False
@@ -102,21 +106,24 @@ class Follower:
                 bar.update(task, description=printable(words), completed=share)
                 patient, led = timeout_s is not None, self._led(newest)
                 over = all(
-                    self._is_over(*pair, led, patient) for pair in zip(found, said, strict=True)
+                    self._is_over(*pair, led.get(pair[0].role, []) if pair[0] else [], patient)
+                    for pair in zip(found, said, strict=True)
                 )
-                over = over and all(one.pending == 0 for one in led)
+                over = over and all(one.pending == 0 for windows in led.values() for one in windows)
                 late = timeout_s is not None and time.monotonic() - self._began_s > timeout_s
                 if over or late:
                     break
                 time.sleep(POLL_S)
         self.gave_up = "" if over else "the time is up"
-        ranks = [status.rank for status in asked]
         codes = [
-            self._tell(rank, status, answer, led)
-            for rank, status, answers in zip(ranks, found, said, strict=True)
+            self._tell(before, status, answer, led.get(before.role, []))
+            for before, status, answers in zip(asked, found, said, strict=True)
             for answer in answers or (None,)
         ]
-        codes += self._tell_of_all(led, dict(zip(ranks, said, strict=True)))
+        answered = list(zip(asked, said, strict=True))
+        for role in sorted({*led, *(one.role for one in asked)}):
+            of_role = {one.rank: answers for one, answers in answered if one.role == role}
+            codes += self._tell_of_all(led.get(role, []), of_role, role)
         return max(codes, default=0)
 
     def _tell_expected(self, found: list[Status | None], said: list[list[Answer]]) -> None:
@@ -127,32 +134,36 @@ class Follower:
             for answer in answers[:1]:
                 if status and answer.expected:
                     self._told_expected = True
-                    say(f"rank {status.rank}: {printable(answer.expected)}", err=True)
+                    say(f"{status.named}: {printable(answer.expected)}", err=True)
                     return
 
-    def _tell_of_all(self, led: list[WindowStatus], said: dict[int, list[Answer]]) -> Iterator[int]:
-        """Say how it ended on all ranks; what a cancel disarms is no loss."""
+    def _tell_of_all(
+        self, led: list[WindowStatus], said: dict[int, list[Answer]], role: str
+    ) -> Iterator[int]:
+        """Say how it ended on all ranks of a role; what a cancel disarms is no loss."""
         if not led:
-            _tell_of_cuts(said)
+            _tell_of_cuts(said, role)
         a_cancel = any(one.outcome == "cancel" for answers in said.values() for one in answers)
         for window in led:
             known = _placed_as_captures(_without(window, said), self._directory)
-            code = tell_of_all(self._directory, known)
+            code = tell_of_all(self._directory, known, role)
             yield 0 if a_cancel and code != LOST else code
 
-    def _led(self, newest: dict[Process, Status]) -> list[WindowStatus]:
-        """Return what the rank that leads knows of its windows on all, if they go on elsewhere.
+    def _led(self, newest: dict[Process, Status]) -> dict[str, list[WindowStatus]]:
+        """Return by role what the rank that leads knows of its windows, if they go on elsewhere.
 
         Or that has led, where its group or its process is no more: what it had heard by then counts
         where that was all.
         """
+        led: dict[str, list[WindowStatus]] = {}
         for status in newest.values():
             answer = self._answer(status) if status.job else None
             known = self._windows(status.job, answer) if status.job and answer else []
             over = all(one.pending == 0 for one in known)
             if known and answer and (health(status) in THERE or over):
-                return [one for one in known if _goes_on(one, status.rank, answer)]
-        return []
+                windows = [one for one in known if _goes_on(one, status.rank, answer)]
+                led.setdefault(status.role, windows)
+        return led
 
     def _windows(self, job: JobStatus, answer: Answer) -> list[WindowStatus]:
         """Return the windows of all ranks that it is about: its own, or those that it cancels."""
@@ -203,7 +214,7 @@ class Follower:
         return not answers and (late or _is_lost(led, status))
 
     def _tell(
-        self, rank: int, status: Status | None, answer: Answer | None, led: list[WindowStatus]
+        self, before: Status, status: Status | None, answer: Answer | None, led: list[WindowStatus]
     ) -> int:
         """Say how it ended on a rank; return the exit code that this means."""
         how = health(status) if status else "dead"
@@ -211,16 +222,16 @@ class Follower:
             say(placed(self._directory, str(answer.capture)))
             return 0
         if answer and answer.outcome not in ON_THE_WAY:
-            say(f"rank {rank}: {in_words(answer.outcome, answer.text)}", err=True)
+            say(f"{before.named}: {in_words(answer.outcome, answer.text)}", err=True)
             return 0 if answer.outcome in GOOD else UNSERVED
         if how not in THERE:
-            say(f"rank {rank}: the process {_ended(how)}", err=True)
+            say(f"{before.named}: the process {_ended(how)}", err=True)
             return LOST
         if not answer and _is_lost(led, status):
             return LOST  # of which the rank that leads knows more
         self.gave_up = self.gave_up or "a rank does not go on"
         state = f"still {in_words(answer.outcome, answer.text)}" if answer else "has not answered"
-        say(f"rank {rank}: {state}{_standing_still(status, how)}", err=True)
+        say(f"{before.named}: {state}{_standing_still(status, how)}", err=True)
         return LOST
 
 
@@ -253,11 +264,11 @@ def _placed_as_captures(known: WindowStatus, directory: Path) -> WindowStatus:
     return replace(known, record=os.path.normpath(directory.resolve() / known.record))
 
 
-def _tell_of_cuts(said: dict[int, list[Answer]]) -> None:
+def _tell_of_cuts(said: dict[int, list[Answer]], role: str) -> None:
     """Say whose capture has not all the steps, and why; who cancels it knows."""
     for rank, answers in said.items():
         if answers and answers[0].outcome == "saved" and answers[0].cut:
-            say(f"rank {rank} was cut short: {answers[0].cut}", err=True)
+            say(f"{rank_in_words(role, rank)} was cut short: {answers[0].cut}", err=True)
 
 
 def _standing_still(status: Status | None, how: str) -> str:

@@ -11,13 +11,14 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.outcome import UNREADABLE, fail
-from dynprof.cli.steps_option import StepOn, check_step_on
+from dynprof.cli.options import StepOn, check_step_on
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail
 from dynprof.errors import LaunchError
-from dynprof.files.folders import make_dir, why_not_used
-from dynprof.files.who_may_change import why_not_watched
 from dynprof.launch.command_line import command_line, environment
 from dynprof.launch.variables import CONFIG
+from dynprof.runtime.folders import make_dir, why_not_used
+from dynprof.runtime.rank import role_of
+from dynprof.runtime.who_may_change import why_not_watched
 
 PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Options after the first word that is none of ours belong to the job."""
@@ -37,6 +38,15 @@ def run(
         typer.Option("--config", metavar="DIR", envvar=CONFIG, help="The directory to watch."),
     ] = Path("prof_config"),
     step_on: StepOn = None,
+    role: Annotated[
+        str | None,
+        typer.Option(
+            "--role",
+            metavar="NAME",
+            help="What these ranks do, where jobs of several roles share DIR.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a job so that it watches a config, as if its script called dp.init() and dp.step().
 
@@ -45,12 +55,13 @@ def run(
     The job is executed in the place of this command; its arguments, exit code, signals and
     tracebacks are its own.
 
-    Exit code 1: --step-on is nothing that could end steps; 2: there is no such script or program,
-    or the directory cannot be read and written; else the job's.
+    Exit code 1: --step-on is nothing that could end steps, or --role no role; 2: there is no such
+    script or program, or the directory cannot be read and written; else the job's.
 
     Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
     """
     check_step_on(step_on)
+    _check_role(role)
     try:
         script = next((word for word in command if word.endswith(".py")), "")
         if why := why_not_watched(config.expanduser(), script and str(Path(script).absolute())):
@@ -69,6 +80,13 @@ def run(
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and would hand on
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execve(called[0], called, environment(os.environ, config, step_on))  # noqa: S606
+        os.execve(called[0], called, environment(os.environ, config, step_on, role))  # noqa: S606
     except OSError as error:
         fail(f"{called[0]} cannot be run: {error.strerror}", UNREADABLE)
+
+
+def _check_role(role: str | None) -> None:
+    try:
+        role_of(role)
+    except ValueError as error:
+        fail(str(error).replace("role=", "--role ", 1), INVALID)

@@ -11,32 +11,34 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Group
 
+from dynprof.captures.left_behind import left_behind
 from dynprof.cli.config_directory import (
     LIVE,
     THERE,
     MaybeDirectory,
+    by_role,
     dated,
     directory_of,
     health,
     in_json,
     moment_of,
     nobody,
+    ranks_of,
     statuses,
     step_of,
 )
 from dynprof.cli.outcome import NOBODY, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, sentence, table
 from dynprof.cli.whole_job import job_lines, led_elsewhere
-from dynprof.delivery.left_behind import left_behind
-from dynprof.files.destination import is_url
-from dynprof.files.file_system import mounted_alone
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.status import stage_progress
-from dynprof.plural import counted, listed_ranks, spanned
+from dynprof.runtime.destination import is_url
+from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.runtime.plural import counted, spanned
 
 if TYPE_CHECKING:
-    from dynprof.delivery.left_behind import LeftBehind
+    from dynprof.captures.left_behind import LeftBehind
     from dynprof.journal.status import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
@@ -104,8 +106,8 @@ def status(
         _show(directory, found)
     if not any(health(one) in THERE for one in found):
         fail(nobody(directory), NOBODY)
-    if stuck := [one.rank for one in found if health(one) == "stuck"]:
-        what = f"{listed_ranks(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
+    if stuck := [one for one in found if health(one) == "stuck"]:
+        what = f"{ranks_of(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
         fail(f"{what}; dynprof log {directory} says since when, and in what", STUCK)
 
 
@@ -171,8 +173,8 @@ def screen(found: list[Status], width: int) -> Group:
     ranks = table(dated(COLUMNS, moment), rows, width, styles)
     alive = [one for one in found if health(one) in THERE]
     jobs = [line for one in alive for line in job_lines(one)]
-    if elsewhere := led_elsewhere(alive):
-        jobs.append((elsewhere, ""))
+    followers = (led_elsewhere(those) for those in by_role(alive).values())
+    jobs += [(text, "") for text in followers if text]
     notes = [*jobs, *_doubles(found), *_fallbacks(alive), *_notes_of(shown)]
     if usual:
         steps = [step_of(one, moment) for one in usual]
@@ -183,23 +185,23 @@ def screen(found: list[Status], width: int) -> Group:
 
 
 def _doubles(found: list[Status]) -> list[tuple[str, str]]:
-    counts = Counter(one.rank for one in found if health(one) in LIVE)
-    text = "processes are rank {} here: two jobs share the directory, or their ranks are unknown"
+    counts = Counter(one.named for one in found if health(one) in LIVE)
+    text = "processes are {} here: two jobs share the directory, or their ranks are unknown"
     return [
-        (f"{count} {text.format(rank)}; see init(rank=...)", "bold red")
-        for rank, count in counts.items()
+        (f"{count} {text.format(named)}; see init(rank=...)", "bold red")
+        for named, count in counts.items()
         if count > 1
     ]
 
 
 def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
     """Return in which slower or lesser ways windows are recorded, and on which ranks."""
-    ranks: dict[str, list[int]] = {}
+    ranks: dict[str, list[Status]] = {}
     for one in alive:
         usable = [capable for capable in one.profilers if not capable.missing][:1]
         for text in (text for capable in usable for text in capable.fallbacks):
-            ranks.setdefault(text, []).append(one.rank)
-    return [(f"{listed_ranks(which)}: {text}", "yellow") for text, which in ranks.items()]
+            ranks.setdefault(text, []).append(one)
+    return [(f"{ranks_of(which)}: {text}", "yellow") for text, which in ranks.items()]
 
 
 def _is_odd(status: Status) -> bool:
@@ -219,7 +221,7 @@ def _cells(status: Status, moment: float | None) -> list[str]:
     if state and status.progress:
         state += " {}/{}".format(*stage_progress(status))
     return [
-        str(status.rank),
+        f"{status.role} {status.rank}".lstrip(),
         f"{status.host}:{status.pid}",
         how,
         state,
@@ -231,11 +233,11 @@ def _cells(status: Status, moment: float | None) -> list[str]:
 
 def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
     """Return what is to be said of ranks, once for those of which it is the same."""
-    ranks: dict[tuple[str, str], list[int]] = {}
+    ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
         for note in _notes(one):
-            ranks.setdefault(note, []).append(one.rank)
-    return [(f"{listed_ranks(those)}: {text}", style) for (text, style), those in ranks.items()]
+            ranks.setdefault(note, []).append(one)
+    return [(f"{ranks_of(those)}: {text}", style) for (text, style), those in ranks.items()]
 
 
 def _where_stuck(status: Status) -> str:

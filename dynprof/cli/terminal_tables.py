@@ -1,10 +1,13 @@
-"""Tables that fit the terminal: long names lose their middle, then what matters least goes."""
+"""Tables that fit the terminal, and the progress of long work."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
@@ -12,6 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dynprof.journal.journal import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 GAP = 2
 """Spaces between two columns."""
@@ -102,3 +108,30 @@ def sentence(text: str, width: int, style: str = "") -> Text:
     """Return a text that is broken between words only, the ones that are too long shortened."""
     words = (shortened(word, width) for word in printable(text).split(" "))
     return Text(" ".join(words), style=style)
+
+
+QUIET_S = 1.0
+"""A bar comes after this long."""
+
+
+@contextlib.contextmanager
+def waiting(text: str, total: int | None = None) -> Iterator[Callable[[object], None]]:
+    """Show a bar on stderr while the block runs, and give what is called when a part is done.
+
+    Args:
+        text: What is being done.
+        total: Of how many parts; left out, nobody knows.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(text, total=total, visible=False)
+        show = threading.Timer(QUIET_S, lambda: progress.update(bar, visible=True))
+        show.daemon = True
+        show.start()
+        try:
+            yield lambda _: progress.advance(bar)
+        finally:
+            show.cancel()

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.captures_elsewhere import say_if_elsewhere
+from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
-from dynprof.cli.newest_window import newest_window
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
-from dynprof.cli.progress import waiting
-from dynprof.cli.terminal_tables import Column, console, sentence, table
+from dynprof.cli.terminal_tables import Column, console, sentence, table, waiting
 from dynprof.errors import CaptureError
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

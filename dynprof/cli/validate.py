@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import live, nobody, owned_argument
-from dynprof.cli.foretold import foretold
+from dynprof.cli.config_directory import each_rank, live, nobody, owned_argument, ranks_of
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
+from dynprof.cli.preflight import foretold
 from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
-from dynprof.files.layout import CONFIG_NAME
-from dynprof.files.regular import is_trusted_link
-from dynprof.plural import counted, listed
+from dynprof.runtime.layout import CONFIG_NAME
+from dynprof.runtime.plural import counted
+from dynprof.runtime.safe_open import is_trusted_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,24 +62,23 @@ def validate(
 
 def _tell_who_is_asked(config: ProfilerConfig, directory: Path) -> None:
     there = live(directory)
-    ranks = [status.rank for status in there]
     if not there:
         say(nobody(directory))
-    elif not config.cancel and not any(map(config.asked_ranks.may_ask, ranks)):
-        say(f"no rank that is running is asked (running: {listed('rank', ranks)})")
+    elif not config.cancel and not any(config.asked_ranks.may_ask(status.rank) for status in there):
+        say(f"no rank that is running is asked (running: {ranks_of(there, each_rank)})")
 
 
 def _meaning(config: ProfilerConfig) -> Iterator[str]:
     """Yield what a save asks for; of a cancel also what it is after another one."""
     if not config.cancel:
-        yield f"valid; asks for {_wish(config)}"
+        yield f"valid; asks for {_request(config)}"
         return
     yield "valid; cancels the open or waiting window"
     again = 'if the save before it had "cancel": true as well, and another setting has changed'
-    yield f"{again} since, it cancels nothing: it asks for {_wish(config)}"
+    yield f"{again} since, it cancels nothing: it asks for {_request(config)}"
 
 
-def _wish(config: ProfilerConfig) -> str:
+def _request(config: ProfilerConfig) -> str:
     start = f"from step {config.named_step}" if config.named_step else "from the next step"
     if config.multiple > 1:
         start = f"from the {config.start_step}"

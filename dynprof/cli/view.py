@@ -27,7 +27,7 @@ from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, reason
 from dynprof.extras import require
-from dynprof.files.regular import NotRegularError, open_inside
+from dynprof.runtime.safe_open import NotRegularError, open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

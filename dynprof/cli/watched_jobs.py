@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dynprof.attach.candidates import Candidate, candidates
 from dynprof.cli.config_directory import dated, health, in_json, moment_of, step_of
 from dynprof.cli.outcome import NOBODY, STUCK, fail
 from dynprof.cli.terminal_tables import ANY, Column, console, shortened, table
+from dynprof.launch.candidates import Candidate, candidates
 from dynprof.launch.watched_processes import Watched, watched_processes
+from dynprof.runtime import fresh_interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +31,7 @@ COLUMNS = (
 )
 LONGEST = 160
 """Cells of a command line, also where nobody looks at a screen; ``--json`` has all of it."""
-OWN = "/dynprof/process/fresh_interpreter.py "
+OWN = f"/{'/'.join(Path(fresh_interpreter.__file__).parts[-3:])} "
 
 
 OTHERS = (
@@ -119,7 +120,7 @@ def _cells(one: Watched, moment: float | None) -> list[str]:
     return [
         str(one.pid),
         str(one.directory),
-        str(status.rank),
+        f"{status.role} {status.rank}".lstrip(),
         health(status),
         f"{step_of(status, moment):,}",
         "" if status.step_ms is None else f"{status.step_ms:.1f}",

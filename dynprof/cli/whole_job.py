@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from dynprof.cli.config_directory import each_rank, ranks_of
 from dynprof.cli.outcome import LOST, UNSERVED, say
 from dynprof.journal.status import LEADS
-from dynprof.plural import counted, listed
+from dynprof.runtime.layout import rank_in_words
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,11 +29,12 @@ def job_lines(leader: Status) -> list[tuple[str, str]]:
         return []
     states = ", ".join(f"{count} {state}" for state, count in job.states.items())
     age = f", heard {time.time() - job.heard_at:,.0f} s ago" if job.heard_at else ""
-    leads = f"rank {leader.rank} leads {counted(job.ranks, 'rank')}"
+    leads = f"{leader.named} leads {counted(job.ranks, 'rank')}"
     found = [(f"{leads}: {states or 'not heard of yet'}{age}", "")]
     if job.request:
         found.append((f"request {job.request}: {_window(job)}", ""))
-    missing = [(f"rank {rank}: {why}", "yellow") for rank, why in job.stragglers.items()]
+    late = job.stragglers.items()
+    missing = [(f"{rank_in_words(leader.role, rank)}: {why}", "yellow") for rank, why in late]
     noticed = [(text, "yellow") for text in (*job.problems, *job.remarks)]
     return [*found, *noticed, *missing]
 
@@ -41,7 +44,7 @@ def led_elsewhere(found: Sequence[Status]) -> str:
     parts = {status.agreement for status in found}
     if not parts or "" in parts or LEADS in parts:
         return ""
-    ranks = listed("rank", [status.rank for status in found])
+    ranks = ranks_of(found, each_rank)
     return (
         f"{ranks} {'follow' if len(found) > 1 else 'follows'}{min(parts).removeprefix('follows')}"
     )
@@ -64,16 +67,17 @@ def _unsaved(window: WindowStatus) -> str:
     return "".join(f", {outcome} on {count:,}" for outcome, count in window.unsaved.items())
 
 
-def tell_of_all(directory: Path, known: WindowStatus) -> int:
-    """Say how a request ended on all ranks; return the exit code that this means."""
+def tell_of_all(directory: Path, known: WindowStatus, role: str = "") -> int:
+    """Say how a request ended on all ranks of a role; return the exit code that this means."""
     if known.problems:
         say("\n".join(known.problems), err=True)
         return UNSERVED
     where = f": {directory / known.record}" if known.record else ""
-    saved = f"{known.saved:,} of {counted(known.asked, 'rank')} saved it"
+    ranks = counted(known.asked, f"{role} rank".lstrip())
+    saved = f"{known.saved:,} of {ranks} saved it"
     say(f"{saved}{_unsaved(known)}{where}", err=True)
     for rank, why in known.stragglers.items():
-        say(f"rank {rank}: {why}", err=True)
+        say(f"{rank_in_words(role, rank)}: {why}", err=True)
     for text in known.remarks:
         say(text, err=True)
     if known.saved == known.asked:

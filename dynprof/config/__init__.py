@@ -3,18 +3,16 @@
 The model is the one source of every key, default and text; schema, template and table of settings
 are made from it. Never writes into a config unless a command asks for it (``editing``), and knows
 nothing of this process. Others use the names below, ``model``, ``experimental``, ``effects``,
-``file_reading``, ``jsontext``, ``starter_files`` and ``wording``.
+``editing``, ``file_reading``, ``jsontext``, ``starter_files`` and ``wording``.
 """
 
-from dynprof.config.agreement import AgreementConfig
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.file_reading import Source, read_source
-from dynprof.config.limits import Limits
 from dynprof.config.model import ProfilerConfig
 from dynprof.config.parse import Parsed, parse_config
 from dynprof.config.ranks import RankSet
 from dynprof.config.schema import config_schema, schema_text, template_text
-from dynprof.config.storage import StorageConfig
+from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
 
 __all__ = [
     "AgreementConfig",

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from dynprof.config import parse_config, read_source
 from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError, Problem
-from dynprof.files.file_system import is_mount_point
-from dynprof.files.output import whole, write_in_place
+from dynprof.runtime.file_system import is_mount_point
+from dynprof.runtime.output import whole, write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

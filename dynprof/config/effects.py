@@ -1,8 +1,29 @@
-"""What each backend makes of a setting: the column a key carries in the model, once."""
+"""What each backend makes of a setting: the column that a key of the model carries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+PATH_PATTERN = r"""^[^\x00-\x1f\x7f"\\]+$"""
+"""Of paths, without quotes and backslashes: torch writes the path into the trace as it is."""
+_RANKS = (
+    "([0-9]{1,7}( *- *[0-9]{1,7})?|every [1-9][0-9]{0,6}(st|nd|rd|th)|one per host|slowest|median)"
+)
+RANKS_PATTERN = f"^(all|{_RANKS}(( *, *| and ){_RANKS})*)$"
+
+
+class Section(BaseModel):
+    """Frozen, strict, and closed to keys that nobody knows."""
+
+    model_config = ConfigDict(
+        strict=True,
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
+    )
 
 
 class NoEffect(str):

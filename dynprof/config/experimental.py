@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from dynprof.config.effects import ASCEND_ONLY, COUNTERS, NO_TENSORS, Effect, NoEffect
-from dynprof.config.section import Section
+from dynprof.config.effects import ASCEND_ONLY, COUNTERS, NO_TENSORS, Effect, NoEffect, Section
 
 ExportType = Literal["text", "db"]
 ProfilerLevel = Literal["Level_none", "Level0", "Level1", "Level2"]

@@ -11,16 +11,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from dynprof.config.agreement import AgreementConfig
-from dynprof.config.effects import NO_TENSORS, SAME, Effect, NoEffect
+from dynprof.config.effects import (
+    NO_TENSORS,
+    PATH_PATTERN,
+    RANKS_PATTERN,
+    SAME,
+    Effect,
+    NoEffect,
+    Section,
+)
 from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.limits import Limits
-from dynprof.config.patterns import PATH_PATTERN, RANKS_PATTERN
 from dynprof.config.ranks import CHOSEN, RankSet
-from dynprof.config.section import Section
-from dynprof.config.storage import StorageConfig
+from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
 from dynprof.errors import Problem
-from dynprof.files.destination import is_url, why_no_destination, why_too_deep
+from dynprof.runtime.destination import is_url, why_no_destination, why_too_deep
 
 Activity = Literal["CPU", "CUDA", "XPU", "NPU", "cpu", "cuda", "xpu", "npu"]
 BackendName = Literal["auto", "torch", "npu", "python"]

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from dynprof.config.model import ProfilerConfig
-from dynprof.files.layout import SCHEMA_NAME
+from dynprof.runtime.layout import SCHEMA_NAME
 
 _VENDORS_KEYS = (
     "activities",

@@ -7,9 +7,9 @@ import os
 from typing import TYPE_CHECKING
 
 from dynprof.config import parse_config, schema_text, template_text
-from dynprof.files.layout import CONFIG_NAME, SCHEMA_NAME
-from dynprof.files.output import write_atomic, write_if_absent
-from dynprof.files.regular import read_regular
+from dynprof.runtime.layout import CONFIG_NAME, SCHEMA_NAME
+from dynprof.runtime.output import write_atomic, write_if_absent
+from dynprof.runtime.safe_open import read_regular
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dynprof.config.schema import config_schema
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError

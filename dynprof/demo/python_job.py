@@ -29,7 +29,7 @@ def main(directory: str, stop_file: str) -> None:
     source = random.Random(0)  # noqa: S311 - nothing is secret here
     slope = offset = 0.0
 
-    dp.init(directory)
+    dp.init(directory, role="")
     while not Path(stop_file).exists():
         by_slope, by_offset = gradient(load_batch(source), slope, offset)
         slope, offset = slope - 0.1 * by_slope, offset - 0.1 * by_offset

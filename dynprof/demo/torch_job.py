@@ -21,7 +21,7 @@ def main(directory: str, stop_file: str) -> None:
     batch = torch.randn(8, 16, 64)
     loss = torch.zeros(())
 
-    dp.init(directory)
+    dp.init(directory, role="")
     while not Path(stop_file).exists():
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(batch), batch)

@@ -21,7 +21,7 @@ class Dynprof:
         path: The directory of the config.
         accelerator: It knows the rank, and which batch ends an accumulation.
         step: How many steps were made before.
-        wishes: The other arguments of :func:`dynprof.init`; ``rank`` is the accelerator's
+        options: The other arguments of :func:`dynprof.init`; ``rank`` is the accelerator's
             otherwise.
 
     Raises:
@@ -29,10 +29,10 @@ class Dynprof:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], accelerator: Any, *, step: int = 0, **wishes: Any
+        self, path: str | os.PathLike[str], accelerator: Any, *, step: int = 0, **options: Any
     ) -> None:
         self._accelerator, self._step = accelerator, step
-        self._training = Training("Accelerate", path, wishes)
+        self._training = Training("Accelerate", path, options)
         self._training.watch(accelerator.process_index)
         self._training.reached(step)
 

@@ -28,14 +28,14 @@ class Dynprof(TrainerCallback):  # type: ignore[misc]
 
     Args:
         path: The directory of the config.
-        wishes: The other arguments of :func:`dynprof.init`; ``rank`` is the trainer's otherwise.
+        options: The other arguments of :func:`dynprof.init`; ``rank`` is the trainer's otherwise.
 
     Raises:
         TypeError: One of them is no argument of :func:`dynprof.init`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] = "prof_config", **wishes: Any) -> None:
-        self._training = Training("Hugging Face", path, wishes)
+    def __init__(self, path: str | os.PathLike[str] = "prof_config", **options: Any) -> None:
+        self._training = Training("Hugging Face", path, options)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Watch, and go on from the step of the checkpoint, if there is one."""

@@ -29,14 +29,14 @@ class Dynprof(Callback):  # type: ignore[misc]
 
     Args:
         path: The directory of the config.
-        wishes: The other arguments of :func:`dynprof.init`; ``rank`` is the trainer's otherwise.
+        options: The other arguments of :func:`dynprof.init`; ``rank`` is the trainer's otherwise.
 
     Raises:
         TypeError: One of them is no argument of :func:`dynprof.init`.
     """
 
-    def __init__(self, path: str | os.PathLike[str] = "prof_config", **wishes: Any) -> None:
-        self._training = Training("Lightning", path, wishes)
+    def __init__(self, path: str | os.PathLike[str] = "prof_config", **options: Any) -> None:
+        self._training = Training("Lightning", path, options)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Watch: the ranks are known by now."""

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 def watched(
-    train_loop: Callable[..., Result], path: str | os.PathLike[str], **wishes: Any
+    train_loop: Callable[..., Result], path: str | os.PathLike[str], **options: Any
 ) -> Callable[..., Result]:
     """Return a loop for workers of Ray Train that watches while it runs, each by its rank.
 
@@ -28,13 +28,13 @@ def watched(
     Args:
         train_loop: The loop, with a config or without.
         path: The directory of the config, as the driver sees it; all workers must reach it.
-        wishes: The other arguments of :func:`dynprof.init`.
+        options: The other arguments of :func:`dynprof.init`.
 
     Raises:
         TypeError: One of them is no argument of :func:`dynprof.init`.
     """
-    wishes = {"steps": "auto", **wishes}
-    training = Training("Ray Train", Path(path).expanduser().absolute(), wishes)
+    options = {"steps": "auto", **options}
+    training = Training("Ray Train", Path(path).expanduser().absolute(), options)
 
     @functools.wraps(train_loop)
     def watching(*config: Any) -> Result:

@@ -10,7 +10,7 @@ from dynprof import dynamic_profile
 from dynprof.marks import open_ranges
 from dynprof.marks.sinks import SINKS
 from dynprof.phases import DOMAIN
-from dynprof.wall import StderrNotes, Wall
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 
 if TYPE_CHECKING:
     import os
@@ -22,17 +22,17 @@ class Training:
     Args:
         framework: Its name, for log, status and manifest.
         path: The directory of the config.
-        wishes: The other arguments of :func:`dynprof.init`.
+        options: The other arguments of :func:`dynprof.init`.
 
     Raises:
         TypeError: One of them is no argument of :func:`dynprof.init`.
     """
 
     def __init__(
-        self, framework: str, path: str | os.PathLike[str], wishes: dict[str, Any]
+        self, framework: str, path: str | os.PathLike[str], options: dict[str, Any]
     ) -> None:
-        inspect.signature(dynamic_profile.init).bind(path, **wishes)
-        self.framework, self._path, self._wishes = framework, path, wishes
+        inspect.signature(dynamic_profile.init).bind(path, **options)
+        self.framework, self._path, self._options = framework, path, options
         self._open: dict[str, int] = {}
 
     def watch(self, rank: int) -> None:
@@ -43,13 +43,13 @@ class Training:
         Args:
             rank: Of this process, as the framework counts them, unless it was given.
         """
-        wishes = {"rank": rank, **self._wishes}
+        options = {"rank": rank, **self._options}
         directory, from_outside = dynamic_profile.watched()
         mine = directory is not None and Path(directory).resolve() == Path(self._path).resolve()
         if from_outside or not mine:  # where another one is watched, that says so
-            Wall(StderrNotes()).attempt(
+            ErrorBoundary(StderrNotes()).attempt(
                 f"watching for {self.framework}",
-                lambda: dynamic_profile.init(self._path, **wishes),
+                lambda: dynamic_profile.init(self._path, **options),
             )
 
     def reached(self, step: int) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Outcome = Literal[
     "refused",
@@ -60,9 +63,14 @@ class Answer:
 
 
 class EditOutcomes:
-    """The newest edits, the oldest first; every thread may note what it knows."""
+    """The newest edits, the oldest first; every thread may note what it knows.
+
+    Attributes:
+        on_news: Called after an outcome was noted, on the thread that notes it.
+    """
 
     def __init__(self) -> None:
+        self.on_news: Callable[[], object] = bool
         self._answers: dict[int, Answer] = {}
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
 
@@ -93,6 +101,7 @@ class EditOutcomes:
                 all_of_them = self._answers.copy().values()  # a handler may enter one meanwhile
                 ended = [a.number for a in all_of_them if a.outcome not in ON_THE_WAY]
                 del self._answers[min(ended or self._answers)]
+        self.on_news()
 
     def wait(self, number: int, text: str) -> bool:
         """Note what an edit still waits for; return whether that is news.
@@ -126,3 +135,4 @@ class EditOutcomes:
                     cut=cut,
                     expected=expected or answer.expected,
                 )
+        self.on_news()

@@ -19,12 +19,13 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.files.layout import Layout
-from dynprof.files.output import open_to_append, rename
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
-from dynprof.process.threads import own_thread
+from dynprof.runtime.error_boundary import ErrorBoundary
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.output import open_to_append, rename
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +54,6 @@ class Journal:
     Attributes:
         remembered: Fields of the status that stay as they were last told.
         outcomes: What became of each edit.
-        guard: Runs an action and keeps its exceptions from ending the thread.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Journal:
     ) -> None:
         self.remembered: dict[str, Any] = {}
         self.outcomes = EditOutcomes()
-        self.guard: Callable[[str, Callable[[], object]], object] = lambda _, action: action()
+        self._boundary = ErrorBoundary(self)
         self._remembering = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
         self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
@@ -150,7 +150,7 @@ class Journal:
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + _to_next_tick_s(time.time())
                 self._on_tick()
-            self.guard("writing the status", self._write_status)
+            self._boundary.attempt("writing the status", self._write_status)
         self._write_lines(0)  # what the last status had to say
         self._close()
 
@@ -175,7 +175,7 @@ class Journal:
 
     def _open(self) -> None:
         self._handler = _LogFile(self._layout)
-        self._handler.setFormatter(_LineFormatter(f"rank {self._layout.rank}"))
+        self._handler.setFormatter(_LineFormatter(self._layout.named))
 
     def _move(self, layout: Layout) -> None:
         self._close()

@@ -11,11 +11,11 @@ import msgspec
 import psutil
 
 from dynprof.errors import CaptureError, reason
-from dynprof.files.layout import host_name, pid_namespace
-from dynprof.files.record_values import check_values
-from dynprof.files.regular import read_from, read_inside
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
+from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
+from dynprof.runtime.record_values import check_values
+from dynprof.runtime.safe_open import read_from, read_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,6 +103,7 @@ class Status:
         host: Name of the machine.
         pid: Id of the process.
         pid_namespace: Where that id counts; empty where the system does not say.
+        role: What its ranks do in a job of several roles; empty in any other.
         agreement: ``leads`` where it proposes to the other ranks what is saved here, ``follows``
             and whom where another does; empty where each serves what it reads.
         job: All ranks, where it leads them; None elsewhere.
@@ -138,6 +139,7 @@ class Status:
     host: str = ""
     pid: int = 0
     pid_namespace: str = ""
+    role: str = ""
     agreement: str = ""
     job: JobStatus | None = None
     request: int = 0
@@ -159,6 +161,11 @@ class Status:
     still_s: float = 0.0
     longest_s: float | None = 0.0
     heartbeat: float = 0.0
+
+    @property
+    def named(self) -> str:
+        """Rank and role, in words."""
+        return rank_in_words(self.role, self.rank)
 
     @property
     def process(self) -> tuple[int, str, int]:

@@ -8,15 +8,15 @@ import json
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, reason
-from dynprof.files.output import remove, write_atomic
 from dynprof.journal.status import Status, load_status
-from dynprof.plural import counted
+from dynprof.runtime.output import remove, write_atomic
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.files.layout import Layout
+    from dynprof.runtime.layout import Layout
 
 
 class StatusFile:
@@ -75,14 +75,14 @@ class StatusFile:
         """Return the rank's file, unless another live process writes that."""
         double = _double(self._layout, status.heartbeat)
         if double != self._double:
-            self._warn(double or f"rank {status.rank} is this process's alone again")
+            self._warn(double or f"{status.named} is this process's alone again")
         self._double = double
         return self._layout.status_apart if double else self._layout.status
 
 
 def remove_stale(layout: Layout, now_s: float) -> None:
     """Remove what processes that are gone have left beside the ranks' own status files."""
-    for path in layout.status.parent.glob("rank_*.*_*.json"):
+    for path in layout.status.parent.glob("*rank_*.*_*.json"):
         with contextlib.suppress(OSError, CaptureError):
             if not load_status(path).is_live(now_s):
                 remove(path)
@@ -102,7 +102,7 @@ def _lost_with(layout: Layout, now_s: float) -> str:
             done, asked = former.progress
             what = f"inside a window, last seen at {done:,} of {counted(asked, 'step')}"
         return (
-            f"process {former.pid} on {former.host}, which was rank {former.rank} here before, was "
+            f"process {former.pid} on {former.host}, which was {former.named} here before, was "
             f"killed {what}; nothing of that is left, and the config has to be saved again"
         )
     return ""
@@ -117,6 +117,6 @@ def _double(layout: Layout, now_s: float) -> str:
     if (other.host, other.pid) == (layout.host, layout.pid) or not other.is_live(now_s):
         return ""
     return (
-        f"process {other.pid} on {other.host} is rank {other.rank} in this directory too: two "
+        f"process {other.pid} on {other.host} is {other.named} in this directory too: two "
         "jobs share it, or their ranks are unknown; see init(rank=...)"
     )

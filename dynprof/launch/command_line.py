@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import LaunchError
 from dynprof.launch.variables import CONFIG, STEPS, WATCHED
+from dynprof.runtime.rank import ROLE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,9 @@ def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def environment(environ: Mapping[str, str], directory: Path, steps: str | None) -> dict[str, str]:
+def environment(
+    environ: Mapping[str, str], directory: Path, steps: str | None, role: str | None = None
+) -> dict[str, str]:
     """Return the environment in which the ranks of a command watch a directory.
 
     They do so where a process that is watched has started the command, too: it was asked for.
@@ -58,8 +61,13 @@ def environment(environ: Mapping[str, str], directory: Path, steps: str | None) 
         environ: This one.
         directory: Where the config is.
         steps: Who ends the steps; None: the script, else the optimizer.
+        role: That of the ranks; None: what this environment says.
     """
     path = [str(HOOK), *filter(None, [environ.get("PYTHONPATH", "")])]
     asked = {CONFIG: str(directory.expanduser().absolute()), "PYTHONPATH": os.pathsep.join(path)}
     rest = {name: value for name, value in environ.items() if name != WATCHED}
-    return {**rest, **asked, **({STEPS: steps} if steps else {})}
+    if steps:
+        asked[STEPS] = steps
+    if role is not None:
+        asked[ROLE_VARIABLE] = role
+    return {**rest, **asked}

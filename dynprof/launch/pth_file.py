@@ -10,8 +10,8 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
-from dynprof.files.output import write_atomic
 from dynprof.launch.variables import CONFIG, VENDORS_CONFIG
+from dynprof.runtime.output import write_atomic
 
 _BEGIN = (
     "import sys\n"

@@ -1,19 +1,26 @@
-"""Begins a session as an interpreter starts whose environment asks for it, before its script."""
+"""Begins a session as an interpreter starts whose environment asks for it, if it is no daemon."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from dynprof.dynamic_profile import disabled, init_from_outside, running
 from dynprof.errors import LaunchError, UnusablePathError
 from dynprof.launch.variables import STEPS, directory_asked_for, variable_that_counts
 from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
-from dynprof.process.shadowed_modules import forget_shadowed
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.modules import forget_shadowed
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
 _begun = False
 
@@ -32,17 +39,16 @@ def begin(before: Collection[str] = ()) -> None:
     _begun = True
     program = this_program()
     if directory_asked_for(os.environ)[0] and not why_left_alone(program, os.environ, os.getpid()):
-        from dynprof.wall import StderrNotes, Wall
+        from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 
         by = variable_that_counts(os.environ)
-        Wall(StderrNotes()).attempt(f"watching as {by} asks", lambda: _begin(by))
+        ErrorBoundary(StderrNotes()).attempt(f"watching as {by} asks", lambda: _begin(by))
     if before:
         forget_shadowed(before, program.folders())
 
 
 def _begin(by: str) -> None:
-    from dynprof.backends.kineto_messages import keep_kineto_quiet_without_devices
-    from dynprof.launch.daemons import follow_daemons
+    from dynprof.backends.torch.kineto_messages import keep_kineto_quiet_without_devices
 
     asked_for, other = directory_asked_for(os.environ)
     directory = Path(asked_for).expanduser().absolute()
@@ -62,3 +68,39 @@ def _begin(by: str) -> None:
     if other and (session := running()):
         session.note(other)
     follow_daemons(watch)
+
+
+LOOKS = 60
+PAUSE_S = 0.5
+
+
+def follow_daemons(begin_again: Callable[[], object]) -> None:
+    """Begin again in a forked child that is left over when the process that watched has ended.
+
+    Args:
+        begin_again: Begins a session in the child.
+    """
+    watched = os.getpid()
+
+    def after_fork() -> None:
+        own_thread(lambda: _take_over(watched, begin_again), "dynprof-daemon").start()
+
+    forget_in_child(after_fork)
+
+
+def _take_over(watched: int, begin_again: Callable[[], object]) -> None:
+    for _ in range(LOOKS):
+        time.sleep(PAUSE_S)
+        if multiprocessing.parent_process() is not None:
+            return
+        if not _is_there(watched):
+            leave_to_children()
+            ErrorBoundary(StderrNotes()).attempt("watching as a daemon", begin_again)
+            return
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

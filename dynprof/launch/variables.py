@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from dynprof.steps.wish import VARIABLE as STEPS
+from dynprof.steps.step_option import VARIABLE as STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 
 from dynprof.errors import CaptureError
-from dynprof.files.layout import LOG_DIR, STATUS_DIR
 from dynprof.journal.status import Status, load_status
+from dynprof.runtime.layout import LOG_DIR, RANK_NAME, STATUS_DIR
 
-_LOG = re.compile(r"dp_.+_(?P<pid>\d+)_rank_(?P<rank>\d+)\.log")
+_LOG = re.compile(rf"dp_[^_]+_(?P<pid>\d+)_(?P<rank>{RANK_NAME})\.log")
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Watched:
         pid: Its id, as this machine counts.
         command: Its command line.
         directory: What it watches.
-        rank: The rank that its log names.
+        rank: The rank that its log names, as in names of files.
         id_inside: The id by which it knows itself.
     """
 
     pid: int
     command: str
     directory: Path
-    rank: int
+    rank: str
     id_inside: int
 
     @functools.cached_property
@@ -70,7 +70,7 @@ def watched_process(pid: int) -> Watched | None:
         if name and int(name["pid"]) == own_id and path.is_file():
             directory = path.parent.parent
             command = " ".join(process.cmdline()).strip()
-            return Watched(pid, command, directory, int(name["rank"]), own_id)
+            return Watched(pid, command, directory, name["rank"], own_id)
     return None
 
 
@@ -105,8 +105,8 @@ def _id_inside(pid: int) -> int:
     return pid
 
 
-def _status(directory: Path, rank: int, pid: int) -> Status | None:
-    for path in sorted((directory / STATUS_DIR).glob(f"rank_{rank}*.json")):
+def _status(directory: Path, rank: str, pid: int) -> Status | None:
+    for path in sorted((directory / STATUS_DIR).glob(f"{rank}*.json")):
         with contextlib.suppress(CaptureError):
             status = load_status(path)
             if status.pid == pid:

@@ -2,6 +2,6 @@
 
 In come marks and ranges from any thread; out they go to sinks, at once and on that thread. Never
 waits, never raises into the script, and keeps nothing of what has ended. Others use ``sinks``,
-``open_ranges``, ``annotation``, ``compiled_code``, ``subscription``, ``sources``, ``nvtx``,
-``to_nvtx`` and ``record_functions``; scripts use ``dynprof.mstx``.
+``open_ranges``, ``annotation``, ``subscription``, ``sources``, ``nvtx`` and
+``record_functions``; scripts use ``dynprof.mstx``.
 """

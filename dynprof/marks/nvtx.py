@@ -1,4 +1,4 @@
-"""What a script marks through ``torch.cuda.nvtx``.
+"""NVTX: what a script marks through ``torch.cuda.nvtx``, and dynprof's own marks passed on to it.
 
 torch's functions call those of one object, which another one stands before while somebody listens:
 functions that the script has kept are heard too. What a call returns or raises is that object's, as
@@ -12,11 +12,76 @@ from threading import get_native_id
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from dynprof.marks.sinks import Range
+from dynprof.marks.open_ranges import MOST_STARTED, forget_oldest
+from dynprof.marks.sinks import SINKS, Range, Sink
 from dynprof.marks.sources import Source
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
+
+
+class ToNvtx(Sink):
+    """Sets each mark there too, and each range as one that may cross others.
+
+    For torch's NVTX has no domains, in each of which ours nest. Nothing goes in a circle: what a
+    window hears of NVTX comes to no sink of ``dynprof.mstx``, and it does not hear what is sent.
+
+    Args:
+        functions: Those that torch's module calls.
+    """
+
+    hears_begins = True
+
+    def __init__(self, functions: Any) -> None:
+        self._functions, self._boundary = functions, ErrorBoundary(StderrNotes())
+        self._numbers: dict[int, tuple[Range, Any]] = {}
+
+    def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
+        """Set it there."""
+        self._do(lambda: self._functions.markA(_named(message, domain)))
+
+    def begin(self, begun: Range) -> None:
+        """Begin it there."""
+        self._do(lambda: self._begin(begun))
+
+    def end(self, ended: Range) -> None:
+        """End it there, if it was begun there."""
+        _, number = self._numbers.pop(id(ended), (None, None))
+        if number is not None:
+            self._do(lambda: self._functions.rangeEnd(number))
+
+    def _begin(self, begun: Range) -> None:
+        number = self._functions.rangeStartA(_named(begun.message, begun.domain))
+        self._numbers[id(begun)] = (begun, number)
+        if len(self._numbers) > MOST_STARTED:  # a script may never end any
+            forget_oldest(self._numbers)
+
+    def _do(self, action: Callable[[], object]) -> None:
+        self._boundary.attempt("sending a mark to NVTX", action)
+
+
+def _named(message: str, domain: str) -> str:
+    return message if domain == "default" else f"{domain}: {message}"
+
+
+def send_to_nvtx(*, on: bool) -> None:
+    """Begin or end sending marks to NVTX; what hinders it is said to the script."""
+    sending = [sink for sink in SINKS.on_streams if isinstance(sink, ToNvtx)]
+    if not on:
+        for sink in sending:
+            SINKS.unplug(sink)
+    elif not sending:
+        functions = nvtx_functions()
+        if hasattr(functions, "rangeStartA"):
+            SINKS.plug(ToNvtx(functions))
+        else:
+            lacks = "this torch has no NVTX, which comes with CUDA"
+            why = lacks if functions else "import torch before"
+            warn_script(f"dynprof sends no marks to NVTX: {why}")
+
 
 UNNAMED = "(begun before the window)"
 """Stands for what such a range is called: NVTX is asked to end it, and not told which it is."""

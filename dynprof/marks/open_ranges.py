@@ -7,11 +7,36 @@ import itertools
 import threading
 import weakref
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dynprof.marks.compiled_code import left_out
 from dynprof.marks.sinks import SINKS, Range
-from dynprof.process.forked_child import forget_in_child
+from dynprof.runtime.forked_child import forget_in_child
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+
+def left_out(result: object) -> Callable[[Function], Function]:
+    """Return a decorator: what is compiled has a result instead of the call.
+
+    Traced, each time and each number of a range would be compiled anew, until torch gives up and
+    compiles nothing; a graph that breaks inside a ``with`` block is not compiled either.
+
+    Args:
+        result: What the call returns where it is compiled.
+    """
+
+    def nothing(*_args: object, **_kwargs: object) -> object:
+        return result
+
+    def decorate(function: Function) -> Function:
+        vars(function)["_torchdynamo_inline"] = nothing  # the name that torch's own wrappers have
+        return function
+
+    return decorate
+
 
 MOST_STARTED = 10_000
 """Ranges that may be open across threads; the oldest gives way, for a script may never end any."""

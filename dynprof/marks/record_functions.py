@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dynprof.marks.sinks import Range
 from dynprof.marks.sources import Source
-from dynprof.process.forked_child import forget_in_child
+from dynprof.runtime.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable

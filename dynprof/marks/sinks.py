@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.process.forked_child import forget_in_child
+from dynprof.runtime.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from dynprof.process.forked_child import forget_in_child
+from dynprof.runtime.forked_child import forget_in_child
 
 if TYPE_CHECKING:
     from dynprof.marks.sinks import Range, Sink

@@ -7,18 +7,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.marks.native.library import native_marks
 from dynprof.marks.sinks import MAX_BYTES_SUBSCRIBED, SINKS, Sink
-from dynprof.native.library import native_marks
-from dynprof.plural import counted
-from dynprof.process.warnings_to_script import warn_script
-from dynprof.wall import StderrNotes, Wall
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.plural import counted
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
+    from dynprof.marks.native.library import Listener, NativeMark
     from dynprof.marks.sinks import Range
-    from dynprof.native.library import Listener, NativeMark
 
 _LAST_S = 1.0
 """How long ``cancel()`` waits for C's last marks; a callback may need what the caller holds."""
@@ -58,14 +58,14 @@ class Subscription(Sink):
     max_bytes = MAX_BYTES_SUBSCRIBED
 
     def __init__(self, callback: Callable[[Marker], object]) -> None:
-        self._callback, self._wall = callback, Wall(StderrNotes())
+        self._callback, self._boundary = callback, ErrorBoundary(StderrNotes())
         self._delivering = threading.local()
         self._native, self._is_over = native_marks(), False
         self._skipped = 0
         self._listener: Listener | None = None
         SINKS.plug(self)
         if self._native:
-            self._wall.attempt("listening to marks of C", self._listen)
+            self._boundary.attempt("listening to marks of C", self._listen)
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
         """Deliver a moment."""
@@ -128,7 +128,7 @@ class Subscription(Sink):
             return  # the callback sets marks itself
         self._delivering.now = True
         try:
-            if self._wall.attempt("the subscriber", lambda: self._callback(marker)):
+            if self._boundary.attempt("the subscriber", lambda: self._callback(marker)):
                 self.cancel()
         finally:
             del self._delivering.now

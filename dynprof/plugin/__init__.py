@@ -18,10 +18,9 @@ import threading
 from dynprof.marks.sinks import SINKS
 from dynprof.plugin.patches import Patches
 from dynprof.plugin.torch_phases import unwrap_all, wrap_all
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.vendor_imports import answer_import
-from dynprof.process.warnings_to_script import warn_script
-from dynprof.process.whole_modules import whole_module
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.modules import answer_import, whole_module
+from dynprof.runtime.warnings_to_script import warn_script
 
 _patches = Patches()
 _lock = threading.RLock()

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.enums import watched_here
 from dynprof.profiler.experimental_config import _ExperimentalConfig
 from dynprof.requests.plan import Script
+from dynprof.runtime.warnings_to_script import warn_script
 
 _ALLOWED = {
     "activities": ("a list of members of ProfilerActivity", "all that the machine has is taken"),

@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.closing import is_being_tested
+from dynprof.backends.torch.closing import is_being_tested
 from dynprof.config import Limits
 from dynprof.errors import CaptureError, DynprofError, describe
-from dynprof.plural import counted
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.standard_error import say
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
     export_of,
@@ -35,6 +32,9 @@ from dynprof.profiler.saving import (
     worker_here,
 )
 from dynprof.profiler.script_windows import AFTERWARDS
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.plural import counted
+from dynprof.runtime.warnings_to_script import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +134,7 @@ class _Autosaves:
     def __init__(self) -> None:
         self.kept: set[_Kept] = set()
         self._queued: deque[_Kept] = deque()
-        self._deferred: list[_Kept] = []
+        self._deferred: _Kept | None = None
         self._numbers = itertools.count()
         self._ending = threading.Event()
 
@@ -161,7 +161,7 @@ class _Autosaves:
         if self._queued or self._deferred:
             exporter().run("saving the last trace of a profile", self._save_deferred)
         wait_at_end()
-        if lost := len(self._queued) + len(self._deferred):
+        if lost := len(self._queued) + bool(self._deferred):
             traces = counted(lost, "trace of a profile", "traces of profiles")
             say(f"saving was given up as the process ended; lost too: {traces}")
 
@@ -177,15 +177,16 @@ class _Autosaves:
         if self._deferred:
             text = "of several traces that were not requested, only the last is saved"
             say(f"{text} ({HOW_ELSE})")
-        self._deferred = [kept]
+        self._deferred = kept
 
     def _save_deferred(self) -> None:
-        for kept in self._deferred[:]:
-            self._deferred.clear()
-            try:
-                _save(kept)
-            except (OSError, DynprofError) as error:
-                raise CaptureError(f"{kept.why}; it is lost: {describe(error)}") from error
+        kept, self._deferred = self._deferred, None
+        if kept is None:
+            return
+        try:
+            _save(kept)
+        except (OSError, DynprofError) as error:
+            raise CaptureError(f"{kept.why}; it is lost: {describe(error)}") from error
 
 
 def _save(kept: _Kept) -> None:

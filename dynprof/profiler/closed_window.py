@@ -17,12 +17,12 @@ from dynprof.backends.npu_exports import exported
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.exporter import save_trace
 from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileError
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import free_disk_mb, host_name, trace_stem
-from dynprof.files.output import PrivateFolder, whole
-from dynprof.files.regular import open_regular
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.output_paths import output_path, tidy, write_file
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.layout import free_disk_mb, host_name, trace_stem
+from dynprof.runtime.output import PrivateFolder, whole
+from dynprof.runtime.safe_open import open_regular
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class ClosedWindow:
     _exported_to: Path | None = None
 
     def __post_init__(self) -> None:
-        _at_the_end_of(self, self.recording.companions.discard)
+        _at_the_end_of(self, self.recording.collectors.discard)
 
     @property
     def results(self) -> Any:
@@ -183,7 +183,7 @@ class ClosedWindow:
             return self._exported_to
         self._exported_to = path = write_file(wanted, lambda file: _copy(source, file))
         if source.name.startswith(f"{_STEM}."):
-            _copy_companions(source.parent, path)
+            _copy_collectors(source.parent, path)
         manifest = self.manifest.model_copy(update={"trace": path.name})
         if arguments := arguments_for(manifest, analyse=False):
             analyse_now(path, arguments)
@@ -281,8 +281,8 @@ def _copy(source: Path, path: Path) -> None:
         shutil.copyfileobj(raw, sink, 1 << 20)
 
 
-def _copy_companions(place: Path, path: Path) -> None:
-    """Put what companions wrote beside an exported trace, under its name."""
+def _copy_collectors(place: Path, path: Path) -> None:
+    """Put what collectors wrote beside an exported trace, under its name."""
     stem = trace_stem(path).removesuffix(".pt")
     for found in place.glob(f"{_STEM}.*"):
         if not found.name.endswith("trace.json.gz") or "execution_trace" in found.name:

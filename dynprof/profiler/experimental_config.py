@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from dynprof.config import ExperimentalConfig
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.enums import (
     AiCMetrics,
     ExportType,
@@ -18,6 +17,7 @@ from dynprof.profiler.enums import (
     supported_export_type,
     supported_profiler_level,
 )
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,11 +9,11 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dynprof.errors import ProfileError
-from dynprof.files.output import by_library
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.closed_window import HOST_TIME
 from dynprof.profiler.output_paths import write_file
 from dynprof.profiler.strictness import Strictness, forgiving
+from dynprof.runtime.output import by_library
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     import os

@@ -8,8 +8,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.process.process_end import call_at_end
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
     export_of,
@@ -21,6 +19,8 @@ from dynprof.profiler.saving import (
     wait_at_end,
     worker_here,
 )
+from dynprof.runtime.process_end import call_at_end
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from dynprof.profiler.closed_window import ClosedWindow

@@ -8,13 +8,12 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import ProfileError
-from dynprof.process.standard_error import say
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.autosave import Autosave
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
 from dynprof.profiler.strictness import Strictness, forgiving
+from dynprof.runtime.warnings_to_script import say, warn_script
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError
-from dynprof.plural import counted
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.strictness import Strictness
+from dynprof.runtime.plural import counted
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, why_not_written
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import host_name
-from dynprof.files.leftovers import remove_leftovers
-from dynprof.files.output import remove, take_name
-from dynprof.files.who_may_change import ROOT
-from dynprof.process.standard_error import say
-from dynprof.process.warnings_to_script import warn_script
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.layout import host_name
+from dynprof.runtime.output import remove, take_name
+from dynprof.runtime.stale_folders import remove_leftovers
+from dynprof.runtime.warnings_to_script import say, warn_script
+from dynprof.runtime.who_may_change import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

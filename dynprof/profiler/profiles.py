@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
 from dynprof.profiler.strictness import forgiving
+from dynprof.runtime.warnings_to_script import warn_script
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from dynprof.captures.analysis_start import analyse_now, arguments_for, begin_an
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.errors import CaptureError, describe
 from dynprof.extras import missing
-from dynprof.files.folders import make_dir
-from dynprof.files.layout import INFO_DIR, Layout
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.standard_error import say
 from dynprof.profiler.output_paths import output_path
-from dynprof.wall import StderrNotes, Wall
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.layout import INFO_DIR, Layout
+from dynprof.runtime.warnings_to_script import say
 
 if TYPE_CHECKING:
     from dynprof.profiler.closed_window import ClosedWindow
@@ -31,7 +31,7 @@ AUTOSAVE_WAIT_S = 30.0
 
 
 def _new_exporter() -> Exporter:
-    return Exporter(Wall(StderrNotes()).attempt)
+    return Exporter(ErrorBoundary(StderrNotes()).attempt)
 
 
 _exporter = _new_exporter()

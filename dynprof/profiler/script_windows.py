@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
-from dynprof.backends.kineto_messages import keep_kineto_quiet
-from dynprof.clock import SystemClock
+from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.errors import BackendError, ProfileError
-from dynprof.files.layout import Layout
-from dynprof.process.forked_child import forget_in_child
-from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.process.process_end import call_at_forked_end
-from dynprof.process.rank import find_rank
-from dynprof.process.standard_error import say
-from dynprof.process.warnings_to_script import warn_script
 from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.profiler.output_paths import tidy
 from dynprof.requests.plan import Refusal, Standing, plan
 from dynprof.requests.request import Request
-from dynprof.wall import StderrNotes, Wall
-from dynprof.windows.driver import UnendedRecordings, WindowDriver
-from dynprof.windows.this_process import ThisProcess
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.process_end import call_at_forked_end
+from dynprof.runtime.rank import find_rank
+from dynprof.runtime.warnings_to_script import say, warn_script
+from dynprof.windows.driver import UNENDED, WindowDriver
+from dynprof.windows.process_context import ProcessContext
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
     from dynprof.backends import Backend
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
-    from dynprof.files.output import PrivateFolder
     from dynprof.requests.plan import Plan, Script
+    from dynprof.runtime.output import PrivateFolder
     from dynprof.windows.schedule import ProfilerAction
 
 
@@ -63,7 +61,7 @@ class ScriptWindows:
         rank = find_rank()
         self._layout = Layout.here(Path.cwd(), rank.number)
         backends = all_backends(for_script=True, detaches=not script.in_place)
-        self._process = ThisProcess(self._layout, rank, backends)
+        self._process = ProcessContext(self._layout, rank, backends)
         self._plan = self._planned(config, script)
         keep_kineto_quiet(self._process.backend(self._plan.backend).capabilities())
         self._marks_steps = marks_steps
@@ -123,7 +121,7 @@ class ScriptWindows:
         wall_s = self._process.clock.wall_s()
         request = Request(self._windows, self._plan, wall_s, "", self._plan.remarks)
         window = Window(0, None, step, action_at=action_at, marks_steps=self._marks_steps)
-        current = WindowDriver(self._process, _UNENDED, request, window, step)
+        current = WindowDriver(self._process, _BOUNDARY, request, window, step)
         _discard_dead()
         current.open(self._make_scratch)
         self._current, self.is_parents = current, False
@@ -141,7 +139,7 @@ class ScriptWindows:
 
     def puts_off(self, again: Callable[[], object]) -> bool:
         """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
-        later = functools.partial(_WALL.attempt, "stopping a profiler", again)
+        later = functools.partial(_BOUNDARY.attempt, "stopping a profiler", again)
         reason = GRAPH_CAPTURES.put_off(later) if self._current else None
         if reason:
             warn_script(f"the profiler stops when the capture has ended: {reason}")
@@ -266,8 +264,7 @@ def _in_script(problem: Problem) -> str:
 
 AFTERWARDS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
-_WALL = Wall(StderrNotes())
-_UNENDED = UnendedRecordings(SystemClock(), _WALL)
+_BOUNDARY = ErrorBoundary(StderrNotes())
 _open_now: set[ScriptWindows] = set()
 """Those whose window is open; kept, for nobody else may hold them any more.
 
@@ -282,7 +279,7 @@ def recorder_of_another_thread() -> str:
 
 def _discard_dead() -> None:
     """Discard windows whose threads have ended, before another one opens."""
-    _UNENDED.look()
+    UNENDED.look()
     for windows in [windows for windows in _open_now.copy() if windows.is_dead]:
         warn_script("a profile was never stopped, and its thread has ended; it is lost")
         windows.discard()
@@ -294,11 +291,11 @@ def _end_all() -> None:
         GRAPH_CAPTURES.process_ends()
     for windows in _open_now.copy():
         if windows.end_at_exit and windows.is_movable:
-            _WALL.attempt("ending a profile", windows.end_at_exit)
+            _BOUNDARY.attempt("ending a profile", windows.end_at_exit)
         if windows in _open_now:
             say("a profile was never stopped; it is lost")
             windows.discard()
-    _UNENDED.look()
+    UNENDED.look()
     for action in AFTERWARDS:
         action()
 
@@ -307,7 +304,6 @@ def _abandon_all() -> None:
     for windows in _open_now.copy():
         windows.abandon()
     _open_now.clear()
-    _UNENDED.abandon()
 
 
 atexit.register(_end_all)

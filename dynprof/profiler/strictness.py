@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from dynprof.process.warnings_to_script import warn_script
-from dynprof.wall import Wall
+from dynprof.runtime.error_boundary import ErrorBoundary
+from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ class Strictness:
 
     def __init__(self, name: str, *, raises: bool) -> None:
         self._name, self._raises = name, raises
-        self._wall, self._often = Wall(self), Wall(_First(self))
+        self._boundary, self._often = ErrorBoundary(self), ErrorBoundary(_First(self))
 
     def wrong(self, what: str, taken: str) -> None:
         """Say that an argument is wrong, and what is taken in its place.
@@ -49,7 +49,7 @@ class Strictness:
         if self._raises:
             action()
             return False
-        return self._wall.attempt(doing, action) is not None
+        return self._boundary.attempt(doing, action) is not None
 
     def attempt_often(self, doing: str, action: Callable[[], object]) -> bool:
         """Do the same at each step: only the first failure is said, in one line.

@@ -24,28 +24,23 @@ class Inbox:
         turn: Looks what is due.
         name_source: Returns who ends the steps.
         order: Why the open window shall close; empty where it shall not.
-        knocked: Whether somebody knocked since the last turn.
-        apart: By how much the number of the step is ahead of the script's own count, since the rank
-            that leads the job has renumbered it; 0 once the script goes on from another number.
+        woken: Whether somebody woken since the last turn.
         numbering: How often the script has gone on from another number: what the ranks agree on is
             about the numbers of one such count.
-        renumber_by: By how many the number of the step is to change at the next turn.
     """
 
     __slots__ = (
         "_lock",
         "_waiting",
-        "apart",
         "due",
         "free_disk_mb",
-        "knocked",
         "name_source",
         "numbering",
         "on_due",
         "order",
-        "renumber_by",
         "step",
         "turn",
+        "woken",
     )
 
     def __init__(self, turn: Callable[[], None]) -> None:
@@ -58,8 +53,8 @@ class Inbox:
         self._lock = threading.RLock()
         self._waiting: Request | None = None
         self.order = ""
-        self.knocked = False
-        self.apart = self.renumber_by = self.numbering = 0
+        self.woken = False
+        self.numbering = 0
 
     @property
     def steps_from(self) -> str:
@@ -98,49 +93,16 @@ class Inbox:
         with self._lock:
             self.order, self.due = reason, True
 
-    def knock(self) -> None:
+    def wake(self) -> None:
         """Have the next ``step()`` look closer, though nothing waits for it."""
         with self._lock:
-            self.knocked = self.due = True
-
-    def renumber(self, by: int) -> None:
-        """Have the next turn change the number of the step that is running by so many."""
-        with self._lock:
-            self.renumber_by += by
-            self.knocked = self.due = True
-
-    def take_renumbering(self) -> int:
-        """Return by how many to change it, once."""
-        with self._lock:
-            by, self.renumber_by = self.renumber_by, 0
-        return by
-
-    def renumbered(self, by: int) -> None:
-        """Know that the leader's number is so many more; 0: the script goes on from one of its own.
-
-        What waits of the leader's then was about other numbers.
-        """
-        with self._lock:
-            self.apart += by
-            if not by:
-                self.apart = self.renumber_by = 0
-                self.numbering += 1
-
-    @property
-    def own(self) -> int:
-        """The number of the step that is running, as the script itself counts."""
-        return self.step - self.apart
-
-    @property
-    def numbered(self) -> int:
-        """The number of the step that is running, as it will be after the next turn."""
-        return self.step + self.renumber_by
+            self.woken = self.due = True
 
     def answer(self) -> bool:
-        """Return whether somebody knocked since the last time."""
+        """Return whether somebody woken since the last time."""
         with self._lock:
-            knocked, self.knocked = self.knocked, False
-        return knocked
+            woken, self.woken = self.woken, False
+        return woken
 
     def claim(self, request: Request) -> bool:
         """Take ``request`` out, unless it was replaced or disarmed meanwhile."""
@@ -155,7 +117,7 @@ class Inbox:
         with self._lock:
             if not window_open:
                 self.order = ""
-            self.due = window_open or self._waiting is not None or self.knocked
+            self.due = window_open or self._waiting is not None or self.woken
 
 
 class NoInbox:

@@ -10,19 +10,19 @@ import pwd
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.clock import local
 from dynprof.errors import Problem, failed_at_it
-from dynprof.files.destination import destination
-from dynprof.files.layout import free_disk_mb
-from dynprof.files.scratch_dirs import note_scratch
 from dynprof.journal.journal import printable
-from dynprof.plural import counted
-from dynprof.process.greenlets import why_no_threads
 from dynprof.requests.capabilities import MARKS
 from dynprof.requests.edits import edit_of
 from dynprof.requests.plan import Refusal, Standing
 from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
-from dynprof.session.upkeep import learn_rank
+from dynprof.runtime.clock import local
+from dynprof.runtime.destination import destination
+from dynprof.runtime.layout import free_disk_mb
+from dynprof.runtime.plural import counted
+from dynprof.runtime.stale_folders import note_scratch
+from dynprof.runtime.unsupported_processes import why_no_threads
+from dynprof.session.periodic_checks import learn_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from dynprof.journal.journal import Journal
     from dynprof.requests.edits import Edit
     from dynprof.requests.inbox import Inbox
-    from dynprof.wall import Wall
+    from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.loop import Loop
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 _NOTHING = "but nothing is open or waiting; a save without cancel asks for a window"
 
@@ -46,21 +46,21 @@ class EditHandler:
         inbox: Where requests go.
         loop: Serves them.
         journal: Is told what became of each.
-        wall: Keeps failures from whoever brings an edit.
+        boundary: Keeps failures from whoever brings an edit.
         at_start: What the file held when watching began; empty where it could not be read.
     """
 
     def __init__(
         self,
-        process: ThisProcess,
+        process: ProcessContext,
         inbox: Inbox,
         loop: Loop,
         journal: Journal,
-        wall: Wall,
+        boundary: ErrorBoundary,
         at_start: bytes,
     ) -> None:
         self._process, self._inbox, self._loop = process, inbox, loop
-        self._journal, self._wall = journal, wall
+        self._journal, self._boundary = journal, boundary
         self._numbers, self._cancels = itertools.count(1), Cancels(at_start)
         self._numbering = threading.RLock()  # a signal handler may ask for a window amid an edit
         self._asked: tuple[int, Asked] | None = None
@@ -110,7 +110,7 @@ class EditHandler:
         Returns:
             Why it failed; empty where it did not.
         """
-        error = self._wall.attempt(f"request {number}", action)
+        error = self._boundary.attempt(f"request {number}", action)
         why = failed_at_it(error) if error else ""
         if why:
             self._journal.refusal(number, [why])
@@ -186,7 +186,7 @@ class EditHandler:
         self._journal.remember(profilers=capabilities)
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         return Standing(
-            step=self._inbox.numbered,
+            step=self._inbox.step,
             rank=self._process.rank.number,
             capabilities=capabilities,
             free_disk_mb=free_disk_mb(place.workshop),
@@ -194,7 +194,7 @@ class EditHandler:
         )
 
     def _arm(self, request: Request, standing: Standing) -> None:
-        self._wall.attempt("noting scratch_dir", lambda: self._note_scratch(request))
+        self._boundary.attempt("noting scratch_dir", lambda: self._note_scratch(request))
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()

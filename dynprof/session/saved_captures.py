@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses, arguments_for
-from dynprof.delivery.deliveries import Deliveries, Errand
-from dynprof.files.destination import is_url
+from dynprof.captures.deliveries import Deliveries, Errand
+from dynprof.runtime.destination import is_url
 
 if TYPE_CHECKING:
+    from dynprof.captures.delivery_order import Delivery
     from dynprof.captures.manifest import Manifest
-    from dynprof.delivery.order import Delivery
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
-    from dynprof.wall import Wall
+    from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.cost_account import CostAccount, Span
 
 
@@ -25,7 +25,7 @@ class SavedCaptures:
         root: The directory that is watched; paths in the log begin there.
         inbox: Is told, so that the next step boundary is noted.
         journal: The log.
-        wall: Keeps what follows apart.
+        boundary: Keeps what follows apart.
         costs: What captures cost.
         analyses: Those that were started.
         deliveries: Those on their way.
@@ -36,13 +36,13 @@ class SavedCaptures:
         root: Path,
         inbox: Inbox,
         journal: Journal,
-        wall: Wall,
+        boundary: ErrorBoundary,
         costs: CostAccount,
         analyses: Analyses,
         deliveries: Deliveries,
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
-        self._journal, self._wall, self._analyses = journal, wall, analyses
+        self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._deliveries = deliveries
 
     def take(
@@ -57,14 +57,14 @@ class SavedCaptures:
             path: Where its manifest lies, or was to lie.
             manifest: What it says.
         """
-        self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
+        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=True))
         kept = manifest.lies_at(path)
         self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
-        self._inbox.knock()
+        self._inbox.wake()
         self._warn_of_cut(told, manifest)
         if not kept or delivery.destination.is_direct:
             self._arrive(path.parent.parent, manifest, self._shown(path) if kept else None)
-        elif self._wall.attempt("sending it on", lambda: self._send(delivery, path, manifest)):
+        elif self._boundary.attempt("sending it on", lambda: self._send(delivery, path, manifest)):
             self._arrive(path.parent.parent, manifest, self._shown(path))
 
     def _warn_of_cut(self, told: str, manifest: Manifest) -> None:
@@ -115,7 +115,7 @@ class SavedCaptures:
         number = manifest.request.number
         wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
         if wanted is not None:
-            self._wall.attempt(
+            self._boundary.attempt(
                 "analysis", lambda: self._analyses.begin(trace, wanted, number, capture)
             )
 

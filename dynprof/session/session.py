@@ -10,7 +10,7 @@ Three walks go through here, each one way:
   tells the ``Journal``.
 
 The watcher's thread walks the first, whoever trains the second, the exporter's thread the third;
-the journal's thread calls ``Upkeep`` once a second.
+the journal's thread calls ``PeriodicChecks`` once a second.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses
+from dynprof.captures.deliveries import Deliveries
 from dynprof.captures.exporter import Exporter
 from dynprof.config import Source
-from dynprof.delivery.deliveries import Deliveries
-from dynprof.files.file_system import mounted_alone
-from dynprof.files.layout import pid_namespace
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
+from dynprof.ranks.agreements import Agreements
+from dynprof.ranks.attached_step_numbers import StepNumbers
+from dynprof.ranks.member import Member
 from dynprof.requests.edits import GONE, Edit, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
-from dynprof.session.agreements import Agreements
+from dynprof.runtime.error_boundary import ErrorBoundary
+from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.layout import pid_namespace
 from dynprof.session.edit_handler import EditHandler
-from dynprof.session.participation import Participation
+from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
-from dynprof.session.upkeep import Upkeep
+from dynprof.steps.step_option import StepOption
 from dynprof.steps.step_sources import StepSources
-from dynprof.steps.wish import Wish
 from dynprof.version import __version__
-from dynprof.wall import Wall
 from dynprof.windows.cost_account import CostAccount
 from dynprof.windows.loop import Loop
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
     from dynprof.captures.exporter import Attempt
     from dynprof.requests.capabilities import Capabilities
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 
 class Session:
@@ -69,11 +70,11 @@ class Session:
 
     def __init__(
         self,
-        process: ThisProcess,
+        process: ProcessContext,
         *,
         watching: tuple[WatchMode, str] = ("poll", "as asked"),
         exit_wait_s: float = 600.0,
-        steps: Wish = Wish("script"),  # noqa: B008 - frozen
+        steps: StepOption = StepOption("script"),  # noqa: B008 - frozen
         make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
         self._process, self._clock = process, process.clock
@@ -83,23 +84,37 @@ class Session:
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
-        self._wall = Wall(self._journal)
+        self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
-        said = (self.inbox, self._journal, self._wall, self._costs, self._analyses)
         self._steps = StepSources(
-            steps, self.inbox, self._journal, self._wall, self._clock, self._renumber_steps
+            steps, self.inbox, self._journal, self._boundary, self._clock, self._renumber_steps
         )
-        self._upkeep = Upkeep(process, *said, self._steps)
-        self._deliveries = Deliveries(self._wall.attempt)
-        saved_captures = SavedCaptures(process.layout.root, *said, self._deliveries)
-        self._journal.guard = self._wall.attempt
-        self._exporter = make_exporter(self._wall.attempt)
+        self._periodic_checks = PeriodicChecks(
+            process,
+            self.inbox,
+            self._journal,
+            self._boundary,
+            self._costs,
+            self._analyses,
+            self._steps,
+        )
+        self._deliveries = Deliveries(self._boundary.attempt)
+        saved_captures = SavedCaptures(
+            process.layout.root,
+            self.inbox,
+            self._journal,
+            self._boundary,
+            self._costs,
+            self._analyses,
+            self._deliveries,
+        )
+        self._exporter = make_exporter(self._boundary.attempt)
         self._at_start = self._process.read()
         self._watcher = Watcher(
             self._process.layout.config,
             self._at_start,
             on_edit=self.take,
-            attempt=self._wall.attempt,
+            attempt=self._boundary.attempt,
             say=self._journal.warning,
             mode=watching[0],
             follow_symlinks=self._process.layout.follow_symlinks,
@@ -109,20 +124,25 @@ class Session:
             inbox=self.inbox,
             exporter=self._exporter,
             journal=self._journal,
-            wall=self._wall,
+            boundary=self._boundary,
             costs=self._costs,
             on_saved=saved_captures.take,
         )
         raw = self._at_start.raw if isinstance(self._at_start, Source) else b""
         self._edit_handler = EditHandler(
-            process, self.inbox, self._loop, self._journal, self._wall, at_start=raw
+            process, self.inbox, self._loop, self._journal, self._boundary, at_start=raw
         )
-        self._member = Participation(
+        self._member = Member(
             process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
             self._state,
         )  # fmt: skip
         self._agreements = Agreements(
-            process, self._journal, self._wall, self._edit_handler, self._member, self._deliveries
+            process,
+            self._journal,
+            self._boundary,
+            self._edit_handler,
+            self._member,
+            self._deliveries,
         )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s,
@@ -144,7 +164,7 @@ class Session:
         self._journal.start()
         self._exporter.start()
         self._watcher.start()
-        self._upkeep.clear_up(self._ended)
+        self._periodic_checks.clear_up(self._ended)
         capabilities = self._look_at_profilers()
         layout, rank = self._process.layout, self._process.rank
         self._journal.info(
@@ -160,7 +180,7 @@ class Session:
         else:
             text = "no window is requested yet; the next save of the config requests one"
             self._journal.info(text)
-        self._wall.attempt("where steps come from", self._steps.begin)
+        self._boundary.attempt("where steps come from", self._steps.begin)
 
     def end(self, reason: str) -> None:
         """Close what is open, wait for what is being saved, end the threads; once only.
@@ -174,7 +194,7 @@ class Session:
         if self.is_over or self._loop.turns.put_off(lambda: self.end(reason)):
             return
         try:
-            self._wall.attempt("the end", lambda: self._shutdown.wind_down(reason))
+            self._boundary.attempt("the end", lambda: self._shutdown.wind_down(reason))
         except (KeyboardInterrupt, SystemExit):
             self._finish(reason)
             raise
@@ -183,20 +203,20 @@ class Session:
     def _finish(self, reason: str) -> None:
         self._stopped = True
         self._part()
-        self._wall.attempt("where steps come from", self._steps.end)
-        self._wall.attempt("analysis", self._analyses.end)
-        self._wall.attempt("counting the cost", lambda: self._costs.settle(final=True))
+        self._boundary.attempt("where steps come from", self._steps.end)
+        self._boundary.attempt("analysis", self._analyses.end)
+        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=True))
         self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
         self._journal.stop()
         self.is_over = True
 
     def _hear_no_more(self) -> None:
         self._ended.set()
-        self._wall.attempt("agreeing with the other ranks", self._agreements.stop)
-        self._wall.attempt("watching", self._watcher.stop)
+        self._boundary.attempt("agreeing with the other ranks", self._agreements.stop)
+        self._boundary.attempt("watching", self._watcher.stop)
 
     def _part(self) -> None:
-        self._wall.attempt("agreeing with the other ranks", self._agreements.end)
+        self._boundary.attempt("agreeing with the other ranks", self._agreements.end)
 
     def status(self) -> Status:
         """Return where this process stands."""
@@ -207,6 +227,7 @@ class Session:
             step=self.inbox.step,
             steps_from=self.inbox.steps_from,
             rank=self._process.rank.number,
+            role=self._process.layout.role,
             world_size=self._process.rank.world_size,
             host=self._process.layout.host,
             pid=self._process.layout.pid,
@@ -249,20 +270,16 @@ class Session:
 
     def _turn(self) -> None:
         if self.inbox.answer():
-            self._wall.attempt("what other threads asked of this step", self._answer_knock)
+            self._boundary.attempt("what other threads asked of this step", self._answer_wake)
         if not self.is_over:
             self._loop.turn()
 
-    def _answer_knock(self) -> None:
+    def _answer_wake(self) -> None:
         self._costs.step_ends()
-        if by := self.inbox.take_renumbering():
-            text = f"steps are numbered as those of rank 0 from now on, {by:+,}"
-            self._renumber_steps(self.inbox.step + by, text, by_leader=by)
-        self._member.step_ended()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
         """Open a window now, from the watched config or another file."""
-        self._wall.attempt("start()", lambda: self._start(config_path))
+        self._boundary.attempt("start()", lambda: self._start(config_path))
 
     def _start(self, config_path: str | os.PathLike[str] | None) -> None:
         if self._loop.open_window:
@@ -286,26 +303,46 @@ class Session:
 
     def set_step(self, step: int) -> None:
         """Take the script's own number of the step that is running; an open window closes first."""
-        if step != self.inbox.own:
-            self._renumber_steps(step, f"the script set the step from {self.inbox.own} to {step}")
+        if step != self.inbox.step:
+            self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
+
+    def number_as_leader(self) -> None:
+        """Take the step numbers of rank 0: dynprof was attached, and counts from then on."""
+        member = self._member
+        numbers = StepNumbers(
+            lambda: member.group.collectives() if member.group else None,
+            lambda: not self._loop.busy,
+            self._take_number,
+        )
+        member.numbers = numbers
+        what = "comparing steps with rank 0"
+        self._steps.follow(
+            lambda step: self._boundary.attempt(what, lambda: numbers.begin_step(step))
+        )
 
     def reached(self, framework: str, step: int) -> None:
         """Take the count of steps of a framework, as its callback tells it."""
         self._steps.reached(framework, step)
 
-    def _renumber_steps(self, step: int, text: str, *, by_leader: int = 0) -> None:
+    def _take_number(self, step: int) -> None:
+        text = f"steps go on from {self.inbox.step} as {step}, the number on rank 0"
+        self._renumber_steps(step, text)
+
+    def _renumber_steps(self, step: int, text: str) -> None:
         self._loop.close(text)
         self._journal.info(text)
         self._costs.counter_set(step)
-        self.inbox.renumbered(by_leader)
+        self.inbox.numbering += 1
         self._steps.renumber(step)
+        if self._member.numbers:
+            self._member.numbers.forget()
 
     def _tick(self) -> None:
-        self._upkeep.tick()
-        self._wall.attempt("the open window", self._loop.look)
-        self._wall.attempt("the waiting request", self._edit_handler.look)
-        self._wall.attempt("the profilers", self._follow_self_test)
-        self._wall.attempt("agreeing with the other ranks", self._agreements.look)
+        self._periodic_checks.tick()
+        self._boundary.attempt("the open window", self._loop.look)
+        self._boundary.attempt("the waiting request", self._edit_handler.look)
+        self._boundary.attempt("the profilers", self._follow_self_test)
+        self._boundary.attempt("agreeing with the other ranks", self._agreements.look)
 
     def _follow_self_test(self) -> None:
         if any(capable.is_testing for capable in self._journal.remembered.get("profilers", ())):

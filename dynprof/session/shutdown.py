@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from dynprof.process.standard_error import say
+from dynprof.runtime.warnings_to_script import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.captures.deliveries import Deliveries
     from dynprof.captures.exporter import Exporter
-    from dynprof.delivery.deliveries import Deliveries
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.windows.loop import Loop

@@ -16,20 +16,20 @@ import pydantic.dataclasses  # noqa: F401 - as below
 import dynprof.mstx
 import dynprof.phases  # noqa: F401 - as below: a script may name both in a later step
 from dynprof.backends import all_backends
-from dynprof.backends.kineto_messages import keep_kineto_quiet
+from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
+from dynprof.captures.manifest import RequestRecord
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.extras import look_for_all
-from dynprof.files.destination import is_url, parted, why_no_destination
-from dynprof.files.folders import make_dir, why_not_used
-from dynprof.files.layout import CONFIG_NAME, Layout
-from dynprof.files.who_may_change import why_not_watched
-from dynprof.process.rank import SCRIPT, Rank, find_rank
 from dynprof.requests.watcher import choose_mode
-from dynprof.session.first_use import use_readers
+from dynprof.runtime.destination import is_url, parted, why_no_destination
+from dynprof.runtime.folders import make_dir, why_not_used
+from dynprof.runtime.layout import CONFIG_NAME, Layout
+from dynprof.runtime.rank import SCRIPT, Rank, find_rank, role_of
+from dynprof.runtime.who_may_change import why_not_watched
 from dynprof.session.session import Session
-from dynprof.steps.wish import Wish, wished
-from dynprof.windows.this_process import ThisProcess
+from dynprof.steps.step_option import StepOption, step_option_of
+from dynprof.windows.process_context import ProcessContext
 
 # What the threads of a session will use is loaded before they begin. A child that the job forks
 # while another thread imports a module never gets that module's lock: where it imports the same
@@ -49,7 +49,7 @@ EXIT_WAIT_S = 600.0
 
 
 @dataclass(frozen=True)
-class Wishes:
+class InitOptions:
     """The arguments of :func:`dynprof.init`, which documents them; None where none was given."""
 
     watch: str | None = None
@@ -59,19 +59,20 @@ class Wishes:
     follow_symlinks: bool = False
     steps: str | float | None = None
     store: object = None
+    role: str | None = None
 
 
-def open_session(path: Path, wishes: Wishes) -> Session:
+def open_session(path: Path, options: InitOptions) -> Session:
     """Prepare the directory and return a running session.
 
     Raises:
         UnusablePathError: The directory cannot be used, or another user could replace it.
         ValueError: An argument is not a value that :func:`dynprof.init` knows.
     """
-    place = _place(wishes.rank)
-    patience_s = _exit_wait(wishes.exit_wait_s)
-    prof_dirs, urls = _prof_dirs(wishes.prof_dirs)
-    steps = wished(wishes.steps, otherwise=Wish("script"))
+    place, role = _place(options.rank), role_of(options.role)
+    patience_s = _exit_wait(options.exit_wait_s)
+    prof_dirs, urls = _prof_dirs(options.prof_dirs)
+    steps = step_option_of(options.steps, otherwise=StepOption("script"))
     backends = all_backends()
     root = _usable(path)
     try:
@@ -84,12 +85,13 @@ def open_session(path: Path, wishes: Wishes) -> Session:
         layout = Layout.here(
             root,
             place.number,
+            role=role,
             prof_dirs=prof_dirs,
             urls=urls,
-            follow_symlinks=wishes.follow_symlinks,
+            follow_symlinks=options.follow_symlinks,
         )
-        process = ThisProcess(layout, place, backends, store=wishes.store)
-        watching = choose_mode(wishes.watch, root)
+        process = ProcessContext(layout, place, backends, store=options.store)
+        watching = choose_mode(options.watch, root)
         session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
         use_readers()
         _begin(session)
@@ -116,7 +118,7 @@ def _place(rank: int | None) -> Rank:
     return found if rank is None else Rank(rank, max(found.world_size, rank + 1), SCRIPT)
 
 
-def mark_as_wished(*, plugin: bool | None, nvtx: bool | None) -> None:
+def mark_as_requested(*, plugin: bool | None, nvtx: bool | None) -> None:
     """Mark torch's loops, and send marks to NVTX, as the script says, else the environment."""
     if plugin or (plugin is None and os.environ.get("DYNPROF_PLUGIN") == "1"):
         from dynprof.plugin import install
@@ -198,3 +200,11 @@ def _exit_wait(asked: float | None) -> float:
         if 0 <= float(value) <= threading.TIMEOUT_MAX:
             return float(value)
     raise ValueError(f"{source}={value!r} is not a number of seconds, 0 or more")
+
+
+def use_readers() -> None:
+    """Read and write each kind of thing that the threads of a session read and write."""
+    record = RequestRecord(number=0, edited_at="", sha256="", config={})
+    RequestRecord.model_validate_json(record.model_dump_json())
+    with contextlib.suppress(ValueError):
+        RequestRecord.model_validate_json("{}")

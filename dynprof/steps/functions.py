@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from dynprof.steps.source import EndedSteps
-    from dynprof.steps.wish import Wish
+    from dynprof.steps.step_option import StepOption
 
 
 class FunctionSteps:
     """A step ends with each return of a function.
 
     Args:
-        wish: Which function.
+        option: Which function.
         steps: Ends them.
         say: Told once the function is there.
     """
 
-    def __init__(self, wish: Wish, steps: EndedSteps, say: Callable[[str], None]) -> None:
-        self._module, self._path = wish.module or "__main__", wish.function.split(".")
+    def __init__(self, option: StepOption, steps: EndedSteps, say: Callable[[str], None]) -> None:
+        self._module, self._path = option.module or "__main__", option.function.split(".")
         self._end_step, self._say = steps.end_step, say
         self._watched: _Monitored | _Wrapped | None = None
         self._function: FunctionType | None = None
-        self.name = f"returns of {wish.module}:{wish.function}"
+        self.name = f"returns of {option.module}:{option.function}"
 
     def look(self) -> str:
         """Find the function, once it is there, and again where the script has defined it anew."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.steps.source import EndedSteps
-    from dynprof.wall import Wall
 
     Function = Callable[..., Any]
 
@@ -26,11 +26,13 @@ class OptimizerSteps:
     Args:
         steps: Ends them.
         say: Told which optimizer it is, and how to name another one, each time that this changes.
-        wall: Keeps failures from the training loop.
+        boundary: Keeps failures from the training loop.
     """
 
-    def __init__(self, steps: EndedSteps, say: Callable[..., None], wall: Wall) -> None:
-        self._steps, self._say, self._wall = steps, say, wall
+    def __init__(
+        self, steps: EndedSteps, say: Callable[..., None], boundary: ErrorBoundary
+    ) -> None:
+        self._steps, self._say, self._boundary = steps, say, boundary
         self._hook, self._scaler = _PostHook(self._heard), _ScalerStep(self._heard)
         self._chosen: Callable[[], Any] = lambda: None
         self._are_several = False
@@ -53,7 +55,7 @@ class OptimizerSteps:
     def _heard(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
         self._scaler.heard += 1
         if optimizer is not self._chosen():
-            self._wall.attempt("choosing an optimizer", lambda: self._heard_another(optimizer))
+            self._boundary.attempt("choosing an optimizer", lambda: self._heard_another(optimizer))
         if optimizer is self._chosen():
             self._steps.end_step()
 

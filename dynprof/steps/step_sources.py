@@ -5,22 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.journal.status import NOBODY_YET
-from dynprof.plural import counted
-from dynprof.steps.callbacks import CallbackSteps
+from dynprof.runtime.plural import counted
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.optimizers import OptimizerSteps
-from dynprof.steps.periods import PeriodSteps
-from dynprof.steps.source import EndedSteps
+from dynprof.steps.source import CallbackSteps, EndedSteps, PeriodSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.clock import Clock
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
+    from dynprof.runtime.clock import Clock
+    from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.steps.source import Source
-    from dynprof.steps.wish import Wish
-    from dynprof.wall import Wall
+    from dynprof.steps.step_option import StepOption
 
 SCRIPT = "dp.step()"
 SILENT_S = 30.0
@@ -35,30 +33,30 @@ _OTHERS = {
 
 
 class StepSources:
-    """Sets up the source that was wished for, and gives way to a script that steps itself.
+    """Sets up the source that was requested, and gives way to a script that steps itself.
 
     A framework's callback goes before the optimizer, where nothing else was asked for by name.
 
     Args:
-        wish: Which.
+        option: Which.
         inbox: Counts the steps, and knows where they come from.
         journal: Told who gives them.
-        wall: Keeps failures from the training loop.
+        boundary: Keeps failures from the training loop.
         clock: Tells the time.
         set_step: Gives the step that is running another number.
     """
 
     def __init__(
         self,
-        wish: Wish,
+        option: StepOption,
         inbox: Inbox,
         journal: Journal,
-        wall: Wall,
+        boundary: ErrorBoundary,
         clock: Clock,
         set_step: Callable[[int, str], None],
     ) -> None:
-        self._wish, self._inbox, self._journal, self._clock = wish, inbox, journal, clock
-        self._wall = wall
+        self._option, self._inbox, self._journal, self._clock = option, inbox, journal, clock
+        self._boundary = boundary
         self._set_step = set_step
         self._named = SCRIPT
         inbox.name_source = self._who
@@ -82,7 +80,7 @@ class StepSources:
     @property
     def _gives_way(self) -> bool:
         """Whether the script has turned out to end the steps itself, and goes first."""
-        may_be_both = self._callback or self._wish.kind == "auto"
+        may_be_both = self._callback or self._option.kind == "auto"
         return bool(self._source and may_be_both and not self._steps.alone)
 
     @property
@@ -101,7 +99,7 @@ class StepSources:
             self._nobody = True
             text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
             self._named = f"{NOBODY_YET}: {text}"
-            now = "callback" if self._callback else self._wish.kind
+            now = "callback" if self._callback else self._option.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
             self._journal.warning(f"{text}; what else could end them: {', '.join(others)}")
 
@@ -110,6 +108,10 @@ class StepSources:
         source, self._source, self._callback = self._source, None, None
         if source:
             source.end()
+
+    def follow(self, on_begin: Callable[[int], object]) -> None:
+        """Have something called with the number of each step that dynprof counts itself."""
+        self._steps.on_begin = on_begin
 
     def renumber(self, step: int) -> None:
         """Go on from another number."""
@@ -125,12 +127,12 @@ class StepSources:
         if self._callback and self._callback.framework == framework:
             self._callback.reached(step)
         elif not self._declined:
-            self._wall.attempt("hearing a callback", lambda: self._adopt(framework, step))
+            self._boundary.attempt("hearing a callback", lambda: self._adopt(framework, step))
 
     def _adopt(self, framework: str, step: int) -> None:
         """Have a framework's callback give the steps, unless somebody goes before it."""
         found = CallbackSteps(framework, self._steps, self._go_on_from)
-        kind = self._wish.kind
+        kind = self._option.kind
         if kind not in ("script", "auto") or not (self._callback or self._steps.alone):
             self._declined = True
             self._journal.info(f"{found.name} ends no steps: they come from {self._name}, as asked")
@@ -141,15 +143,15 @@ class StepSources:
         self._found(found.name)
 
     def _go_on_from(self, step: int, why: str) -> None:
-        self._wall.attempt("going on from another step", lambda: self._set_step(step, why))
+        self._boundary.attempt("going on from another step", lambda: self._set_step(step, why))
 
     def _make(self) -> Source | None:
-        if self._wish.kind in ("auto", "optimizer"):
-            return OptimizerSteps(self._steps, self._found, self._wall)
-        if self._wish.kind == "function":
-            return FunctionSteps(self._wish, self._steps, self._found)
-        if self._wish.kind == "period":
-            return PeriodSteps(self._wish.seconds, self._steps, self._clock)
+        if self._option.kind in ("auto", "optimizer"):
+            return OptimizerSteps(self._steps, self._found, self._boundary)
+        if self._option.kind == "function":
+            return FunctionSteps(self._option, self._steps, self._found)
+        if self._option.kind == "period":
+            return PeriodSteps(self._option.seconds, self._steps, self._clock)
         return None
 
     def _found(self, name: str, advice: str = "") -> None:
@@ -158,7 +160,7 @@ class StepSources:
         self._journal.info(f"steps come from {name}{advice}")
 
     def _others_step(self, given: int) -> None:
-        self._wall.attempt("giving way to the script", lambda: self._give_way(given))
+        self._boundary.attempt("giving way to the script", lambda: self._give_way(given))
 
     def _give_way(self, given: int) -> None:
         """Leave the steps to the script, which turned out to end them itself."""
@@ -171,4 +173,4 @@ class StepSources:
         text = f"the script calls {SCRIPT} itself, so {name} ends none from now on"
         if given:
             text += f", and {counted(given, 'step')} that it had ended count no more"
-        self._set_step(self._inbox.own - given, text)
+        self._set_step(self._inbox.step - given, text)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Blocked
 from dynprof.errors import Problem
-from dynprof.process.graph_captures import GRAPH_CAPTURES
 from dynprof.requests.plan import blamed_for_disk, past_start
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.windows.driver import UNENDED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Request
-    from dynprof.windows.driver import UnendedRecordings
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
 MAX_FAILURES = 3
 """A backend that failed so many windows in a row rests until the next edit."""
@@ -33,14 +33,10 @@ class Admission:
         process: This process.
         inbox: The step that is running, and what is known of the disk.
         exporter: May be saving.
-        unended: Recordings of discarded windows that have not ended yet.
     """
 
-    def __init__(
-        self, process: ThisProcess, inbox: Inbox, exporter: Exporter, unended: UnendedRecordings
-    ) -> None:
-        self._process, self._inbox = process, inbox
-        self._exporter, self._unended = exporter, unended
+    def __init__(self, process: ProcessContext, inbox: Inbox, exporter: Exporter) -> None:
+        self._process, self._inbox, self._exporter = process, inbox, exporter
         self._failures: Counter[str] = Counter()
         self._waited = (0, "")
 
@@ -76,7 +72,7 @@ class Admission:
     def _reasons_to_wait(self) -> Iterator[Blocked]:
         if self._exporter.busy:
             yield Blocked("the last capture is being saved")
-        if self._unended.are_waited_for:
+        if UNENDED.are_waited_for:
             yield Blocked("the thread of a window that was given up has not come by since")
 
     def _reasons_of_backend(self, request: Request) -> Iterator[Blocked]:

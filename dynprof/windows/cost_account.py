@@ -1,20 +1,21 @@
-"""What each capture cost the job: step times before, during and after it."""
+"""What captures cost the job, before they are taken and after: step times, events, time to save."""
 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.windows.expected_cost import ExpectedCost
-from dynprof.windows.step_times import StepTimes
+from dynprof.runtime.plural import about, counted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
-    from dynprof.clock import Clock
     from dynprof.requests.inbox import Inbox
+    from dynprof.requests.request import Request
+    from dynprof.runtime.clock import Clock
 
 AFTER_S = 10.0
 """Over how many seconds the step time after a capture is measured."""
@@ -164,3 +165,136 @@ class CostAccount:
     def _now(self) -> tuple[float, int]:
         """Return the monotonic time, and the step that is running."""
         return self._clock.now_s(), self._inbox.step
+
+
+EVENT_US, EVENT_BYTES = 10.0, 25.0
+"""What an event takes to save, in microseconds and in bytes of the compressed trace, where no
+window of the kind has been saved in this process: docs/benchmarks.md."""
+TOLD_S = 1.0
+"""What takes less time to save is not worth a line."""
+_KIND = ("with_stack", "record_shapes", "profile_memory")
+
+
+class ExpectedCost:
+    """Goes by the last window of a kind that this process has saved."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[object, ...], Manifest] = {}
+
+    def learn(self, manifest: Manifest) -> None:
+        """Note what a saved window took."""
+        if manifest.trace and manifest.cost.events and manifest.cost.save_ms:
+            config = manifest.request.config
+            kind = (manifest.backend, *(bool(config.get(name)) for name in _KIND))
+            self._last[kind] = manifest
+
+    def at_opening(self, request: Request) -> str:
+        """Return what a window will cost by the steps of the last of its kind; empty for none."""
+        events, last = self.events_of_a_step(request), self._last_of(request)
+        step_ms = last.cost.step_during_ms if last else None
+        return self.by_steps(request, events, (step_ms or 0.0) / 1e3) if events else ""
+
+    def events_of_a_step(self, request: Request) -> int:
+        """Return how many events a step of the last window of the kind had; 0 for unknown."""
+        last = self._last_of(request)
+        if last is None or not (last.cost.events and last.steps.recorded):
+            return 0
+        return last.cost.events // last.steps.recorded
+
+    def by_steps(self, request: Request, events: int, step_s: float) -> str:
+        """Return what a window will cost; empty where that is little.
+
+        Args:
+            request: What it was opened for.
+            events: How many events a step has.
+            step_s: How long a step takes, in seconds.
+        """
+        each, asked, most = max(1, events), request.config.active, request.config.limits
+        steps = {"": asked}
+        if most.max_events:
+            steps[f"limits.max_events ({most.max_events:,})"] = most.max_events // each
+        if most.max_seconds is not None and step_s:
+            steps[f"limits.max_seconds ({most.max_seconds:g})"] = int(most.max_seconds / step_s) + 1
+        limit = min(steps, key=lambda name: steps[name])
+        kept = max(1, steps[limit])
+        last, us, size, pace = self._last_of(request), EVENT_US, EVENT_BYTES, "on a free core"
+        if last and last.cost.events and last.cost.save_ms:
+            us, pace = last.cost.save_ms * 1e3 / last.cost.events, "as fast as the last window"
+            size = last.trace_bytes / last.cost.events
+        save_s = each * kept * us / 1e6
+        if save_s < TOLD_S:
+            return ""
+        what = "event" if each == 1 else "events"
+        text = f"a step records about {about(each)} {what}; {counted(kept, 'step')} take about "
+        text += f"{save_s:,.1f} s to save {pace}, and "
+        text += f"{each * kept * size / 1e6:,.1f} MB"
+        return f"{text}; {limit} ends the window after them" if limit else text
+
+    def _last_of(self, request: Request) -> Manifest | None:
+        kind = (request.plan.backend, *(bool(getattr(request.config, name)) for name in _KIND))
+        return self._last.get(kind)
+
+
+SAMPLES = 30
+"""How many samples are kept; at one a second, the mean step time is that of half a minute."""
+RECENT = 16
+"""Samples for the status; one a second, so that they span three heartbeats."""
+
+
+class StepTimes:
+    """Mean step times from samples of the step counter."""
+
+    def __init__(self) -> None:
+        self._longest_s: float | None = None
+        self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._before: list[tuple[float, int]] = []  # the first step, until there is another sample
+        self._last_step = -1
+        self._moved_s = 0.0
+
+    def sample(self, now_s: float, step: int) -> None:
+        """Note that the counter stood at ``step`` at ``now_s``."""
+        self._before = []
+        if step != self._last_step:
+            if self._longest_s is None:  # what came before the first step is none of a step
+                self._before = list(self._samples)[-1:]
+                self._samples.clear()
+            self._longest_s = self.longest_s(now_s, step)
+            self._last_step, self._moved_s = step, now_s
+        if self._samples and step < self._samples[-1][1]:
+            self._samples.clear()  # the counter was set back
+        self._samples.append((now_s, step))
+        self._recent.append((now_s, step))
+
+    def renumber(self, step: int) -> None:
+        """Begin anew as the counter is set to ``step``, which is no move of the job's."""
+        self.forget()
+        self._recent.clear()
+        if self._last_step >= 0:
+            self._last_step = step
+
+    def forget(self) -> None:
+        """Start anew: what comes is not to be averaged with what was."""
+        self._before = []
+        self._samples.clear()
+
+    def recent(self) -> list[tuple[float, int]]:
+        """Return the newest samples, the oldest first, windows or not."""
+        return list(self._recent.copy())
+
+    def still_s(self, now_s: float, step: int) -> float:
+        """Return for how long the counter has stood still, as far as samples tell."""
+        return now_s - self._moved_s if step == self._last_step else 0.0
+
+    def longest_s(self, now_s: float, step: int) -> float | None:
+        """Return for how long it stood still at most before it moved on; None if it never did."""
+        if self._last_step in (step, -1):
+            return self._longest_s
+        return max(self._longest_s or 0.0, now_s - self._moved_s)
+
+    def mean_ms(self, now_s: float, step: int, since_s: float = 0.0) -> float | None:
+        """Return the mean step time since ``since_s``, or over the samples kept, up to now."""
+        for sampled_s, sampled_step in [*self._samples.copy(), *self._before]:
+            if sampled_s >= since_s and step > sampled_step:
+                return (now_s - sampled_s) * 1e3 / (step - sampled_step)
+        return None

@@ -5,15 +5,17 @@ from __future__ import annotations
 import atexit
 import functools
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Load
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
-from dynprof.clock import iso
-from dynprof.process.graph_captures import GRAPH_CAPTURES
-from dynprof.process.rank import UNKNOWN
+from dynprof.runtime.clock import iso
+from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.rank import UNKNOWN
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -21,10 +23,9 @@ if TYPE_CHECKING:
 
     from dynprof.backends import Backend, Recording
     from dynprof.backends.base import MakeFolder
-    from dynprof.clock import Clock
     from dynprof.requests.request import Request
-    from dynprof.wall import Wall
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.runtime.error_boundary import ErrorBoundary
+    from dynprof.windows.process_context import ProcessContext
     from dynprof.windows.window import Window
 
 WAIT_S = 30.0
@@ -41,7 +42,7 @@ class WindowDriver:
 
     Args:
         process: This process.
-        unended: Takes the recording that a discard drops, and ends it.
+        boundary: Keeps failures of a discard from the training loop.
         request: What asks for the window.
         window: The engine.
         step: The job's number of the step that begins.
@@ -70,8 +71,8 @@ class WindowDriver:
         expected: What it is expected to cost; None until that is known, empty where it is little.
     """
 
-    process: ThisProcess
-    unended: UnendedRecordings
+    process: ProcessContext
+    boundary: ErrorBoundary
     request: Request
     window: Window
     step: int
@@ -134,12 +135,12 @@ class WindowDriver:
     @property
     def movable(self) -> bool:
         """Whether the calling thread may step and end it."""
-        return not self.window.bound_to_thread or self.thread is threading.current_thread()
+        return _is_movable(self.window, self.thread)
 
     @property
     def has_lost_thread(self) -> bool:
         """Whether the only thread that could step and end it is gone."""
-        return self.window.bound_to_thread and not self.thread.is_alive()
+        return _has_lost_thread(self.window, self.thread)
 
     def blocked_by(self) -> str | None:
         """Return why the calling thread cannot step or end it at this moment; None where it can."""
@@ -175,13 +176,13 @@ class WindowDriver:
         self.ended_wall_s = self.process.clock.wall_s()
         if recording := self.window.recording:
             self.release()
-            self.unended.discard(recording, self.thread)
+            UNENDED.discard(recording, self.thread, self.boundary)
 
     def abandon(self) -> None:
         """Leave the recording to the parent, in a child that was just forked."""
         if recording := self.window.recording:
             recording.abandon()
-            recording.companions.abandon()
+            recording.collectors.abandon()
 
     def remark(self, text: str) -> None:
         """Add a remark, once."""
@@ -206,6 +207,7 @@ class WindowDriver:
             host=process.layout.host,
             pid=process.layout.pid,
             rank=process.rank.number,
+            role=process.layout.role,
             world_size=process.rank.world_size,
             rank_source="" if process.rank.source == UNKNOWN else process.rank.source,
             directory=root if root.isprintable() else "",  # a manifest is UTF-8, names any bytes
@@ -243,29 +245,17 @@ class WindowDriver:
 class _Unended:
     recording: Recording
     thread: threading.Thread
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the only thread that could discard it is gone."""
-        return self.recording.bound_to_thread and not self.thread.is_alive()
-
-    @property
-    def is_of_another_thread(self) -> bool:
-        """Whether only another thread may end it."""
-        elsewhere = self.thread is not threading.current_thread()
-        return self.recording.bound_to_thread and elsewhere and not self.is_lost
+    boundary: ErrorBoundary
 
 
 class UnendedRecordings:
     """Recordings of discarded windows; each ends as soon as a thread may end it.
 
-    Args:
-        clock: Tells the time.
-        wall: Keeps failures of an ending from the training loop.
+    Also after the session or the profile that opened it.
     """
 
-    def __init__(self, clock: Clock, wall: Wall) -> None:
-        self._clock, self._wall, self._since_s = clock, wall, 0.0
+    def __init__(self) -> None:
+        self._since_s = 0.0
         self._kept: deque[_Unended] = deque()
 
     def __bool__(self) -> bool:
@@ -275,19 +265,21 @@ class UnendedRecordings:
     @property
     def are_waited_for(self) -> bool:
         """Whether another window had better wait for them; not for ever."""
-        return bool(self._kept) and self._clock.now_s() - self._since_s < WAIT_S
+        return bool(self._kept) and time.monotonic() - self._since_s < WAIT_S
 
-    def discard(self, recording: Recording, thread: threading.Thread) -> None:
+    def discard(
+        self, recording: Recording, thread: threading.Thread, boundary: ErrorBoundary
+    ) -> None:
         """End a recording, now or later.
 
         Args:
             recording: Which one.
             thread: The thread that opened its window.
+            boundary: Keeps failures of the ending from the training loop.
         """
-        beside = recording.companions
-        self._wall.attempt("discarding what records with it", beside.discard)
-        self._kept.append(_Unended(recording, thread))
-        self._since_s = self._clock.now_s()
+        boundary.attempt("discarding what records with it", recording.collectors.discard)
+        self._kept.append(_Unended(recording, thread, boundary))
+        self._since_s = time.monotonic()
         self.look()
         if self._kept:
             atexit.register(self._end_with_process)
@@ -308,24 +300,17 @@ class UnendedRecordings:
 
     def _end(self, one: _Unended) -> bool:
         """End a recording if the calling thread may at this moment; return whether it has ended."""
-        if one.is_of_another_thread:
+        is_lost = _has_lost_thread(one.recording, one.thread)
+        if not (is_lost or _is_movable(one.recording, one.thread)):
             return False
         with GRAPH_CAPTURES.held_back_now() as are_held_back:
-            if not are_held_back or self._is_blocked(one.recording):
+            if not are_held_back or _is_blocked(one):
                 return False
-            if one.is_lost:
-                self._wall.attempt("abandoning the recording", one.recording.abandon)
+            if is_lost:
+                one.boundary.attempt("abandoning the recording", one.recording.abandon)
                 return True
-            self._wall.attempt("discarding the recording", one.recording.discard)
-            return not self._is_blocked(one.recording)  # else it could not end
-
-    def _is_blocked(self, recording: Recording) -> bool:
-        """Return whether it cannot end now; one that fails to say so is not waited for."""
-        found: list[str | None] = []
-        self._wall.attempt(
-            "asking what blocks a recording", lambda: found.append(recording.blocked_by())
-        )
-        return any(found)
+            one.boundary.attempt("discarding the recording", one.recording.discard)
+            return not _is_blocked(one)  # else it could not end
 
     def abandon(self) -> None:
         """Leave them to the parent, in a child that was just forked."""
@@ -335,6 +320,30 @@ class UnendedRecordings:
     def _end_with_process(self) -> None:
         GRAPH_CAPTURES.process_ends()
         self.look()
+
+
+UNENDED = UnendedRecordings()
+"""Those of the process."""
+forget_in_child(UNENDED.abandon)
+
+
+def _is_blocked(one: _Unended) -> bool:
+    """Return whether it cannot end now; one that fails to say so is not waited for."""
+    found: list[str | None] = []
+    one.boundary.attempt(
+        "asking what blocks a recording", lambda: found.append(one.recording.blocked_by())
+    )
+    return any(found)
+
+
+def _is_movable(recorded: Window | Recording, thread: threading.Thread) -> bool:
+    """Return whether the calling thread may step and end what a thread has opened."""
+    return not recorded.bound_to_thread or thread is threading.current_thread()
+
+
+def _has_lost_thread(recorded: Window | Recording, thread: threading.Thread) -> bool:
+    """Return whether only the thread that opened it could end it, and that one has ended."""
+    return recorded.bound_to_thread and not thread.is_alive()
 
 
 def _gaps(window: Window) -> Iterator[str]:

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Load
-from dynprof.plural import about
+from dynprof.runtime.plural import about
 
 if TYPE_CHECKING:
     from dynprof.windows.driver import WindowDriver

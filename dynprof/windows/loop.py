@@ -6,15 +6,15 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.captures.delivery_order import delivery_of
 from dynprof.captures.exporter import Export
-from dynprof.delivery.order import delivery_of
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
-from dynprof.files.layout import window_dir_name
-from dynprof.plural import counted
-from dynprof.process.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.layout import window_dir_name
+from dynprof.runtime.plural import counted
 from dynprof.windows.admission import Admission
 from dynprof.windows.cost_account import Span
-from dynprof.windows.driver import UnendedRecordings, WindowDriver
+from dynprof.windows.deferred_steps import DeferredSteps
+from dynprof.windows.driver import UNENDED, WindowDriver
 from dynprof.windows.limits import (
     look_at_load,
     why_early,
@@ -23,7 +23,6 @@ from dynprof.windows.limits import (
     why_too_late,
     why_too_much_inside,
 )
-from dynprof.windows.noted_steps import NotedSteps
 from dynprof.windows.thread_turns import Turns
 from dynprof.windows.window import Window
 
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.backends import Recording
+    from dynprof.captures.delivery_order import Delivery
     from dynprof.captures.exporter import Exporter
     from dynprof.captures.manifest import Manifest
-    from dynprof.delivery.order import Delivery
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Request
-    from dynprof.wall import Wall
+    from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.cost_account import CostAccount
-    from dynprof.windows.this_process import ThisProcess
+    from dynprof.windows.process_context import ProcessContext
 
     OnSaved = Callable[[Span, Delivery, str, Path, Manifest], None]
 
@@ -63,7 +62,7 @@ class Loop:
         inbox: What the other threads leave for this one.
         exporter: Takes stopped recordings over.
         journal: The log.
-        wall: Keeps failures from the training loop.
+        boundary: Keeps failures from the training loop.
         costs: The step times of the job.
         on_saved: Called by the exporter with the time that the window was open, how its capture
             gets to its place, why it was closed early, the path of its manifest and the manifest.
@@ -75,24 +74,24 @@ class Loop:
 
     def __init__(
         self,
-        process: ThisProcess,
+        process: ProcessContext,
         inbox: Inbox,
         exporter: Exporter,
         journal: Journal,
-        wall: Wall,
+        boundary: ErrorBoundary,
         costs: CostAccount,
         on_saved: OnSaved,
     ) -> None:
         self._process, self._clock = process, process.clock
         self._inbox, self._exporter, self._said = inbox, exporter, ""
-        self._journal, self._wall, self._costs = journal, wall, costs
+        self._journal, self._boundary, self._costs = journal, boundary, costs
         self._on_saved = on_saved
         self._open: WindowDriver | None = None
         self._claimed: Request | None = None  # which is being opened
-        self._unended = UnendedRecordings(self._clock, wall)
-        self._noted: NotedSteps | None = None
+        self._noted: DeferredSteps | None = None
         self.turns = Turns(first=self._begin, last=self._settle)
-        self.admission = Admission(process, inbox, exporter, self._unended)
+        self.admission = Admission(process, inbox, exporter)
+        self._settle()  # a session before this one may have left a recording to its thread
 
     @property
     def busy(self) -> bool:
@@ -116,9 +115,9 @@ class Loop:
             a_step_ended: False where the script asks in the middle of a step.
         """
         met = None if self._claimed or not a_step_ended else self._open
-        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
+        with self.turns.take() as mine:
             if mine:
-                self._wall.attempt_or("a step", lambda: self._turn(met), self._discard)
+                self._boundary.attempt_or("a step", lambda: self._turn(met), self._discard)
 
     def close(self, reason: str) -> None:
         """Close the open window in the middle of a step, keeping what it has.
@@ -145,7 +144,7 @@ class Loop:
 
     def _close_where(self, why: Callable[[WindowDriver], str], *, may_lose: bool = False) -> None:
         """Close the window where there is a reason, at the end of its step if need be."""
-        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
+        with self.turns.take() as mine:
             current = self._open
             if not current or not (reason := why(current)):
                 return
@@ -153,7 +152,7 @@ class Loop:
                 self._inbox.order_close(reason)
             else:
                 close = functools.partial(self._close_inside_step, current, reason, may_lose)
-                self._wall.attempt_or("closing", close, self._discard)
+                self._boundary.attempt_or("closing", close, self._discard)
 
     def _close_inside_step(self, current: WindowDriver, reason: str, may_lose: bool) -> None:
         """Close a window in the middle of a step, or have it closed at the end of it."""
@@ -168,10 +167,10 @@ class Loop:
 
     def discard(self, reason: str) -> None:
         """Discard the open window, which could not be closed before the process ended."""
-        with self.turns.take() as mine, GRAPH_CAPTURES.held_back_now():
+        with self.turns.take() as mine:
             if mine and self._open:
                 lose = functools.partial(self._lose, self._open, reason)
-                self._wall.attempt_or("discarding the window", lose, self._discard)
+                self._boundary.attempt_or("discarding the window", lose, self._discard)
 
     def _lose(self, current: WindowDriver, reason: str) -> None:
         blocked_by = current.blocked_by()
@@ -181,7 +180,6 @@ class Loop:
         """Leave the windows to the parent, in a child that was just forked."""
         if self._open:
             self._open.abandon()
-        self._unended.abandon()
 
     def owns_window(self) -> bool:
         """Whether the calling thread opened the window."""
@@ -189,8 +187,8 @@ class Loop:
 
     def _begin(self) -> None:
         if self._noted:
-            self._wall.attempt_or("a step", self._count_noted, self._discard)
-        self._unended.look()
+            self._boundary.attempt_or("a step", self._count_noted, self._discard)
+        UNENDED.look()
 
     def _count_noted(self) -> None:
         if self._noted and self._open:
@@ -202,8 +200,8 @@ class Loop:
 
     def _settle(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
-        if self._unended:
-            self._inbox.knock()
+        if UNENDED:
+            self._inbox.wake()
 
     def _turn(self, met: WindowDriver | None) -> None:
         """Take a turn, with the window that was open when the step ended.
@@ -220,7 +218,7 @@ class Loop:
                 look_at_load(self._open)
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
-                self._noted = NotedSteps(self._open, self._inbox)
+                self._noted = DeferredSteps(self._open, self._inbox)
                 self._inbox.on_due = self._noted.note
 
     def _end_step(self, current: WindowDriver) -> None:
@@ -282,7 +280,7 @@ class Loop:
     def _open_window(self, request: Request) -> None:
         step, warmup = self._inbox.step, request.config.warmup
         window = Window(warmup, request.config.active, step + warmup)
-        current = WindowDriver(self._process, self._unended, request, window, step)
+        current = WindowDriver(self._process, self._boundary, request, window, step)
         current.memory_mb, current.free_mb = self._process.memory_mb(), self._process.free_mb()
         current.step_before_ms = self._costs.window_opens()
         current.steps_from = self._inbox.steps_from
@@ -355,7 +353,7 @@ class Loop:
             self.admission.note_failure(current.backend.name)
             reason = f"the {current.backend.name} backend failed: {reason}"
         self._journal.error(f"request {current.request.number}: given up; {reason}")
-        if self._wall.attempt(
+        if self._boundary.attempt(
             "leaving a manifest", lambda: self._submit(current, None, reason)
         ):  # nothing else says what became of it
             self._journal.tell(current.request.number, "failed", reason)
@@ -376,7 +374,8 @@ class Loop:
         export = Export(
             recording=recording,
             manifest=manifest,
-            folder=parent / window_dir_name(window.first, window.last, request.edited_at_s),
+            folder=parent
+            / window_dir_name(window.first, window.last, request.edited_at_s, layout.role),
             trace_name=layout.trace_name(current.ended_wall_s, current.backend.trace_suffix),
             layout=layout,
             least_free_mb=request.config.limits.min_free_disk_mb,

@@ -6,6 +6,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -15,6 +17,8 @@ WAIT_S = 60.0
 
 class Turns:
     """Lets one thread in at a time, and no thread twice: a signal handler may call in again.
+
+    No graph capture begins during a turn.
 
     Args:
         first: What each turn begins with.
@@ -35,8 +39,9 @@ class Turns:
             return
         self._owner = threading.get_ident()
         try:
-            self.first()
-            yield True
+            with GRAPH_CAPTURES.held_back_now():
+                self.first()
+                yield True
         finally:
             self._end()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynprof.plural import spanned
+from dynprof.runtime.plural import spanned
 from dynprof.windows.schedule import RECORDING, ProfilerAction, Schedule
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Window:
         Args:
             step: The job's number of it.
             now_s: Monotonic time at which it began.
-            at_ns: Wall time at which it began.
+            at_ns: ErrorBoundary time at which it began.
         """
         self.end_step(now_s)
         self._action = self._action_at(self._done)
@@ -171,7 +171,7 @@ class Window:
         if self.active is None:
             self.warmup = self._done
         recording.start()
-        recording.companions.start()
+        recording.collectors.start()
 
     def resume(self, now_s: float) -> None:
         """Note when the step began, as the last thing before training goes on."""
@@ -182,5 +182,5 @@ class Window:
         if self.recording is None or self._action not in RECORDING:
             return None
         self.recording.close()
-        self.recording.companions.stop()
+        self.recording.collectors.stop()
         return self.recording

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 JOB = """
 import threading, time, torch, dynprof as dp
 from pathlib import Path
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 
 def work():
     return torch.ones(3) + 1
@@ -55,7 +55,7 @@ TUNABLES = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000:glibc.
 Code that still uses one is killed, instead of using the memory of other code."""
 HELPERS = """
 def idle():
-    from dynprof.backends.kineto import KINETO  # which may be letting go of a window that was lost
+    from dynprof.backends.torch.kineto import KINETO  # a lost window may still end
     while dp.status().state != "idle" or KINETO.collecting:
         time.sleep(0.01)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config.starter_files import write_starter_files
-from dynprof.files.layout import CONFIG_NAME
-from dynprof.files.output import write_atomic
+from dynprof.runtime.layout import CONFIG_NAME
+from dynprof.runtime.output import write_atomic
 from tests.integration.running import below, wait_for
 from tests.integration.troubled import (
     WITHOUT_PRIVILEGE,

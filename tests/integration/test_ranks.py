@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
-from tests.integration.coordination.agreeing import manifests
 from tests.integration.launching import launched, statuses, when
+from tests.integration.ranks.agreeing import manifests
 from tests.integration.running import LOOP, RunningJob
 
 if TYPE_CHECKING:
@@ -139,13 +138,3 @@ def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -
     assert [status.pid for status in statuses(tmp_path).values()] == [process.pid]
     (manifest,) = manifests(tmp_path)
     assert (manifest.pid, manifest.complete) == (process.pid, True)
-
-
-def test_status_as_json_tells_the_processes_apart(tmp_path: Path) -> None:
-    """A script sees every process that is there, with its health."""
-    with RunningJob(tmp_path, LOOP) as job:
-        job.when("a step", lambda status: status.longest_s is not None)
-        code, output, _ = dynprof("status", job.root, "--json")
-        (rank,) = json.loads(output)["ranks"]
-        found: Any = (code, rank["pid"], rank["health"])
-        assert found == (0, job.process.pid, "alive")

@@ -46,7 +46,7 @@ def end_step(most_while_saving=40):
     dp.step()
 def ready():
     dp.init("prof_config")
-    from dynprof.backends.detached_close_selftest import SELF_TEST
+    from dynprof.backends.torch.detached_close_selftest import SELF_TEST
     while dp.status().state == "idle" and SELF_TEST.answer is None:
         time.sleep(0.01)
 """

@@ -35,7 +35,7 @@ def wait(condition):
 
 def ready():
     "Return whether the next step opens the window that is asked for."
-    from dynprof.backends.detached_close_selftest import SELF_TEST  # windows wait for its answer
+    from dynprof.backends.torch.detached_close_selftest import SELF_TEST  # windows wait
 
     return dp.status().state == "waiting" and SELF_TEST.answer is not None
 

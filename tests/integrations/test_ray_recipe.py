@@ -1,4 +1,4 @@
-"""The recipe for Ray Train of ``docs/clusters.md``, with real workers and an operator."""
+"""The recipe for Ray Train of ``docs/recipes.md``, with real workers and an operator."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OWN_DIRECTORY = 'f"{root}/node_{ray.train.get_context().get_world_rank()}"'
 
 def recipe() -> tuple[str, list[str]]:
     """Return the page's script, and the arguments of its command."""
-    page = (ROOT / "docs" / "clusters.md").read_text()
+    page = (ROOT / "docs" / "recipes.md").read_text()
     found = re.search(
         r"<!-- job: ray -->\n```python\n(.*?)```.*?```bash\ndynprof (.*?)\n```", page, re.S
     )

@@ -21,7 +21,7 @@ import psutil
 import torch
 
 import dynprof as dp
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from tests.processes import ROOT, run
 
 if TYPE_CHECKING:

@@ -1,9 +1,9 @@
 """Ranks that agree, over many windows: each has the same iterations on all of them.
 
-``python -m tests.soak.ranks [WINDOWS] [RANKS] [MS] [torchrun]`` trains with gloo, a step every so
-many milliseconds with as much jitter; one rank is held up now and then for a second. The oracle are
-the iterations that the script itself marks in the traces, and the losses of the same training
-without dynprof. It ends with 1 if a window differs, or a loss.
+``python -m tests.soak.ranks [WINDOWS] [RANKS] [MS] [torchrun]`` trains with gloo. ``MS`` is the
+time of a step, with as much jitter; with ``1-200`` that changes every 50 steps. One rank is held up
+now and then for a second. The oracle are the iterations that the script itself marks in the traces,
+and the losses of the same training without dynprof. It ends with 1 if a window or a loss differs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ losses = []
 for number in itertools.count():
     with torch.profiler.record_function(f"Iteration#{{number}}"):
         if not alone:
-            time.sleep({ms} / 1000 * (0.5 + dice.random()))
+            pace = {least} * ({most} / {least}) ** random.Random(number // 50).random()
+            time.sleep(pace / 1000 * (0.5 + dice.random()))
             if rank == 1 and dice.random() < 0.002:
                 time.sleep(1)
         optimizer.zero_grad()
@@ -86,11 +87,11 @@ def losses(folder: Path, rank: int) -> list[str]:
     return (folder / f"losses_{rank}").read_text().splitlines()
 
 
-def other_losses(beside: Path, ms: float, count: int) -> list[int]:
+def other_losses(beside: Path, count: int) -> list[int]:
     """Return the ranks whose losses are others where the same training goes alone."""
     steps = len(losses(beside, 0))
     alone = beside.with_name("alone")
-    with job(alone, JOB.format(ms=ms, alone=steps), count, torchrun=False):
+    with job(alone, JOB.format(least=1, most=1, alone=steps), count, torchrun=False):
         pass
     return [rank for rank in range(count) if losses(beside, rank) != losses(alone, rank)]
 
@@ -102,31 +103,41 @@ def iterations(path: Path) -> list[int]:
     return sorted({int(name[1]) for name in names if name})
 
 
-def main(windows: int, count: int, ms: float, launcher: str) -> int:
+def main(windows: int, count: int, ms: str, launcher: str) -> int:
     """Ask for windows one after the other; return how many were wrong, losses included."""
     wrong, agreed_ms = 0, []
+    least, _, most = ms.partition("-")
+    script = JOB.format(least=least, most=most or least, alone=0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name, "beside")
         root = folder / "prof_config"
-        with job(folder, JOB.format(ms=ms, alone=0), count, torchrun=launcher == "torchrun"):
+        with job(folder, script, count, torchrun=launcher == "torchrun"):
             wait_for("the ranks", lambda: len([*root.glob("status/*.json")]) == count or None)
             time.sleep(2)
             for number in range(windows):
                 before = set(root.glob("step_*"))
                 active = 1 + number % 4
                 code, _, errors = dynprof("arm", root, "--active", active, "--wait")
-                (window,) = set(root.glob("step_*")) - before
+                window = next(iter(set(root.glob("step_*")) - before), None)
+                if window is None:
+                    wrong += 1
+                    print(f"no window: exit code {code}", errors, flush=True)
+                    continue
                 found = [iterations(path) for path in window.glob("*.pt.trace.json.gz")]
                 right = found == found[:1] * count and len(found[0]) == active
                 record = load_window_record(window / "info" / "window.json")
                 agreed_ms.append(record.agreed_ms)
                 if code or not right or not record.complete:
                     wrong += 1
-                    print(f"{window.name}: exit code {code}, {found}, {record.missing}", errors)
-        steps, others = len(losses(folder, 0)), other_losses(folder, ms, count)
+                    print(
+                        f"{window.name}: exit code {code}, {found}, {record.missing}",
+                        errors,
+                        flush=True,
+                    )
+        steps, others = len(losses(folder, 0)), other_losses(folder, count)
     agreed_ms.sort()
     middle, worst = agreed_ms[len(agreed_ms) // 2], agreed_ms[-1]
-    print(f"{windows} windows of {count} ranks, steps of {ms:g} ms: {wrong} wrong; "
+    print(f"{windows} windows of {count} ranks, steps of {ms} ms: {wrong} wrong; "
           f"agreed in {middle:.0f} ms (median), {worst:.0f} ms at most; "
           f"losses of {steps:,} steps: {len(others)} ranks have others", flush=True)  # fmt: skip
     return wrong + len(others)
@@ -135,4 +146,4 @@ def main(windows: int, count: int, ms: float, launcher: str) -> int:
 if __name__ == "__main__":
     given = sys.argv[1:]
     windows, count, ms, launcher = [*given, *("100", "4", "5", "")[len(given) :]]
-    sys.exit(bool(main(int(windows), int(count), float(ms), launcher)))
+    sys.exit(bool(main(int(windows), int(count), ms, launcher)))

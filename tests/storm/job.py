@@ -40,10 +40,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MOST_STUCK = 1
-"""Children that may hang: no event can avoid the microsecond after a window in which a fork does.
-
-docs/guarantees.md has it under "Undefined".
-"""
+"""Children of a job that may hang in plain torch: docs/guarantees.md, "Undefined"."""
 
 
 class Events:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 import dynprof as dp
-from dynprof.backends.kineto import KINETO
-from dynprof.backends.open_annotations import ANNOTATIONS
+from dynprof.backends.torch.kineto import KINETO
+from dynprof.backends.torch.open_annotations import ANNOTATIONS
 
 if TYPE_CHECKING:
     from tests.storm.memory import MemoryGuard

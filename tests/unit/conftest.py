@@ -6,11 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.windows.driver import UNENDED
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _nothing_unended() -> Iterator[None]:
+    """Leave no recording to the next test."""
+    yield
+    UNENDED.abandon()
 
 
 @pytest.fixture

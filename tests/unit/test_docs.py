@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import dynprof
-from dynprof.analysis.measures.efficiency.peaks import peak_of
+from dynprof.analysis.measures.efficiency.roofline import peak_of
 from dynprof.captures.manifest import Cost
 from dynprof.cli import app
 from dynprof.config import parse_config
@@ -298,7 +298,7 @@ def test_tests_use_what_their_row_of_the_vendors_promises_names() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("page", ["launching.md", "training-script.md", "clusters.md"])
+@pytest.mark.parametrize("page", ["launching.md", "training-script.md", "recipes.md"])
 def test_what_is_shown_by_tests_names_tests_that_are_there(page: str) -> None:
     """Each row of a table with the column "shown by" names one, or says why there is none."""
     tables = re.findall(r"^\|.*\| shown by \|\n\|[-|]+\n((?:\|.*\|\n)+)", PAGES[page], re.MULTILINE)

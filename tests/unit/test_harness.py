@@ -19,11 +19,11 @@ ALLOWED = {
     "audit.py": "is no test: make audit runs it",
     "distributions.py": "is no test: make dist runs it",
     "users.py": "runs a command as another user, to its end",
-    "integration/files/test_hostile_neighbours.py": "has an attacker beside a command, and ends it",
+    "integration/runtime/test_hostile_neighbours.py": "attacks a command, and ends the attack",
     "npu/fetch.py": "is no test: make npu runs it",
     "storm/children.py": "forks for a job that is a process of the test",
     "storm/job.py": "is a job that forks, and a process of the test",
-    "unit/process/test_thread_switching.py": "forks a child that looks at one number and ends",
+    "unit/runtime/test_thread_switching.py": "forks a child that looks at one number and ends",
 }
 OF_SUBPROCESS = {"run", "Popen", "call", "check_call", "check_output", "getoutput"}
 ANYWHERE = {

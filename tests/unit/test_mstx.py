@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dynprof.mstx as mstx
-from dynprof.companions.marks import (
+from dynprof.backends.collectors.marks import (
     BEGAN_BEFORE,
     ENDS_AFTER,
     Domains,

@@ -24,7 +24,7 @@ from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
 from dynprof.analysis.measures.waiting.cut_spans import by_first, cut
 from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import clipped, covered_until
-from dynprof.plural import number
+from dynprof.runtime.plural import number
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.reading.categories import CALLS, FRAMES
-from dynprof.files.layout import CONFIG_NAME
+from dynprof.runtime.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,11 +89,12 @@ def has_stacks(measured: MeasuredTrace) -> bool:
 
 
 def stacks_command(measured: MeasuredTrace) -> str:
-    """Return the command that records the job with stacks; of another profiler's trace the setting.
+    """Return the command that records the job with stacks; of a script's own trace the setting.
 
     The directory is the one that the trace is in, or ``DIR`` where it has no config.
     """
-    if (manifest := measured.manifest) is None:
+    manifest = measured.manifest
+    if manifest is None or not manifest.request.sha256:  # no config requested it
         return "with_stack=True"
     folder = measured.path.parent.parent
     directory = shlex.quote(str(folder)) if (folder / CONFIG_NAME).is_file() else "DIR"

@@ -56,10 +56,10 @@ from dynprof.analysis.measures.timeline.phases import (
     where_phase,
 )
 from dynprof.analysis.measures.waiting.cut_spans import inside as lies_in
-from dynprof.analysis.measures.waiting.waits_for_work import waits_for_work
+from dynprof.analysis.measures.waiting.host_waits import waits_for_work
 from dynprof.analysis.reading.categories import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -24,7 +24,7 @@ from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, S
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
 from dynprof.analysis.reading.categories import COPIES, FRAMES, LABELS
 from dynprof.analysis.reading.intervals import cover, distinct, united
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

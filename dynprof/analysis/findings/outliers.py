@@ -21,7 +21,7 @@ from dynprof.analysis.measures.critical_path.critical_path import step_threads
 from dynprof.analysis.measures.timeline.breakdown import MOST_NAMED, ms
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.operators import STEPS, averages
-from dynprof.plural import listed
+from dynprof.runtime.plural import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.findings import device, fusion, host
+from dynprof.analysis.findings import device, host
 from dynprof.analysis.findings.finding import (
     DELAYS,
     LEAST,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
     host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
-    device.exposed_copies, device.memory, fusion.fusible_kernels, *IDLE_RULES,
+    device.exposed_copies, device.memory, device.fusible_kernels, *IDLE_RULES,
 )  # fmt: skip
 """Each looks for one thing."""
 _DELAYS = tuple(PARTS[part] for part in (LAUNCHING, BETWEEN, WAITING))

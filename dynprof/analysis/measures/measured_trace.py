@@ -16,9 +16,9 @@ from dynprof.analysis.measures.communication.point_to_point import RECEIVE, UNKN
 from dynprof.analysis.measures.critical_path.critical_path import critical_path
 from dynprof.analysis.measures.efficiency.flops import efforts, works
 from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
-from dynprof.analysis.measures.efficiency.peaks import peak_of
+from dynprof.analysis.measures.efficiency.roofline import peak_of
 from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
-from dynprof.analysis.measures.memory.allocations import allocations
+from dynprof.analysis.measures.memory.memory_timeline import allocations
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import launches
@@ -33,7 +33,7 @@ from dynprof.analysis.measures.timeline.steps import (
     step_times,
     whole_span,
 )
-from dynprof.analysis.measures.timeline.tear import Tear
+from dynprof.analysis.measures.timeline.truncation import Tear
 from dynprof.analysis.measures.waiting.gaps import gaps
 from dynprof.analysis.measures.waiting.host_waits import Host
 from dynprof.analysis.measures.waiting.idle import idle
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
     from dynprof.analysis.measures.efficiency.flops import Efforts, Work
     from dynprof.analysis.measures.efficiency.kernel_shapes import KernelShape
-    from dynprof.analysis.measures.efficiency.peaks import Peak
+    from dynprof.analysis.measures.efficiency.roofline import Peak
     from dynprof.analysis.measures.efficiency.sequences import KernelSequence
-    from dynprof.analysis.measures.memory.allocations import Allocation
+    from dynprof.analysis.measures.memory.memory_timeline import Allocation
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators

@@ -1,8 +1,7 @@
 """The vendor's files about one trace: tables, database, stacks, and what was left out.
 
 In comes a measured trace; out go files in the vendor's names and headers, each appearing whole.
-Measures nothing itself. Others use ``tables``, ``own_tables``, ``path_tables``,
-``sequence_tables``, ``bandwidth_tables``, ``host_tables``, ``merged_events``, ``levels``,
-``device_schema``, ``database``, ``analysis_database``, ``stacks``, ``json_files``, ``left_out``,
-``asked_for``, ``free_space`` and ``whole_files``.
+Measures nothing itself. Others use ``tables``, ``own_tables``,
+``bandwidth_tables``, ``host_tables``, ``merged_events``, ``levels``, ``device_schema``,
+``database``, ``analysis_database``, ``stacks``, ``left_out``, ``asked_for`` and ``whole_files``.
 """

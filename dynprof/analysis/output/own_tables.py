@@ -1,11 +1,16 @@
-"""Tables that the vendor does not have: modules, backward passes, operators' work, kernels."""
+"""Tables that the vendor does not have: modules, backward passes, kernels, paths, sequences."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dynprof.analysis.measures.critical_path.parts import PARTS, PHASES
 from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import placed
+from dynprof.analysis.measures.efficiency.sequences import MOST
+from dynprof.analysis.measures.sequence_sources import in_a_row, sources
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import UNKNOWN_TIME, shapes_text, us
 
@@ -13,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.analysis.measures.code.modules import Amounts
+    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.output.tables import Row, Tables
 
@@ -135,3 +141,74 @@ def _digits(value: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return UNKNOWN_TIME if share is None else f"{100 * share:.1f}"
+
+
+CRITICAL_PATH = ("Step", "Part", "Phase", "Name", "Count", "Time(us)", "Ratio(%)")
+WHAT_IF = (
+    "What", "On Path(us)", "Step(us)", "Step If It Cost Nothing(us)", "Saving(%)",
+)  # fmt: skip
+
+
+def path_tables(measured: MeasuredTrace) -> Tables:
+    """Return what there is to say of the critical path."""
+    path = measured.critical_path
+    if path is None:
+        return {}
+    return {
+        "critical_path.csv": (CRITICAL_PATH, _parts(path, measured.trace.tables["name"])),
+        "critical_path_what_if.csv": (WHAT_IF, _what_ifs(path)),
+    }
+
+
+def _parts(path: CriticalPath, names: list[str]) -> Iterator[Row]:
+    """Yield a row for each part of each step, the longest first; they add up to the step."""
+    times, lengths = path.times, path.lengths.tolist()
+    order = np.lexsort((-times.time, times.step))
+    columns = (times.step, times.part, times.phase, times.name, times.count, times.time)
+    for step, part, phase, name, count, time in zip(
+        *(column[order].tolist() for column in columns), strict=True
+    ):
+        number = path.steps[step][0]
+        yield (
+            "" if number is None else number,
+            PARTS[part],
+            PHASES[phase] if phase >= 0 else "",
+            names[name] if name >= 0 else "",
+            count,
+            us(time),
+            f"{100 * time / max(1, lengths[step]):.3f}",
+        )
+
+
+def _what_ifs(path: CriticalPath) -> Iterator[Row]:
+    for one in path.what_ifs:
+        saved = 100 * (1 - one.step / path.length) if path.length else 0.0
+        times = (one.on_path, path.length, one.step)
+        yield (one.what, *(us(round(time)) for time in times), f"{saved:.3f}")
+
+
+KERNEL_SEQUENCES = (
+    "Operators", "Source Line", "Count", "Kernels in Each", "Kernel Time(us)",
+    "Gaps Between(us)", "Kernel Time Saved at Most(us)", "Kernels",
+)  # fmt: skip
+
+
+def sequence_tables(measured: MeasuredTrace) -> Tables:
+    """Return a row for each sequence, those first that could save most; times in us."""
+    return {"kernel_sequences.csv": (KERNEL_SEQUENCES, _rows(measured))}
+
+
+def _rows(measured: MeasuredTrace) -> Iterator[Row]:
+    chosen = measured.sequences[:MOST]
+    for one, source in zip(chosen, sources(measured, chosen), strict=True):
+        busy, gaps = us(int(one.busy_ns.sum())), us(int(one.gaps_ns.sum()))
+        yield (
+            in_a_row(source.operators),
+            source.line,
+            one.count,
+            len(one.names),
+            busy,
+            gaps,
+            us(one.saved_ns),
+            in_a_row(one.names),
+        )

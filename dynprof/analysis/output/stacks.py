@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.files.output import whole_text, write_atomic
+from dynprof.runtime.output import whole_text, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

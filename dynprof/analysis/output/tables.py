@@ -6,6 +6,7 @@ Times are in microseconds with three digits, exactly the nanoseconds of the trac
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import chain, islice
@@ -18,11 +19,10 @@ from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.timeline.kernels import core_of, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.output.cells import cell
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.files.output import whole_text
+from dynprof.runtime.output import whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -303,3 +303,21 @@ def _operator_memory(measured: MeasuredTrace) -> Ready:
 def _mbs(sizes: Iterable[int | None]) -> list[str]:
     text = cache(_mb)
     return ["" if size is None else text(size) for size in sizes]
+
+
+_QUOTED = re.compile('[,"\r\n]').search
+_FORMULA = re.compile("[\t\r]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]").match
+"""How cells begin that spreadsheets run; names in a trace may be anybody's.
+
+Some drop white space before a sign, and take full-width signs for the plain ones."""
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch
+
+
+def cell(value: object) -> str:
+    """Return what csv writes for a value; an apostrophe keeps a spreadsheet from running it."""
+    text = str(value)
+    if _FORMULA(text) and not _NUMBER(text):
+        text = f"'{text}"
+    if _QUOTED(text):
+        return '"' + text.replace('"', '""') + '"'
+    return text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.communication.copies import LARGE
 from dynprof.analysis.output.bandwidth_tables import megabytes, rate
 from dynprof.analysis.output.tables import UNKNOWN_TIME, us
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

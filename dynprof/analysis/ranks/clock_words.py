@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.timeline.breakdown import ms
-from dynprof.plural import listed_ranks
+from dynprof.runtime.plural import listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection

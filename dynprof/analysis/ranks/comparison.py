@@ -7,6 +7,7 @@ and holds no trace: thousands of ranks fit.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,15 @@ from dynprof.analysis.ranks.clocks import (
 )
 from dynprof.analysis.ranks.long_steps import long_steps
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
-from dynprof.analysis.ranks.recorded_steps import steps_apart
-from dynprof.analysis.ranks.stragglers import LATE_NS, OFTEN, RankMean, Straggler
 from dynprof.errors import CaptureError, describe
-from dynprof.files.regular import open_inside
-from dynprof.plural import counted
+from dynprof.runtime.plural import counted, spanned
+from dynprof.runtime.safe_open import open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+
+    from duckdb import DuckDBPyConnection
 
     from dynprof.analysis.output.tables import Tables
 
@@ -300,3 +301,96 @@ def _names(files: Sequence[Path]) -> list[str]:
 def _patterns(names: Sequence[str]) -> list[str]:
     """Return what matches these files alone: DuckDB would take ``r[1]`` for ``r1``."""
     return [re.sub(r"[\[*?]", r"[\g<0>]", name) for name in names]
+
+
+_MOST_NAMED = 8
+_SPANNED = """
+SELECT rank, min(step), max(step) FROM steps WHERE step >= 0 GROUP BY rank ORDER BY rank
+"""
+
+
+def steps_apart(database: DuckDBPyConnection) -> list[str]:
+    """Return, where ranks recorded different steps, which ones did which, in a sentence."""
+    ranks: dict[tuple[int, int], list[int]] = {}
+    for rank, *recorded in database.execute(_SPANNED).fetchall():
+        ranks.setdefault((recorded[0], recorded[1]), []).append(rank)
+    if len(ranks) < 2:
+        return []
+    said = ", ".join(
+        f"{_listed(some)} {spanned(*recorded)}" for recorded, some in sorted(ranks.items())
+    )
+    first, last = max(first for first, _ in ranks), min(last for _, last in ranks)
+    common = f"{spanned(first, last)} on all" if first <= last else "no step on all"
+    return [f"the ranks recorded different steps: {said}; {common}"]
+
+
+def _listed(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:_MOST_NAMED]))
+    more = f" and {len(ranks) - _MOST_NAMED:,} more" if len(ranks) > _MOST_NAMED else ""
+    return f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more}"
+
+
+OFTEN = 0.2
+"""Who comes last to a smaller share of its collectives is not called a straggler."""
+LATE_NS = 1_000_000
+"""Who comes less than this after the median is not called late: clocks and threads scatter."""
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that others wait for.
+
+    Attributes:
+        rank: Its number.
+        last: In how many collectives it came last, and late.
+        of: How many it took part in, of those that can be compared.
+        behind_ns: By how much it came after the median rank, in the middle of those, in ns.
+        own_ns: Its mean step time without communication that nothing hides.
+        others_ns: The same of the median of the other ranks.
+        ranks: How many ranks are compared, with this one.
+    """
+
+    rank: int
+    last: int
+    of: int
+    behind_ns: int
+    own_ns: int
+    others_ns: int
+    ranks: int
+
+    @property
+    def others(self) -> str:
+        """Whose :attr:`others_ns` is."""
+        return "the other rank's" if self.ranks == 2 else "the median of the others"
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} comes last to {self.last:,} of {counted(self.of, 'collective')}, "
+            f"{self.behind_ns / 1e6:.1f} ms after the {'other' if self.ranks == 2 else 'median'} "
+            f"rank; its own work takes {self.own_ns / 1e6:.1f} ms a step on average, {self.others} "
+            f"{self.others_ns / 1e6:.1f} ms"
+        )
+
+
+@dataclass(frozen=True)
+class RankMean:
+    """The mean step of one rank; times in ns.
+
+    Attributes:
+        rank: Its number.
+        length: How long they took.
+        computing: For how long kernels, or operators of the host, computed.
+        communication: For how long collectives ran.
+        overlapped: For how long both did.
+    """
+
+    rank: int
+    length: float
+    computing: float
+    communication: float
+    overlapped: float
+
+    @property
+    def waiting(self) -> float:
+        """Communication that nothing hides."""
+        return self.communication - self.overlapped

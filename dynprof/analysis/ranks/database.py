@@ -8,7 +8,7 @@ from dynprof.analysis.output.analysis_database import NAME, STEP_TIMES, step_tim
 from dynprof.analysis.output.database import fill_database
 from dynprof.analysis.output.device_schema import TEXT
 from dynprof.analysis.output.whole_files import own_folder
-from dynprof.files.output import by_library
+from dynprof.runtime.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

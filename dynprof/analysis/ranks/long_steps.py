@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.timeline.breakdown import BEHIND, MOST_NAMED, ms
 from dynprof.analysis.measures.timeline.outliers import median_of, outliers
-from dynprof.plural import counted, listed_ranks, number
+from dynprof.runtime.plural import counted, listed_ranks, number
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

@@ -9,7 +9,7 @@ from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding
 from dynprof.analysis.findings.ranking import advised_once, all_findings
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.overhead import whose
-from dynprof.plural import counted, number
+from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

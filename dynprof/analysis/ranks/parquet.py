@@ -16,7 +16,7 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.output.whole_files import own_folder
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.files.output import by_library
+from dynprof.runtime.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

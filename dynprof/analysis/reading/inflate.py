@@ -8,7 +8,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from dynprof.errors import CaptureError, reason
-from dynprof.files.regular import open_regular
+from dynprof.runtime.safe_open import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

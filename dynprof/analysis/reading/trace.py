@@ -1,4 +1,4 @@
-"""A whole trace as columns."""
+"""A whole trace as columns, with the marks of devices set apart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import DEVICE_MARK, ON_DEVICE
+from dynprof.analysis.reading.categories import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
-from dynprof.analysis.reading.device_marks import of_device_marks
-from dynprof.analysis.reading.intervals import cover
+from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -26,6 +25,49 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.columns import ChunkColumns, Columns
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.two_processes import Partner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.reading.categories import Names
+    from dynprof.analysis.reading.columns import Columns
+
+    Chosen = NDArray[np.bool_]
+
+LABEL = "dynprof: device mark"
+"""What such a range is called; who records it lives in another house, and says the same."""
+
+
+def of_device_marks(spans: Columns, tables: dict[str, list[Any]]) -> Chosen:
+    """Return which spans did nothing but set a mark.
+
+    Args:
+        spans: Of a trace, in the order of their begin.
+        tables: What their columns stand for.
+    """
+    found = np.zeros(len(spans["start"]), bool)
+    if LABEL not in tables["name"]:
+        return found
+    outer = _of(spans, tables, LABELS) & (spans["name"] == tables["name"].index(LABEL))
+    for thread in distinct(spans["thread"][outer]).tolist():
+        here = spans["thread"] == thread
+        found |= here & _within(spans, np.flatnonzero(outer & here))
+    found &= _of(spans, tables, LABELS | OPERATORS | LAUNCHES)
+    numbers = spans["correlation"][found & _of(spans, tables, LAUNCHES)]
+    started = np.isin(spans["correlation"], numbers[numbers >= 0])
+    return found | (started & _of(spans, tables, ON_DEVICE))
+
+
+def _within(spans: Columns, outer: NDArray[np.int64]) -> Chosen:
+    """Return which spans lie in one of some that follow one another."""
+    start, end = spans["start"], spans["start"] + spans["length"]
+    last = np.searchsorted(start[outer], start, side="right") - 1
+    return (last >= 0) & (end <= end[outer][last])
+
+
+def _of(spans: Columns, tables: dict[str, list[Any]], kinds: Names) -> Chosen:
+    passed = np.array([name.lower() in kinds for name in tables["category"]], bool)
+    return passed[spans["category"]]
 
 
 @dataclass

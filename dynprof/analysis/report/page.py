@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.report.contents import contents
 from dynprof.errors import CaptureError
-from dynprof.files.output import write_atomic
+from dynprof.runtime.output import write_atomic
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

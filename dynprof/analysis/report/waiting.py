@@ -9,8 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
-from dynprof.analysis.measures.waiting.queue import PERCENTILES, held_up, queue
-from dynprof.analysis.measures.waiting.queue_waits import EVENT, queued_while
+from dynprof.analysis.measures.waiting.queue import EVENT, PERCENTILES, held_up, queue, queued_while
 from dynprof.analysis.reading.categories import SYNCHRONISATIONS
 
 if TYPE_CHECKING:

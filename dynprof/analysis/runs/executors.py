@@ -12,8 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError, reason
 from dynprof.extras import install
-from dynprof.process.child_environment import environment
-from dynprof.process.fresh_interpreter import command
+from dynprof.runtime.fresh_interpreter import command, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

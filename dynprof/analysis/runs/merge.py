@@ -14,9 +14,9 @@ from dynprof.analysis.ranks.clock_words import clock_words
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
-from dynprof.files.folders import make_dir
-from dynprof.files.output import whole
-from dynprof.plural import counted, listed_ranks
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.output import whole
+from dynprof.runtime.plural import counted, listed_ranks
 from dynprof.version import __version__
 
 if TYPE_CHECKING:

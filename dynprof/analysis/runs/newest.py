@@ -9,8 +9,8 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.analysis.runs.recorded_window import captured_below, some, why_no_capture
 from dynprof.errors import CaptureError
-from dynprof.files.below import files_below, written_s
-from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
+from dynprof.runtime.job_files import files_below, written_s
+from dynprof.runtime.layout import INFO_DIR, WINDOW_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,22 +14,18 @@ from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.bandwidth_tables import bandwidth_tables
 from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.free_space import check_space
 from dynprof.analysis.output.host_tables import host_tables
-from dynprof.analysis.output.json_files import write_json_files
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.output.own_tables import own_tables
-from dynprof.analysis.output.path_tables import path_tables
-from dynprof.analysis.output.sequence_tables import sequence_tables
+from dynprof.analysis.output.own_tables import own_tables, path_tables, sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
-from dynprof.analysis.output.whole_files import FOLDER, own_folder
+from dynprof.analysis.output.whole_files import FOLDER, check_space, own_folder, write_json_files
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
-from dynprof.files.below import files_below, folders_below, written_s
-from dynprof.files.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, VENDORS_FOLDER, trace_stem
-from dynprof.files.output import by_library
+from dynprof.runtime.job_files import files_below, folders_below, written_s
+from dynprof.runtime.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, VENDORS_FOLDER, trace_stem
+from dynprof.runtime.output import by_library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

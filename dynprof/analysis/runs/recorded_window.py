@@ -15,9 +15,9 @@ from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError, describe
-from dynprof.files.below import may_be_read
-from dynprof.files.layout import INFO_DIR, WINDOW_RECORD
-from dynprof.plural import counted, listed_ranks
+from dynprof.runtime.job_files import may_be_read
+from dynprof.runtime.layout import INFO_DIR, WINDOW_RECORD
+from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

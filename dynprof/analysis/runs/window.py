@@ -20,14 +20,14 @@ from dynprof.analysis.runs.recorded_window import (
     words_on_others,
 )
 from dynprof.errors import CaptureError
-from dynprof.files.layout import WINDOW_RECORD
+from dynprof.runtime.layout import ROLE, WINDOW_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-_FOLDER = re.compile(r"step_\d+-\d+(_\d{8}T\d{6}Z)")
-"""As ``window_dir_name`` makes it."""
+_FOLDER = re.compile(rf"step_\d+-\d+(_\d{{8}}T\d{{6}}Z(?:_{ROLE})?)")
+"""As ``window_dir_name`` makes it; the roles of a job have windows of their own."""
 
 
 def window_below(path: Path, newest: Path | None = None) -> list[Path]:

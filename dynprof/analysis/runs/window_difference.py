@@ -10,7 +10,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.newest import newest_measured
 from dynprof.analysis.runs.window import window_below, window_words
 from dynprof.errors import CaptureError
-from dynprof.plural import listed_ranks
+from dynprof.runtime.plural import listed_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path

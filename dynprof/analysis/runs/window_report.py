@@ -21,8 +21,8 @@ from dynprof.analysis.runs.one_trace import RANK, folder_of
 from dynprof.analysis.runs.remote_files import Place
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.errors import CaptureError
-from dynprof.files.folders import make_dir
-from dynprof.plural import sentence
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.plural import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -87,8 +87,8 @@ def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
     (window / "broken.pt.trace.json").write_text("no trace")
     (window / "info").mkdir()
     told = WindowRecord(
-        dynprof="0", leader="", world_size=4, first=0, last=4, asked=(0, 1, 2), ranks={},
-        request=RequestRecord(number=1, edited_at="", sha256="", config={}), missing={},
+        dynprof="0", leader="", world_size=4, start_step=0, first=0, last=4, asked=(0, 1, 2),
+        ranks={}, request=RequestRecord(number=1, edited_at="", sha256="", config={}), missing={},
         agreed_ms=1, complete=True,
     )  # fmt: skip
     (window / "info" / "window.json").write_text(told.model_dump_json())

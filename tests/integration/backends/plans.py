@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynprof.config import ProfilerConfig
-from dynprof.process.rank import Rank
 from dynprof.requests.plan import Plan
+from dynprof.runtime.rank import Rank
 
 if TYPE_CHECKING:
     from dynprof.backends import Backend
-    from dynprof.files.output import PrivateFolder
+    from dynprof.runtime.output import PrivateFolder
 
 RANK = Rank(3, 8, "test")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.backends import all_backends
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.errors import BackendError
 from dynprof.testing import FakeBackend
 from tests.integration.backends.plans import RANK, a_plan, no_folder

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.backends import cuda_streams
-from dynprof.backends.cuda_streams import LABEL, CudaStreams, draw
-from dynprof.companions.stream_marks import NO_DEVICE
+from dynprof.backends.collectors.stream_marks import NO_DEVICE
+from dynprof.backends.torch import cuda_streams
+from dynprof.backends.torch.cuda_streams import LABEL, CudaStreams, draw
 from tests.integration.scripts import events, manifests, run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -20,7 +20,7 @@ def test_more_windows_than_keys_of_thread_local_storage(tmp_path: Path) -> None:
         tmp_path,
         """
         import ctypes, resource
-        for _ in range(950):  # so many fewer are left; a window for each would take its time
+        for _ in range(950):  # leaves few of the 1,024; a window for each takes too long
             assert ctypes.CDLL(None).pthread_key_create(ctypes.byref(ctypes.c_uint()), None) == 0
         threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
         for _ in range(90):

@@ -137,8 +137,8 @@ BUSY = """
 import sys, threading, time
 from pathlib import Path
 import torch
-from dynprof.backends.operator_arguments import OperatorArguments
-from dynprof.files.output import PrivateFolder
+from dynprof.backends.torch.operator_arguments import OperatorArguments
+from dynprof.runtime.output import PrivateFolder
 over = threading.Event()
 def work():
     weight = torch.randn(64, 64, requires_grad=True)

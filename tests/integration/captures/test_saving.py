@@ -20,7 +20,7 @@ SAVING = (
     TORCH_JOB
     + """
 import json, os, pathlib, threading
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 def steps(number):
     return [train_one_step().item() for _ in range(number) if dp.step() is None]
 dp.init("prof_config")
@@ -41,7 +41,7 @@ print("saving", flush=True)
 HELD = SAVING.replace(
     'dp.init("prof_config")',
     """
-from dynprof.backends.torch_recording import TorchRecording
+from dynprof.backends.torch.torch_recording import TorchRecording
 save = TorchRecording.save
 def held(recording, path):
     while not os.path.exists("go on"):

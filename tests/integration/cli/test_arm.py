@@ -248,7 +248,8 @@ def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
     """Once its lines are named; of a value on the command line no file is to be removed."""
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("arm", job.root, "--active", 2)
-    mend = f"correct the line, or remove the file and run dynprof init {job.root}"
+    mend = f"correct the line, or remove the file and run dynprof init {job.root}, "
+    mend += "which live jobs take for a request"
     last = f"{job.config}: nothing was changed; {mend}"
     assert (code, errors.splitlines()[-1]) == (1, last)
     job.config.unlink()

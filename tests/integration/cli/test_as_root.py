@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 pytestmark = [as_root, others_run_python]
 MARK = "of_root_alone"
 """A name in the trace that only root may read."""
-SEND = "import runpy; runpy.run_module('dynprof.delivery', run_name='__main__', alter_sys=True)"
+SEND = (
+    "import runpy; runpy.run_module('dynprof.captures.sender', run_name='__main__', alter_sys=True)"
+)
 
 
 def dynprof(*arguments: object) -> tuple[int, str, str]:

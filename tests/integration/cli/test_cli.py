@@ -12,10 +12,10 @@ import pytest
 from dynprof.captures.manifest import Cost
 from dynprof.cli.demo import lost
 from dynprof.config import template_text
-from dynprof.files.layout import Layout
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.requests.capabilities import Capabilities
+from dynprof.runtime.layout import Layout
 from tests.processes import DYNPROF, run
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.attach.reaching import needs_reaching
+from tests.integration.launch.reaching import needs_reaching
 from tests.integration.launching import launched, when
 from tests.integration.running import LOOP, TORCH_JOB, RunningJob
 from tests.processes import DYNPROF, ROOT, run, start
@@ -26,7 +26,7 @@ PAGES = {page.name: page.read_text() for page in (ROOT / "README.md", *ROOT.glob
 TORCH_LOOP = (
     TORCH_JOB
     + """
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 SELF_TEST.begin()
 while SELF_TEST.answer is None:
     time.sleep(0.01)

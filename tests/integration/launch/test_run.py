@@ -241,6 +241,7 @@ def test_another_customization_of_the_site_is_kept(tmp_path: Path) -> None:
         (["run", "no-such-program"], 2, "no such script, and no program on PATH"),
         (["run", "-m"], 2, "-m needs the name of a module"),
         (["run", "--step-on", "what?", "job.py"], 1, "--step-on 'what?' names no source of steps"),
+        (["run", "--role", "a b", "job.py"], 1, "--role 'a b' is no role; use up to 32 letters"),
         (["run", "--config", "job.py", "job.py"], 2, "job.py cannot be used"),
     ],
 )
@@ -353,6 +354,16 @@ def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
     )
     code, _, errors = dynprof("arm", os.getpid())
     assert (code, errors) == (3, unwatched(os.getpid()))
+
+
+def test_a_role_is_that_of_the_watched_script(tmp_path: Path) -> None:
+    """``run --role`` names the role of the script, which ``status`` finds by its id too."""
+    with begun(tmp_path, LOOP, "--step-on", ":work", "--role", "rollout") as process:
+        when(tmp_path, "the role", lambda found: "rollout_rank_0.json" in found)
+        _, output, _ = dynprof("status", "--json")
+        (found,) = [p for p in json.loads(output)["processes"] if p["pid"] == process.pid]
+        assert (found["status"]["role"], found["status"]["rank"]) == ("rollout", 0)
+        ended(tmp_path, process)
 
 
 def test_a_fork_is_no_watched_job(tmp_path: Path) -> None:

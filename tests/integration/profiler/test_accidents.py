@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.reading.trace import load_trace
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.captures import exporter
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import CaptureError
-from dynprof.files.layout import host_name
 from dynprof.profiler import (
     _ExperimentalConfig,
     analyse,
@@ -30,6 +29,7 @@ from dynprof.profiler import (
     schedule,
     tensorboard_trace_handler,
 )
+from dynprof.runtime.layout import host_name
 from tests import processes, warm_interpreter
 from tests.integration.running import operators, wait_for
 
@@ -218,7 +218,7 @@ def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
     """After SIGKILL the cycles before are whole; the next run removes the rest of the open one."""
     script = """
     import signal
-    from dynprof.files.output import PrivateFolder
+    from dynprof.runtime.output import PrivateFolder
     with profile(
         experimental_config=_ExperimentalConfig(record_op_args=True),
         schedule=schedule(wait=0, warmup=0, active=1, repeat=2),

@@ -218,7 +218,7 @@ def test_each_cycle_that_a_handler_failed_with_is_saved(tmp_path: Path) -> None:
 def test_a_trace_that_a_handler_lost_is_said_to_be_lost(tmp_path: Path, async_mode: bool) -> None:
     """Where the profiler fails to write a trace, a message says that it is lost."""
     script = f"""
-    from dynprof.backends.torch_recording import TorchRecording
+    from dynprof.backends.torch.torch_recording import TorchRecording
     from dynprof.errors import BackendError
 
     def save(recording, path):
@@ -411,7 +411,7 @@ def test_ctrl_c_while_it_is_being_saved(tmp_path: Path) -> None:
     """It is lost, which is said; no unfinished file stays, and the process ends as before."""
     script = """
     import signal
-    from dynprof.backends.torch_recording import TorchRecording
+    from dynprof.backends.torch.torch_recording import TorchRecording
 
     def save(recording, path):
         path.write_text("half of it")

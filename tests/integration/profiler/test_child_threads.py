@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dynprof.backends.torch_features import has
+from dynprof.backends.torch.features import has
 from dynprof.profiler import profile
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
-from dynprof.backends.detached_close_selftest import SELF_TEST
+from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
 from dynprof.profiler import (

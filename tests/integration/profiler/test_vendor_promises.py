@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.files.layout import host_name
 from dynprof.profiler import (
     ExportType,
     ProfilerLevel,
@@ -20,6 +19,7 @@ from dynprof.profiler import (
     profile,
     tensorboard_trace_handler,
 )
+from dynprof.runtime.layout import host_name
 from tests import warm_interpreter
 from tests.integration.running import operators
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GRAPHS = """
-from dynprof.process.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from torch.autograd import profiler as torchs
 
 class Graph:
@@ -179,7 +179,7 @@ def test_a_stop_that_waits_too_long_for_a_capture_may_come_again(tmp_path: Path)
     import warnings
     from dynprof import acl
     from dynprof.errors import BackendError
-    from dynprof.process import graph_captures
+    from dynprof.runtime import graph_captures
     from dynprof.profiler import profile
     warnings.simplefilter("ignore")
     graph_captures.WAIT_S = 0.01

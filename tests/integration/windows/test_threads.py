@@ -79,7 +79,7 @@ def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -
     run(
         tmp_path,
         """
-        from dynprof.backends.torch import TorchBackend
+        from dynprof.backends.torch.backend import TorchBackend
         prepare, others = TorchBackend.prepare, []
         def slow(*args):
             for _ in range(3):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LABELS = ("dataloader", "checkpoint", "## optimizer ##", "Optimizer.step#Adam.step", "forward")
-_OWN = ("dynprof/wall.py(48): attempt", "python_function")
+_OWN = ("dynprof/runtime/error_boundary.py(48): attempt", "python_function")
 _HELD_UP = (("collection", "gc"), ("x (dynamo_timed)", "cpu_op"), _OWN)
 
 

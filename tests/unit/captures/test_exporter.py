@@ -17,8 +17,8 @@ from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.exporter import Export, Exporter
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps, load_manifest
 from dynprof.errors import BackendError, CaptureError, DynprofError
-from dynprof.files.layout import Layout
-from dynprof.process import memory
+from dynprof.runtime import memory
+from dynprof.runtime.layout import Layout
 from dynprof.testing import FakeBackend, FakeRecording, HandExporter
 from tests.pace import patience_s
 

@@ -30,7 +30,7 @@ ODD = [math.nan, math.inf, -math.inf, 1e300, 1e17, 10**400]
 RECORD = {
     "dynprof": "0", "leader": "", "world_size": 2, "asked": [0], "ranks": {}, "missing": {},
     "request": {"number": 1, "edited_at": "", "sha256": "", "config": {"metadata": {"a": 2**63}}},
-    "first": 1, "last": 2, "agreed_ms": 0.5, "complete": True,
+    "start_step": 1, "first": 1, "last": 2, "agreed_ms": 0.5, "complete": True,
 }  # fmt: skip
 MANIFEST = {
     **{name: RECORD[name] for name in ("dynprof", "request", "world_size", "complete")},

@@ -16,7 +16,7 @@ from dynprof.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dynprof.companions import Event
+    from dynprof.backends.collectors import Event
 
 
 def packed(raw: bytes, events: Sequence[Event] = (), **first_members: Any) -> bytes:

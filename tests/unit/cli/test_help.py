@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from dynprof.cli import app
 from dynprof.cli.app import COMMANDS
-from dynprof.cli.help_panels import BRIEFS
-from dynprof.cli.options import SECTIONS, changes, settings
+from dynprof.cli.options import BRIEFS, SECTIONS, changes, settings
 from tests.processes import DYNPROF, run
 
 NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}

@@ -11,9 +11,9 @@ import pytest
 
 from dynprof.cli.outcome import LOST, UNSERVED
 from dynprof.cli.request_follower import Follower, _standing_still
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NOBODY_YET, JobStatus, Status, WindowStatus
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +93,18 @@ def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
         0,
         [f"4 of 4 ranks saved it: {record}", *SAVED.remarks],
     )
+
+
+def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The answer of a process that was gone is about an older save of the same bytes."""
+    (tmp_path / CONFIG_NAME).touch()
+    rank = dataclasses.replace(ended(None, ""), rank=1, pid=8)
+    write(tmp_path, ended(SAVED), rank)
+    before = [dataclasses.replace(rank, state="idle", edits=())]
+    assert Follower(tmp_path / CONFIG_NAME, "abc", before).follow(before, None) == 0
+    assert capsys.readouterr().err.strip() == ""
 
 
 def test_a_cut_is_said_once_though_a_later_request_is_known(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.files.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
 from dynprof.journal.status import Status
 from dynprof.requests.capabilities import Capabilities
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ main()
 ANALYSIS = {"duckdb", "isal", "numpy"}
 CONFIG = {"jsonschema", "pydantic", "pydantic_core", "dynprof.config.model"}
 SCREEN = {"rich.live", "rich.progress", "rich.table"}
-JOB = {"torch", "viztracer", "watchdog", "dynprof.session", "dynprof.attach.attaching"}
+JOB = {"torch", "viztracer", "watchdog", "dynprof.session", "dynprof.launch.attaching"}
 
 
 def loaded(*arguments: str | Path) -> set[str]:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig, RankSet, config_schema, parse_config, template_text
 from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.limits import Limits
+from dynprof.config.sections import Limits
 from dynprof.errors import ConfigError
 
 SEED_KEYS = [

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.errors import CaptureError
-from dynprof.files.folders import open_folder
-from dynprof.files.layout import host_name, pid_namespace
 from dynprof.journal.status import Status, common_moment, load_status
+from dynprof.runtime.folders import open_folder
+from dynprof.runtime.layout import host_name, pid_namespace
 
 if TYPE_CHECKING:
     from pathlib import Path

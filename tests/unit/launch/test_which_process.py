@@ -50,7 +50,7 @@ def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
         "python /env/lib/python3.11/site-packages/pip/__main__.py | install x",
         "python /env/bin/dynprof | status",
         "python -m dynprof | status",
-        "python -I -B /env/dynprof/process/fresh_interpreter.py | {} dynprof.delivery",
+        "python -I -B /env/dynprof/runtime/fresh_interpreter.py | {} dynprof.captures.sender",
         "python -m torch._inductor.compile_worker | x",
         "python -c from_multiprocessing.spawn_import_spawn_main | x",
         "python -m joblib.externals.loky.backend.popen_loky_posix | x",

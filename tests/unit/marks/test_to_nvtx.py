@@ -10,7 +10,7 @@ import pytest
 
 import dynprof as dp
 import dynprof.mstx as mstx
-from dynprof.companions.marks import Domains, MarkTracks
+from dynprof.backends.collectors.marks import Domains, MarkTracks
 from dynprof.marks.nvtx import NVTX_MARKS
 
 if TYPE_CHECKING:

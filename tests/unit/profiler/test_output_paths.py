@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dynprof.errors import CaptureError
-from dynprof.files.layout import host_name
-from dynprof.files.output import write_atomic
 from dynprof.profiler.output_paths import output_path, write_file
+from dynprof.runtime.layout import host_name
+from dynprof.runtime.output import write_atomic
 from tests.users import ALICE, as_root
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dynprof.errors import UnusablePathError
-from dynprof.session.startup import Wishes, open_session
+from dynprof.session.startup import InitOptions, open_session
 
 SECRET = "s3cr3t"  # noqa: S105 - of nothing
 
@@ -15,7 +15,7 @@ SECRET = "s3cr3t"  # noqa: S105 - of nothing
 def allowed(variable: str, monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
     """Return where captures of a session may go, but for the directory of its config."""
     monkeypatch.setenv("DYNPROF_PROF_DIRS", variable)
-    session = open_session(root, Wishes())
+    session = open_session(root, InitOptions())
     try:
         return list(session.status().prof_dirs)
     finally:
@@ -62,12 +62,12 @@ def test_an_entry_that_cannot_be_used_is_named_and_not_repeated(
 
 def test_credentials_in_an_argument_are_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="entry 2 of prof_dirs cannot be used: a URL") as found:
-        open_session(tmp_path, Wishes(prof_dirs=["/a", f"s3://me:{SECRET}@bucket/x"]))
+        open_session(tmp_path, InitOptions(prof_dirs=["/a", f"s3://me:{SECRET}@bucket/x"]))
     assert SECRET not in str(found.value)
 
 
 @pytest.mark.parametrize("name", ["", "/profiler_config.json"])
 def test_credentials_in_the_place_of_the_directory_are_not_repeated(name: str) -> None:
     with pytest.raises(UnusablePathError, match="is no directory of this") as found:
-        open_session(Path(f"s3://me:{SECRET}@bucket/x{name}"), Wishes())
+        open_session(Path(f"s3://me:{SECRET}@bucket/x{name}"), InitOptions())
     assert SECRET not in str(found.value)

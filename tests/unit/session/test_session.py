@@ -211,37 +211,6 @@ def test_the_step_can_be_set(job: Job) -> None:
     assert job.session.inbox.step == 3000
 
 
-def test_the_scripts_own_number_undoes_no_renumbering_of_the_leaders(job: Job) -> None:
-    """Nor doubles it: before the step that takes it, after that, and at every step."""
-    inbox = job.session.inbox
-    job.step(3)
-    inbox.renumber(70)
-    for count in range(3, 8):
-        job.session.set_step(count)
-        assert inbox.numbered == count + 70
-        job.step()
-    inbox.renumber(-20)
-    job.step()
-    assert (inbox.step, inbox.own) == (59, 9)
-    job.session.set_step(9)
-    assert inbox.step == 59
-    assert "the script set the step" not in job.log()
-
-
-@pytest.mark.parametrize("is_taken", [True, False])
-def test_a_number_to_resume_from_counts_after_a_renumbering_too(job: Job, is_taken: bool) -> None:
-    """What the leader had found out was about other numbers; also where it comes to that number."""
-    inbox = job.session.inbox
-    for number in (1200, 1271):
-        job.step(1)
-        inbox.renumber(70)
-        if is_taken:
-            job.step(1)
-        job.session.set_step(number)
-        job.step(1)
-        assert (inbox.step, inbox.own, inbox.numbered) == (number + 1,) * 3
-
-
 def test_the_end_of_the_job_keeps_an_open_window(slow_job: Job) -> None:
     """What is open is closed, marked incomplete and saved; what waits is said."""
     slow_job.edit(active=50)

@@ -22,7 +22,7 @@ def pass_seconds(job: Job, seconds: int) -> None:
     """Let time pass in which the journal ticks and no step ends."""
     for _ in range(seconds):
         job.clock.advance(1)
-        job.session._upkeep.tick()
+        job.session._periodic_checks.tick()
 
 
 def about_standing(job: Job) -> list[str]:

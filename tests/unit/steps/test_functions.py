@@ -14,7 +14,7 @@ import pytest
 from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.source import EndedSteps
-from dynprof.steps.wish import Wish
+from dynprof.steps.step_option import StepOption
 from tests import processes
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ class Counted:
     def __init__(self, name: str) -> None:
         self.inbox = Inbox(lambda: None)
         steps = EndedSteps(self.inbox, lambda _: None)
-        self.source = FunctionSteps(Wish("function", "a_trainer", name), steps, lambda _: None)
+        self.source = FunctionSteps(
+            StepOption("function", "a_trainer", name), steps, lambda _: None
+        )
 
     def __enter__(self) -> Counted:
         return self
@@ -262,15 +264,15 @@ def test_the_script_goes_by_its_own_name_too(tmp_path: Path, script: list[str]) 
 from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.source import EndedSteps
-from dynprof.steps.wish import Wish
+from dynprof.steps.step_option import StepOption
 def handle():
     pass
 inbox = Inbox(lambda: None)
 steps = EndedSteps(inbox, lambda _: None)
-assert not FunctionSteps(Wish("function", {name!r}, "handle"), steps, lambda _: None).look()
+assert not FunctionSteps(StepOption("function", {name!r}, "handle"), steps, lambda _: None).look()
 handle()
 assert inbox.step == 1
-other = FunctionSteps(Wish("function", "another", "handle"), steps, lambda _: None)
+other = FunctionSteps(StepOption("function", "another", "handle"), steps, lambda _: None)
 assert other.look() == "another has not been imported"
 """
     for place in (tmp_path, tmp_path / "a_package"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.steps.optimizers import OptimizerSteps
-from dynprof.wall import StderrNotes, Wall
 
 
 class Adam:
@@ -28,7 +28,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.steps, self.said = Counted(), list[str]()
-        self.source = OptimizerSteps(self.steps, self.say, Wall(StderrNotes()))  # type: ignore[arg-type]
+        self.source = OptimizerSteps(self.steps, self.say, ErrorBoundary(StderrNotes()))  # type: ignore[arg-type]
 
     def say(self, name: str, advice: str = "") -> None:
         """Keep what is said."""

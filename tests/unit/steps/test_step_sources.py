@@ -147,21 +147,6 @@ def test_a_frameworks_callback_gives_the_steps(tmp_path: Path, steps: str) -> No
     assert "steps come from Some's callback" in job.log()
 
 
-def test_a_frameworks_count_undoes_no_renumbering_of_the_leaders(tmp_path: Path) -> None:
-    """It goes on to count as before; another training's numbers count as they are."""
-    job = Job(tmp_path)
-    job.session.reached("Some", 7)
-    job.session.inbox.renumber(-5)
-    for count in range(8, 12):
-        job.session.reached("Some", count)
-        assert job.session.inbox.step == count - 5
-    job.session.reached("Some", 0)
-    assert job.session.inbox.step == 0
-    job.session.reached("Some", 1)
-    assert job.session.inbox.step == 1
-    assert job.log().count("Some is at step") == 2
-
-
 def test_another_training_has_numbers_of_its_own(tmp_path: Path) -> None:
     """An open window closes and keeps what it has; the steps go on."""
     job = job_on(tmp_path, "script")

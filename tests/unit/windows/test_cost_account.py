@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.report.about import NOT_MEASURABLE, _recorded
+from dynprof.analysis.report.contents import NOT_MEASURABLE, _recorded
 from dynprof.captures.manifest import Manifest, load_manifest
 
 if TYPE_CHECKING:

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config import ProfilerConfig
-from dynprof.files.layout import Layout
-from dynprof.process.graph_captures import GRAPH_CAPTURES, graph_capture
-from dynprof.process.rank import Rank
 from dynprof.requests.plan import Plan
 from dynprof.requests.request import Request
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES, graph_capture
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import Rank
 from dynprof.testing import FakeBackend, FakeClock, FakeRecording
-from dynprof.wall import StderrNotes, Wall
-from dynprof.windows.driver import UnendedRecordings, WindowDriver
-from dynprof.windows.this_process import ThisProcess
+from dynprof.windows.driver import UNENDED, WindowDriver
+from dynprof.windows.process_context import ProcessContext
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.files.output import PrivateFolder
+    from dynprof.runtime.output import PrivateFolder
 
 
 @pytest.fixture
@@ -35,13 +35,12 @@ def backend() -> FakeBackend:
 @pytest.fixture
 def driver(backend: FakeBackend, tmp_path: Path) -> WindowDriver:
     """Return a driver whose window is not open yet."""
-    process = ThisProcess(
+    process = ProcessContext(
         Layout(tmp_path, 0, "host", 42), Rank(0, 1, "test"), (backend,), clock=FakeClock()
     )
     plan = Plan(ProfilerConfig(), "fake", ("CPU",), None, ())
     request = Request(1, plan, 0.0, "", ())
-    unended = UnendedRecordings(process.clock, Wall(StderrNotes()))
-    return WindowDriver(process, unended, request, Window(0, 9, 5), 5)
+    return WindowDriver(process, ErrorBoundary(StderrNotes()), request, Window(0, 9, 5), 5)
 
 
 def no_folder() -> PrivateFolder:
@@ -65,7 +64,7 @@ def test_an_opening_that_fails_leaves_nothing_open(
     with pytest.raises(RuntimeError, match=call):
         driver.open(no_folder)
     assert backend.running == 0
-    assert not driver.unended
+    assert not UNENDED
 
 
 def test_a_window_that_is_closed_is_discarded_until_it_is_released(
@@ -98,14 +97,14 @@ def test_a_discarded_window_ends_where_it_may(backend: FakeBackend, driver: Wind
     elsewhere(driver.discard)
     assert recording.running
     backend.in_the_way = "a CUDA graph is being captured"
-    driver.unended.look()
+    UNENDED.look()
     assert recording.running
     backend.in_the_way = None
-    elsewhere(driver.unended.look)
+    elsewhere(UNENDED.look)
     assert recording.running
-    driver.unended.look()
+    UNENDED.look()
     assert recording.calls[-1] == "discard"
-    assert not driver.unended
+    assert not UNENDED
 
 
 def test_a_discarded_window_of_a_thread_that_has_ended_is_abandoned(
@@ -117,7 +116,7 @@ def test_a_discarded_window_of_a_thread_that_has_ended_is_abandoned(
     driver.discard()
     (recording,) = backend.recordings
     assert recording.calls[-1] == "abandon"
-    assert not driver.unended
+    assert not UNENDED
 
 
 def test_no_capture_begins_as_a_recording_ends(
@@ -151,7 +150,7 @@ def test_no_capture_begins_as_a_recording_ends(
     driver.discard()
     thread.join()
     assert captured_at_discard == [None]
-    assert not driver.unended
+    assert not UNENDED
 
 
 def test_a_recording_waits_while_another_thread_opens_a_profiler(
@@ -163,7 +162,7 @@ def test_a_recording_waits_while_another_thread_opens_a_profiler(
     with GRAPH_CAPTURES.held_back():
         elsewhere(driver.discard)
         assert backend.running == 1
-    driver.unended.look()
+    UNENDED.look()
     assert backend.running == 0
 
 
@@ -176,10 +175,10 @@ def test_a_recording_is_discarded_once(
     def interrupted(recording: FakeRecording) -> None:
         discard(recording)
         driver.discard()
-        driver.unended.look()
+        UNENDED.look()
 
     monkeypatch.setattr(FakeRecording, "discard", interrupted)
     driver.open(no_folder)
     driver.discard()
     assert backend.recordings[0].calls.count("discard") == 1
-    assert not driver.unended
+    assert not UNENDED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.backends.base import Load
-from dynprof.windows import expected_cost, limits
+from dynprof.windows import cost_account, limits
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
@@ -23,6 +23,20 @@ def test_max_seconds_closes_early(job: Job) -> None:
     (manifest,) = job.manifests()
     assert manifest.steps.recorded == 4
     assert "limits.max_seconds is 0.035" in manifest.reason
+
+
+def test_a_window_without_further_steps_closes_after_its_seconds_and_a_minute(job: Job) -> None:
+    """The window waits a minute for another step, though its seconds are over."""
+    job.edit(active=100, limits={"max_seconds": 3})
+    job.step(4)
+    job.backend.recordings[0].bound_to_thread = False
+    for seconds, state in ((5, "recording"), (54, "recording"), (2, "idle")):
+        job.clock.advance(seconds)
+        job.session._loop.look()
+        assert job.state == state
+    (manifest,) = job.manifests()
+    assert manifest.steps.recorded == 3
+    assert "limits.max_seconds is 3, and no step has ended for 61 s" in manifest.reason
 
 
 @pytest.mark.parametrize("days", [-1, 1])
@@ -102,7 +116,7 @@ def test_the_first_steps_tell_what_the_window_will_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the log, and where ``arm --wait`` sees it; the next window of the kind knows it before."""
-    monkeypatch.setattr(expected_cost, "EVENT_US", 500.0)
+    monkeypatch.setattr(cost_account, "EVENT_US", 500.0)
     job = job_of_many_events(tmp_path, max_events=7_500)
     (answer,) = job.session.status().edits
     assert answer.expected == (
@@ -110,7 +124,7 @@ def test_the_first_steps_tell_what_the_window_will_cost(
         "0.2 MB; limits.max_events (7,500) ends the window after them"
     )
     assert job.log().count(answer.expected) == 1
-    monkeypatch.setattr(expected_cost, "TOLD_S", 0.0)
+    monkeypatch.setattr(cost_account, "TOLD_S", 0.0)
     job.edit(active=3)
     job.step(1)
     assert "; a step records about 1,000 events; 3 steps take about" in job.log()
@@ -120,7 +134,7 @@ def test_seconds_that_end_the_window_bound_what_it_is_expected_to_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step takes 10 ms."""
-    monkeypatch.setattr(expected_cost, "EVENT_US", 500.0)
+    monkeypatch.setattr(cost_account, "EVENT_US", 500.0)
     job = job_of_many_events(tmp_path, max_seconds=0.1)
     (answer,) = job.session.status().edits
     assert re.match(

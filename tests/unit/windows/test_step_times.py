@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.windows.step_times import StepTimes
+from dynprof.windows.cost_account import StepTimes
 
 if TYPE_CHECKING:
     from tests.fake_job import Job

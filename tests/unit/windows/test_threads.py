@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.session import shutdown
 from dynprof.testing import FakeBackend
-
-if TYPE_CHECKING:
-    from tests.fake_job import Job
+from tests.fake_job import Job
 
 
 @pytest.mark.parametrize("call", ["prepare", "begin_step", "close"])
@@ -124,6 +122,21 @@ def test_the_end_on_another_thread_leaves_the_profiler_alone(job: Job) -> None:
     (manifest,) = job.manifests()
     assert "the process ended; only the thread that opened" in manifest.reason
     assert job.backend.recordings[0].calls[-1] == "abandon"
+
+
+def test_the_next_session_ends_what_the_last_one_left_to_a_thread(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of a window that shutdown() gave up ends its recording at its next step."""
+    monkeypatch.setattr(shutdown, "CLOSE_WAIT_S", 0.0)
+    job.edit(active=5)
+    job.step(2)
+    other = threading.Thread(target=job.session.end, args=("shutdown() was called",))
+    other.start()
+    other.join()
+    assert job.backend.running == 1
+    Job(job.root).step()
+    assert job.backend.running == 0
 
 
 def test_the_end_waits_for_the_step_of_the_training_thread(job: Job) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynprof.analysis.measures.efficiency.formulas import effort
 from dynprof.analysis.measures.efficiency.inputs import SIZES, Inputs
-from dynprof.analysis.measures.efficiency.tensor_cores import is_beside, on_tensor_cores
+from dynprof.analysis.measures.efficiency.kernel_shapes import is_beside, on_tensor_cores
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.reading.categories import COPIES

@@ -29,7 +29,7 @@ from dynprof.analysis.reading.categories import (
     OPERATORS,
 )
 from dynprof.analysis.reading.intervals import clipped, covered, distinct, layered, united
-from dynprof.plural import counted, number
+from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import Marked, Step
-    from dynprof.analysis.measures.timeline.tear import Tear
+    from dynprof.analysis.measures.timeline.truncation import Tear
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 

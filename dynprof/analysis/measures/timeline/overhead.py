@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.reading.categories import CALLS, FRAMES, STEP_LABELS
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.process.package_files import PACKAGE, around_calls, working_files
+from dynprof.runtime.modules import PACKAGE, around_calls, working_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,7 +31,7 @@ _OWN = {
     DYNPROF: _frames_of(working_files()),
     TORCH: re.compile(rf"{_START}torch[/\\]profiler[/\\]\w+\.py\b"),
 }
-"""How frames of Kineto (``dynprof/wall.py(48): attempt``) and VizTracer are named."""
+"""How Kineto (``dynprof/runtime/threads.py(48): own_thread``) and VizTracer name frames."""
 
 
 def whose(name: str) -> str:

@@ -14,7 +14,7 @@ from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.categories import KERNELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
-from dynprof.files.layout import INFO_DIR
+from dynprof.runtime.layout import INFO_DIR, ROLE, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
 
 Made = TypeVar("Made")
-_RANK = re.compile(r"\.rank(\d+)\.")
+_RANK = re.compile(rf"\.(?:({ROLE})_)?rank(\d+)\.")
 """In the names of traces, as dynprof gives them."""
 
 
@@ -159,7 +159,7 @@ def find_manifest(path: Path) -> tuple[Path, Manifest] | tuple[None, None]:
     """
     folder = path.parent / INFO_DIR
     rank = _RANK.search(path.name)
-    likely = [folder / f"rank_{rank[1]}.info.json"] if rank else []
+    likely = [folder / f"{rank_name(rank[1] or '', int(rank[2]))}.info.json"] if rank else []
     for candidate in chain(likely, sorted(folder.glob("*.info.json")) if folder.is_dir() else ()):
         from dynprof.captures.manifest import load_manifest  # takes as long to load as numpy
 

@@ -1,4 +1,4 @@
-"""What keeps a thread of the host from launching: calls that wait for a device, and the rest."""
+"""What keeps a thread of the host from launching, and when it has nothing to do."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.code.user_code import is_users
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
@@ -25,6 +27,12 @@ from dynprof.analysis.reading.categories import (
     STEP_LABELS,
 )
 from dynprof.analysis.reading.intervals import distinct, united
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.operators import Calls
+    from dynprof.analysis.reading.trace import Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -205,3 +213,23 @@ class Host:
             ALLOCATING: self._on(thread, allocates),
             OPTIMIZER: self._on(thread, self._phase(OPTIMIZER)),
         }
+
+
+_WAITS_FOR_WORK = re.compile(
+    r"(Simple)?Queue\.get \(.*\b(queue|multiprocessing/queues)\.py:\d+\)|"
+    r"_?Connection(Base)?\.(recv|recv_bytes|poll) \(.*\bmultiprocessing/connection\.py:\d+\)|"
+    r"_queue\.SimpleQueue\.get|(_?socket\.)+_accept|"
+    r"select\.(select|(e?poll|devpoll)\.poll|kqueue\.control)"
+)
+"""As VizTracer names them."""
+
+
+def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
+    """Return which calls of Python take work from a queue or await a request, or lie in such."""
+    named = trace.named(lambda name: bool(_WAITS_FOR_WORK.fullmatch(name)) and not is_users(name))
+    waits, inside = (trace.category(CALLS) & named)[calls.span].tolist(), list[bool]()
+    for own, outer in zip(waits, calls.parent.tolist(), strict=True):
+        inside.append(own or (outer != ROOT and inside[outer]))
+    found = np.zeros(len(named), bool)
+    found[calls.span] = inside
+    return found

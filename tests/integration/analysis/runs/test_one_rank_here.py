@@ -34,8 +34,8 @@ def window(tmp_path: Path) -> Path:
     ).save(here)  # fmt: skip
     places = {0: str(here), 1: ELSEWHERE.split(", ")[1]}
     WindowRecord(
-        dynprof="0", leader="", world_size=3, request=request, first=0, last=4, asked=(0, 1, 2),
-        ranks={rank: RankRecord(host=f"node{rank}", outcome="saved", capture=place)
+        dynprof="0", leader="", world_size=3, request=request, start_step=0, first=0, last=4,
+        asked=(0, 1, 2), ranks={rank: RankRecord(host=f"node{rank}", outcome="saved", capture=place)
                for rank, place in places.items()},
         missing={2: "it does not answer"}, agreed_ms=1, complete=False,
     ).save(tmp_path / "info" / "window.json")  # fmt: skip

@@ -59,9 +59,9 @@ def saved(
 def record(window: Path, asked: tuple[int, ...]) -> None:
     """Write the record of a window of which some of four ranks were asked."""
     WindowRecord(
-        dynprof="0", leader="", world_size=4, first=0, last=4, asked=asked, ranks={}, missing={},
-        request=RequestRecord(number=1, edited_at=EDITED, sha256="a", config={}), agreed_ms=1,
-        complete=True,
+        dynprof="0", leader="", world_size=4, start_step=0, first=0, last=4, asked=asked, ranks={},
+        missing={}, request=RequestRecord(number=1, edited_at=EDITED, sha256="a", config={}),
+        agreed_ms=1, complete=True,
     ).save(window / "info" / "window.json")  # fmt: skip
 
 

@@ -151,7 +151,10 @@ def test_advice_is_left_out_only_right_below_the_same() -> None:
 
 def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> None:
     """The verdict says whose time it is."""
-    measured = job(tmp_path, {SLOW: [("dynprof/wall.py(48): attempt", "python_function", 9, 90)]})
+    measured = job(
+        tmp_path,
+        {SLOW: [("dynprof/runtime/error_boundary.py(48): attempt", "python_function", 9, 90)]},
+    )
     assert "11 times the median, 90 ms of it in the profiler itself. " in verdict(measured)[0]
     assert not any("Step 3" in one.title for one in all_findings(measured))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.captures.trace_packing import pack
-from dynprof.files.layout import INFO_DIR
+from dynprof.runtime.layout import INFO_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ def captured(
         folder: Where to.
         events: What the profiler recorded.
         rank: Of the process.
-        added: Events of companions.
+        added: Events of collectors.
         config: What was asked for.
     """
     path = folder / f"host_1.rank{rank}.1.pt.trace.json"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.cells import cell
+from dynprof.analysis.output.tables import cell
 from dynprof.analysis.runs.one_trace import write_analysis
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output import free_space
+from dynprof.analysis.output import whole_files
 from dynprof.analysis.runs.one_trace import write_analysis
 from dynprof.captures.manifest import least_free_mb
 from dynprof.errors import CaptureError
@@ -25,7 +25,7 @@ def test_a_full_disk_ends_the_analysis_with_both_sizes(
     """No table is written, and no copy of the trace."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": [EVENT]}))
-    monkeypatch.setattr(free_space, "free_disk_mb", lambda _: 1000.0)
+    monkeypatch.setattr(whole_files, "free_disk_mb", lambda _: 1000.0)
     with pytest.raises(CaptureError, match=r"1,000 MB are free .* leaves 1,024 MB"):
         list(write_analysis(MeasuredTrace(path), None))
     assert not list(tmp_path.rglob("*.csv"))
@@ -37,7 +37,7 @@ def test_the_copy_of_a_trace_counts_before_it_is_written(
     """It is as large as the trace is unpacked."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"pad": " " * 2_000_000, "traceEvents": [EVENT]}))
-    monkeypatch.setattr(free_space, "free_disk_mb", lambda _: 1025.0)
+    monkeypatch.setattr(whole_files, "free_disk_mb", lambda _: 1025.0)
     with pytest.raises(CaptureError, match="its copy takes 2 MB, 1,025 MB are free"):
         list(write_analysis(MeasuredTrace(path), ["text"]))
     assert not list(tmp_path.rglob("trace_view.json"))

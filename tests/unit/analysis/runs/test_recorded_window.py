@@ -32,8 +32,8 @@ def record(folder: Path, captures: dict[int, str], asked: tuple[int, ...] = (0, 
     (folder / "info").mkdir(parents=True, exist_ok=True)
     path = folder / "info" / "window.json"
     WindowRecord(
-        dynprof="0", leader="", world_size=2, request=REQUEST, first=1, last=2, asked=asked,
-        ranks={rank: RankRecord(host="a", outcome="saved", capture=one)
+        dynprof="0", leader="", world_size=2, request=REQUEST, start_step=1, first=1, last=2,
+        asked=asked, ranks={rank: RankRecord(host="a", outcome="saved", capture=one)
                for rank, one in captures.items()},
         missing={}, agreed_ms=1, complete=True,
     ).save(path)  # fmt: skip
@@ -112,9 +112,9 @@ def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> N
         1: RankRecord(host="b", outcome="failed", capture="/c"),
     }
     WindowRecord(
-        dynprof="0", leader="", world_size=3, request=REQUEST, first=1, last=2, asked=(0, 1, 2),
-        ranks=ranks, missing={2: "it does not answer"}, agreed_ms=1, complete=False,
-        remarks=tuple(odd),
+        dynprof="0", leader="", world_size=3, request=REQUEST, start_step=1, first=1, last=2,
+        asked=(0, 1, 2), ranks=ranks, missing={2: "it does not answer"}, agreed_ms=1,
+        complete=False, remarks=tuple(odd),
     ).save(tmp_path / "w" / "info" / "window.json")  # fmt: skip
     assert words_on_others([tmp_path / "w" / "a.trace.json"]) == [
         *odd[:MOST_WORDS],

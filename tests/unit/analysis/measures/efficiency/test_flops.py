@@ -12,7 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.efficiency.formulas import effort
 from dynprof.analysis.measures.efficiency.inputs import Inputs
-from dynprof.analysis.measures.efficiency.tensor_cores import is_beside, on_tensor_cores
+from dynprof.analysis.measures.efficiency.kernel_shapes import is_beside, on_tensor_cores
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.random_models import random_model

@@ -12,8 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.efficiency.flops import Work
 from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
-from dynprof.analysis.measures.efficiency.peaks import VARIABLE, Peak, peak_of
-from dynprof.analysis.measures.efficiency.roofline import placed
+from dynprof.analysis.measures.efficiency.roofline import VARIABLE, Peak, peak_of, placed
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import write_tables

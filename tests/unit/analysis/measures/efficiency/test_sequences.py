@@ -18,7 +18,7 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.efficiency.sequences import computed
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.sequence_sources import in_a_row, sources
-from dynprof.analysis.output.sequence_tables import sequence_tables
+from dynprof.analysis.output.own_tables import sequence_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
 from tests.real_traces import H100, on_each, raw_events

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.memory.allocations import allocations
-from dynprof.analysis.measures.memory.memory_timeline import memory_timeline, write_memory_timeline
+from dynprof.analysis.measures.memory.memory_timeline import (
+    allocations,
+    memory_timeline,
+    write_memory_timeline,
+)
 from dynprof.analysis.reading.trace import load_trace
 
 if TYPE_CHECKING:

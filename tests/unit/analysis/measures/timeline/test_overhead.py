@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 OWN = [
-    ("dynprof/wall.py(48): attempt", DYNPROF),
+    ("dynprof/runtime/error_boundary.py(48): attempt", DYNPROF),
     ("dynprof/windows/loop.py(98): <lambda>", DYNPROF),
     ("dynprof/marks/record_functions.py(71): begin", DYNPROF),
     ("/venv/lib/python3.11/site-packages/dynprof/dynamic_profile.py(42): step", DYNPROF),
@@ -33,7 +33,7 @@ JOBS = [
     "dynprof/train.py(3): main",
     "my_dynprof/wall.py(3): main",
     "dynprof.py(3): step",
-    "wall.py(3): attempt",
+    "runtime/error_boundary.py(3): attempt",
     "torch/autograd/profiler.py(918): __enter__",
     "/home/me/dynprof/experiment/train.py(8): step",
     "dynprof/steps/functions.py(80): counted",

@@ -10,7 +10,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
-from dynprof.analysis.measures.waiting.queue_waits import queued_while
+from dynprof.analysis.measures.waiting.queue import queued_while
 from dynprof.analysis.reading.categories import ON_DEVICE
 from tests.real_traces import on_each
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle

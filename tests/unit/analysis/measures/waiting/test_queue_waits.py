@@ -10,7 +10,7 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.waiting.gaps import gaps
 from dynprof.analysis.measures.waiting.idle import idle
-from dynprof.analysis.measures.waiting.queue_waits import REASONS, queued_while
+from dynprof.analysis.measures.waiting.queue import REASONS, queued_while
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,47 @@
+"""What is recorded beside the profiler, over the same window: the host, collections, marks.
+
+In come a window's start and stop; out go events for its trace. A collector knows no profiler, and
+what it cannot save costs its own track only. Others use :func:`collectors_for`, ``base`` for their
+own, and of ``stream_marks`` what a device is to marks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.backends.collectors.base import Collector, Collectors, Event, Events, Lacking
+from dynprof.backends.collectors.garbage_collections import CollectionTrack
+from dynprof.backends.collectors.host import HostSampler
+from dynprof.backends.collectors.marks import Domains, MarkTracks
+from dynprof.backends.collectors.stream_marks import StreamMarks
+from dynprof.marks.nvtx import NVTX_MARKS
+from dynprof.marks.record_functions import RECORD_FUNCTION_MARKS
+
+if TYPE_CHECKING:
+    from dynprof.backends.collectors.stream_marks import Device
+    from dynprof.config.experimental import ExperimentalConfig
+
+
+def collectors_for(
+    settings: ExperimentalConfig, *, record_functions: bool = False, device: Device | None = None
+) -> list[Collector]:
+    """Return the collectors that a config asks for and that need no particular profiler.
+
+    Args:
+        settings: What it asks for.
+        record_functions: Whether torch's ``record_function`` is to be heard, as nobody else does.
+        device: What is recorded beside the host, where marks can be set on its streams.
+    """
+    found: list[Collector] = []
+    if settings.host_sys:
+        found.append(HostSampler(settings.host_sys))
+    if settings.gc_detect_threshold is not None:
+        found.append(CollectionTrack(settings.gc_detect_threshold))
+    if settings.marks:
+        domains = Domains(settings.mstx_domain_include or (), settings.mstx_domain_exclude or ())
+        sources = (NVTX_MARKS, RECORD_FUNCTION_MARKS) if record_functions else (NVTX_MARKS,)
+        found += [MarkTracks(domains, sources), StreamMarks(device, domains)]
+    return found
+
+
+__all__ = ["Collector", "Collectors", "Event", "Events", "Lacking", "collectors_for"]

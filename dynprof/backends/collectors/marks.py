@@ -1,0 +1,236 @@
+"""The script's marks and ranges, on tracks of their own: one a domain, more where they cross."""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left, insort
+from math import inf
+from time import time_ns
+from typing import TYPE_CHECKING, Any
+
+from dynprof.backends.collectors.base import Collector, named_track
+from dynprof.marks.native.library import native_marks
+from dynprof.marks.open_ranges import STACKS, all_open
+from dynprof.marks.sinks import SINKS, Range, Sink, is_short
+from dynprof.runtime.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from dynprof.backends.collectors.base import Event, Events
+    from dynprof.marks.native.library import Listener, NativeMark
+    from dynprof.marks.sources import Source
+
+TRACK = 0x6D78_0000
+"""The first of the tracks; no thread has such a number."""
+BEGAN_BEFORE, ENDS_AFTER = "began before the window", "ends after the window"
+
+
+class Domains(dict[str, bool]):
+    """Whether a window keeps each; asked at every mark.
+
+    Args:
+        include: Those to keep; empty for all.
+        exclude: Those to leave out; ignored where some are included.
+
+    Attributes:
+        are_all: Whether it keeps any.
+    """
+
+    def __init__(self, include: Collection[str] = (), exclude: Collection[str] = ()) -> None:
+        self._include, self._exclude = frozenset(include), frozenset(exclude)
+        self.are_all = not (include or exclude)
+
+    def __missing__(self, domain: str) -> bool:
+        named = domain in (self._include or self._exclude)
+        kept = self[domain] = named == bool(self._include)
+        return kept
+
+
+class MarkTracks(Collector, Sink):
+    """Takes what :mod:`dynprof.mstx` is told while a window records.
+
+    Args:
+        domains: Which to keep.
+        sources: What else is to be heard: marks that the script sets through others' functions.
+    """
+
+    def __init__(self, domains: Domains, sources: Collection[Source] = ()) -> None:
+        self._keeps, self._sources = domains, sources
+        self._moments: list[Any] = []  # message, domain, thread and time of one after the other
+        self._note = self._moments.extend
+        self._mark = self._make_marker()
+        self._ended: list[tuple[Range, int]] = []
+        self._open: list[Range] = []
+        self._began_ns = self._ended_ns = 0
+        self._native = native_marks()
+        self._listener: Listener | None = None
+
+    def start(self) -> None:
+        """Take marks."""
+        self._began_ns = time_ns()
+        SINKS.plug(self)
+        for source in self._sources:
+            source.plug(self)
+        if self._native:
+            self._listener = self._native.listen(self._take, self.max_bytes)
+
+    def stop(self) -> None:
+        """Take no more."""
+        SINKS.unplug(self)
+        others = [begun for source in self._sources for begun in source.unplug(self)]
+        if not self._ended_ns:
+            self._ended_ns = time_ns()
+            mine = (begun for begun in all_open() if self._keeps[begun.domain])
+            self._open = [begun for begun in mine if is_short(begun.message)]
+            self._open += [begun for begun in others if self._keeps[begun.domain]]
+            if self._native and self._listener:
+                self._native.dismiss(self._listener)
+                for mark in self._native.all_open(self.max_bytes):
+                    self._take(mark)
+
+    def abandon(self) -> None:
+        """Let the child's marks go nowhere: they are never saved there."""
+
+    def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
+        """Note a moment."""
+        self._mark(message, domain)
+
+    def marker(self) -> Callable[[str, str], None]:
+        """Return what notes a moment: a function that has at hand all that it needs."""
+        return self._mark
+
+    def taker(self) -> Callable[[tuple[str, str, int, int]], object] | None:
+        """Return what takes moments of all domains, if this window keeps them all."""
+        return self._note if self._keeps.are_all else None
+
+    def _make_marker(self) -> Callable[[str, str], None]:
+        keeps, note, here, now_ns = self._keeps, self._note, STACKS, time_ns
+
+        # Apart: a tuple for each mark would have garbage looked for, again and again.
+        def mark(message: str, domain: str) -> None:
+            note((message, domain, here.number, now_ns()))
+
+        def mark_if_kept(message: str, domain: str) -> None:
+            if keeps[domain]:
+                mark(message, domain)
+
+        return mark if keeps.are_all else mark_if_kept
+
+    def end(self, ended: Range) -> None:
+        """Note the end of a range."""
+        if self._keeps[ended.domain]:
+            self._ended.append((ended, time_ns()))
+
+    def _take(self, mark: NativeMark) -> None:
+        """Note what C has marked; what came after the end is left out later."""
+        if not self._keeps[mark.domain]:
+            return
+        if not mark.range:
+            self._note((mark.message, mark.domain, mark.thread, mark.began_ns))
+            return
+        begun = Range(mark.message, mark.domain, mark.thread, mark.began_ns, mark.range)
+        if mark.ended_ns:
+            self._ended.append((begun, mark.ended_ns))
+        else:
+            self._open.append(begun)
+
+    def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
+        """Write nothing; say how many marks of C found no room."""
+        dropped = self._listener.dropped if self._listener and self._listener.left() else 0
+        return (f"{counted(dropped, 'mark')} of C found no room and are lost",) if dropped else ()
+
+    def events(self) -> Events:
+        """Return the marks, and all ranges of the time between start and stop."""
+        if self._listener:
+            self._listener.left()
+        moments, ended, still_open = self._moments, self._ended, self._open
+        self._moments, self._ended, self._open = [], [], []
+        self._note = self._moments.extend
+        known = {begun[:5] for begun, _ in ended}  # without the stream, of whatever kind it is
+        # One that ended in the midst of stop() stands in both lists.
+        ended += [(begun, self._ended_ns + 1) for begun in still_open if begun[:5] not in known]
+        by_domain: dict[str, list[Event]] = {}
+        for message, domain, thread, at_ns in zip(*[iter(moments)] * 4, strict=True):
+            if not self._began_ns <= at_ns <= self._ended_ns:
+                continue
+            event = {"ph": "i", "s": "t", "ts": at_ns, **_described(message, domain, thread)}
+            by_domain.setdefault(domain, []).append(event)
+        for begun, ended_ns in ended:
+            if begun.began_ns <= self._ended_ns and ended_ns >= self._began_ns:
+                by_domain.setdefault(begun.domain, []).append(self._as_event(begun, ended_ns))
+        return list(_on_tracks(dict(sorted(by_domain.items()))))
+
+    def _as_event(self, begun: Range, ended_ns: int) -> Event:
+        """Return a range as it stands in the trace: cut where the window begins and ends."""
+        since_ns, until_ns = max(begun.began_ns, self._began_ns), min(ended_ns, self._ended_ns)
+        event = _described(begun.message, begun.domain, begun.thread)
+        event["args"]["kind"] = "start/end" if begun.number else "push/pop"
+        if begun.number:
+            event["args"]["range"] = begun.number
+        cut = [BEGAN_BEFORE] if since_ns > begun.began_ns else []
+        cut += [ENDS_AFTER] if until_ns < ended_ns else []
+        if cut:
+            event["args"]["cut"] = " and ".join(cut)
+        return {"ph": "X", "ts": since_ns, "dur": max(0, until_ns - since_ns), **event}
+
+
+_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+"""What a script may have in a string, and no reader of JSON has to take."""
+
+
+def _described(message: str, domain: str, thread: int) -> dict[str, Any]:
+    args = {"domain": _whole(domain), "thread": thread}
+    return {"cat": "mstx", "name": _whole(message), "pid": os.getpid(), "args": args}
+
+
+def _whole(text: str) -> str:
+    return text if text.isascii() else _HALF_A_PAIR.sub("\ufffd", text)
+
+
+def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
+    """Yield events with a track each: on one, ranges lie inside each other or follow each other."""
+    number = TRACK
+    for domain, events in by_domain.items():
+        tracks = _Tracks()
+        for event in sorted(events, key=lambda event: (event["ts"], -event.get("dur", 0))):
+            place = tracks.place(event["ts"], event["ts"] + event.get("dur", 0))
+            yield {**event, "tid": number + place}
+        for place in range(tracks.count):
+            yield named_track(number + place, f"marks: {_whole(domain)}")
+        number += tracks.count
+
+
+class _Tracks:
+    """Finds room for one after the other, in order of time; thousands may be open at once."""
+
+    def __init__(self) -> None:
+        self._open: list[list[int]] = []  # the ends of what is open on each track
+        self._innermost: list[tuple[float, int]] = []  # of these the newest, in order, and where
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
+    def place(self, begin: int, end: int) -> int:
+        """Return on which track something fits, most tightly, and note it there."""
+        while self._innermost and self._innermost[0][0] <= begin:
+            place = self._innermost.pop(0)[1]
+            self._open[place].pop()
+            self._note(place)
+        fits = bisect_left(self._innermost, (end, 0))
+        if fits < len(self._innermost):
+            place = self._innermost.pop(fits)[1]
+        else:
+            place = len(self._open)
+            self._open.append([])
+        self._open[place].append(end)
+        self._note(place)
+        return place
+
+    def _note(self, place: int) -> None:
+        around = self._open[place]
+        insort(self._innermost, (around[-1] if around else inf, place))

@@ -1,0 +1,117 @@
+"""Marks that name a stream of a device: set on its track too, where the window records a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from dynprof.backends.collectors.base import Collector
+from dynprof.marks.sinks import SINKS, Range, Sink
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.warnings_to_script import warn_script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.backends.collectors.marks import Domains
+
+HOST = "marks that name a stream stand on the host's side alone"
+NO_DEVICE = f"{HOST}: no window has recorded a CUDA device"
+IN_CAPTURE = f"{HOST} while a graph is being captured"
+BEGIN, END = " (begin)", " (end)"
+"""What the ends of a range are called on a device, after its own name."""
+
+
+class Device(Protocol):
+    """What can be marked; nothing that it does may wait for the device."""
+
+    def stream(self, given: object) -> object | None:
+        """Return the stream that a script has given; None where it is none of this device's."""
+
+    def is_capturing(self, stream: object) -> bool:
+        """Return whether what is put on a stream becomes part of a graph."""
+
+    def mark(self, message: str, stream: object) -> None:
+        """Put a mark behind what is on a stream so far."""
+
+
+class StreamMarks(Collector, Sink):
+    """Sets them on the device; says once in the process where that cannot be.
+
+    Args:
+        device: What the window records; None for none.
+        domains: Which to take.
+    """
+
+    hears_begins = True  # also without a device: a range may never end, and is said to be of none
+    of_streams = True
+
+    def __init__(self, device: Device | None, domains: Domains) -> None:
+        self._device, self._domains = device, domains
+        self._boundary = ErrorBoundary(StderrNotes())
+        self._texts: list[str] = []
+
+    def start(self) -> None:
+        """Take marks."""
+        SINKS.plug(self)
+
+    def stop(self) -> None:
+        """Take no more."""
+        SINKS.unplug(self)
+
+    def abandon(self) -> None:
+        """Do nothing: a device does not survive a fork, and no sink does."""
+
+    def mark(self, message: str, domain: str, stream: object = None) -> None:
+        """Set a moment."""
+        self._set(message, domain, stream)
+
+    def begin(self, begun: Range) -> None:
+        """Set where a range begins."""
+        self._set(begun.message + BEGIN, begun.domain, begun.stream)
+
+    def end(self, ended: Range) -> None:
+        """Set where it ends."""
+        self._set(ended.message + END, ended.domain, ended.stream)
+
+    def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
+        """Write nothing; say what was said to the script."""
+        return tuple(self._texts)
+
+    def _set(self, message: str, domain: str, stream: object) -> None:
+        none = stream is None or (isinstance(stream, int) and not stream)
+        if none or not self._domains[domain]:
+            return
+        failed = self._boundary.attempt("marking a stream", lambda: self._try(message, stream))
+        if failed:
+            self.stop()
+
+    def _try(self, message: str, given: object) -> None:
+        if self._device is None:
+            self._say(NO_DEVICE)
+            return
+        stream = self._device.stream(given)
+        if stream is None:
+            kind = type(given).__name__
+            self._say(f"{HOST} where that is a {kind}; give a torch.cuda.Stream or its handle")
+        elif GRAPH_CAPTURES.under_way() or self._device.is_capturing(stream):
+            self._say(IN_CAPTURE)
+        else:
+            self._device.mark(message, stream)
+
+    def _say(self, text: str) -> None:
+        if say_once(text):
+            self._texts.append(text)
+
+
+_said: set[str] = set()
+"""What was said in this process."""
+
+
+def say_once(text: str) -> bool:
+    """Warn the script, once in the process; return whether it is the first time."""
+    if text in _said:
+        return False
+    _said.add(text)
+    warn_script(f"dynprof.mstx: {text}")
+    return True

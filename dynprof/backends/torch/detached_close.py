@@ -1,0 +1,353 @@
+"""Ends a ``torch.profiler`` recording without stopping the training thread.
+
+The ordinary close collects all events of the window inside one Python call, for longer than the
+window itself took. But libtorch exports the C++ functions that this call is made of, and ctypes
+lets go of the GIL while it calls them: so the training thread only takes the profiler's state
+off itself, in some 20 microseconds, and another thread turns it into a trace.
+
+The functions, all in ``libtorch_cpu.so``, and what they return:
+
+- ``ProfilerStateBase::pop(bool) -> std::shared_ptr``, ``push(std::shared_ptr&&)``,
+  ``removeCallback()``: the profiler state of a thread, or of all;
+- ``get(bool) -> ProfilerStateBase*`` or ``getGlobal() -> std::shared_ptr``: the state of all
+  threads, which stays theirs. :data:`_STATE_OF_ALL` tells which builds have which;
+- ``disableProfiler() -> std::unique_ptr<ProfilerResult>``: stops libkineto, collects the events;
+- ``ProfilerResult::save(const std::string&)``, ``~ProfilerResult()``.
+
+Objects with a destructor are returned through a hidden pointer, on x86-64 and aarch64 alike,
+which is also how ctypes receives a structure of more than 16 bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.backends.torch.quiescence import let_operators_end, let_others_leave
+from dynprof.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_STATE = "_ZN5torch8profiler4impl17ProfilerStateBase"
+_RESULT = "_ZN5torch8autograd8profiler14ProfilerResult"
+_SYMBOLS = {
+    "pop": f"{_STATE}3popEb",
+    "push": f"{_STATE}4pushEOSt10shared_ptrIS2_E",
+    "remove_callback": f"{_STATE}14removeCallbackEv",
+    "disable": "_ZN5torch8autograd8profiler15disableProfilerEv",
+    "save": f"{_RESULT}4saveERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE",
+    "destroy": f"{_RESULT}D1Ev",
+}
+_EXCHANGE_AND_ADD = "_ZN9__gnu_cxx18__exchange_and_addEPVii"
+_USE_COUNT_AT = 8
+"""In the control block of a ``std::shared_ptr``, after the pointer to its virtual functions."""
+UNDER_WAY_S = 0.1
+"""For so long operators of other threads that are under way at the end may write when they end."""
+
+
+class _Returned(ctypes.Structure):
+    """A smart pointer, in a structure so large that it is returned through a hidden pointer."""
+
+    _fields_ = [
+        ("pointer", ctypes.c_void_p),
+        ("control_block", ctypes.c_void_p),
+        ("rest", ctypes.c_void_p * 2),
+    ]
+
+
+def _shared_address(get_global: Any) -> int | None:
+    state: _Returned = get_global()
+    _drop_reference(state)
+    address: int | None = state.pointer
+    return address
+
+
+_STATE_OF_ALL: tuple[tuple[str, Any, tuple[Any, ...], Callable[[Any], int | None]], ...] = (
+    (f"{_STATE}3getEb", ctypes.c_void_p, (ctypes.c_bool,), lambda get: get(True)),
+    (f"{_STATE}9getGlobalEv", _Returned, (), _shared_address),
+)
+"""Symbol, result, arguments, and how to call it for the address of the state of all threads.
+
+What differs between builds of torch is here and nowhere else: up to 2.13 they have the first, from
+2.14 on the second. The first that is found is taken, and the self-test tries it.
+"""
+
+
+class _StdString(ctypes.Structure):
+    """A ``const std::string`` of libstdc++, to be read only."""
+
+    _fields_ = [
+        ("data", ctypes.c_char_p),
+        ("size", ctypes.c_size_t),
+        ("capacity", ctypes.c_size_t),
+        ("unused", ctypes.c_size_t),
+    ]
+
+
+class DetachedClose:
+    """The functions, found.
+
+    Raises:
+        BackendError: This build of torch lacks one of them.
+    """
+
+    def __init__(self) -> None:
+        path = library()
+        self._forgotten: int | None = None
+        try:
+            with_gil, without_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
+            self._state_of_all = _state_of_all(with_gil)
+            self._pop = _function(with_gil, "pop", _Returned, ctypes.c_bool)
+            self._remove_callback = _function(with_gil, "remove_callback", None, ctypes.c_void_p)
+            self._push = _function(without_gil, "push", None, ctypes.c_void_p)
+            self._disable = _function(without_gil, "disable", _Returned)
+            self._save = _function(without_gil, "save", None, ctypes.c_void_p, ctypes.c_void_p)
+            self._destroy = _function(without_gil, "destroy", None, ctypes.c_void_p)
+            runtime = ctypes.CDLL("libstdc++.so.6")
+            self._delete = runtime["_ZdlPv"]
+        except (OSError, AttributeError) as error:
+            raise BackendError(f"this build of torch lacks what it needs: {error}") from None
+        self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
+
+    def records_everywhere(self) -> bool:
+        """Return whether a profiler of all threads is on."""
+        return bool(self._state_of_all())
+
+    def take_off(self) -> Taken:
+        """Take the profiler's state off the calling thread and return it; microseconds.
+
+        Raises:
+            BackendError: There is none.
+        """
+        return Taken(self, self.taken_from(everywhere=False))
+
+    def take_off_all(self, *, at_once: bool = False) -> Taken:
+        """End the recording of all threads and return its state; microseconds.
+
+        Args:
+            at_once: Take the state from the threads, too. Else it lies on them until it is
+                collected, so that operators which are under way can write when they end.
+
+        Raises:
+            BackendError: There is none.
+        """
+        if at_once:
+            return Taken(self, self.taken_from(everywhere=True))
+        state = self._state_of_all()
+        if not state:
+            raise BackendError("no profiler state lies on all threads")
+        self._remove_callback(state)
+        return Taken(self, None)
+
+    def settle_all(self) -> None:
+        """End the recording of all threads, so that it can be collected.
+
+        Waits for operators of others, a tenth of a second at most.
+
+        Raises:
+            BackendError: There is none.
+        """
+        state = self.take_off_all().off(under_way=let_operators_end)
+        if state is not None:
+            self._put_on(state)
+
+    def forget_all(self) -> None:
+        """Record nothing on any thread of a child that was just forked; takes no lock."""
+        self._forgotten = self._pop(True).pointer or self._forgotten
+
+    def end_forgotten(self) -> None:
+        """Remove the parent's callback, with which a profiler of the child's would record twice."""
+        forgotten, self._forgotten = self._forgotten, None
+        if forgotten:
+            self._remove_callback(forgotten)
+
+    def taken_from(self, *, everywhere: bool) -> _Returned:
+        """Take the state off the calling thread, or off all."""
+        state = self._popped(everywhere=everywhere)
+        self._remove_callback(state.pointer)
+        return state
+
+    def _popped(self, *, everywhere: bool) -> _Returned:
+        state: _Returned = self._pop(everywhere)
+        if not state.pointer:
+            raise BackendError("no profiler state lies on this thread")
+        return state
+
+    def hold(self) -> Taken:
+        """Share the state that lies on the calling thread, and return it.
+
+        It outlives its thread then: where a thread ends with a state of its own, C++ destroys
+        that, Python frames and all, when the thread has no interpreter any more.
+
+        Raises:
+            BackendError: There is none.
+        """
+        state = self._popped(everywhere=False)
+        self._push(ctypes.byref(state))
+        return Taken(self, state)
+
+    def let_go(self, state: _Returned) -> None:
+        """Share a state no more; somebody else still has it."""
+        _drop_reference(state)
+
+    def collect(self, state: _Returned) -> _Returned:
+        """Turn a state into what it recorded, on the calling thread; seconds, without the GIL."""
+        self._put_on(state)
+        result: _Returned = self._disable()
+        return result
+
+    def write_at(self, address: int | None, path: Path) -> None:
+        """Write what was recorded and lies there as a trace; seconds, without the GIL."""
+        name = os.fsencode(path)
+        string = _StdString(name, len(name), len(name), 0)
+        self._save(address, ctypes.byref(string))
+
+    def free(self, result: _Returned) -> None:
+        """Let go of what was recorded."""
+        if result.pointer:
+            self._destroy(result.pointer)
+            self._delete(result.pointer)
+
+    def _put_on(self, state: _Returned) -> None:
+        """Give a state to the calling thread, or to the process.
+
+        ``push`` copies the pointer that it is given, where its signature says that it moves it;
+        the reference that remains is ours to drop, or every window leaks its state.
+        """
+        self._push(ctypes.byref(state))
+        self.let_go(state)
+
+
+class Taken:
+    """What a profiler recorded, off every thread; collected once, then written once or dropped.
+
+    Whoever holds this object owns it. Its calls follow each other on one thread at a time.
+
+    Args:
+        functions: Those of libtorch.
+        state: The profiler's state; None where it still lies on all threads.
+    """
+
+    def __init__(self, functions: DetachedClose, state: _Returned | None) -> None:
+        self._functions = functions
+        self._state, self._lies_on_all = state, state is None
+        self._result: _Returned | None = None
+
+    def let_go(self) -> None:
+        """Leave a state that is shared to whoever else has it."""
+        state, self._state = self._state, None
+        if state is not None:
+            self._functions.let_go(state)
+
+    def off(self, under_way: Callable[[float], object] = time.sleep) -> _Returned | None:
+        """Return the state once no thread can write into it any more; None where it is gone.
+
+        Args:
+            under_way: Waits for operators that are, so many seconds at most.
+
+        Raises:
+            BackendError: It does not lie on all threads any more.
+        """
+        if self._lies_on_all:
+            self._lies_on_all = False
+            under_way(UNDER_WAY_S)
+            self._state = self._functions.taken_from(everywhere=True)
+        state, self._state = self._state, None
+        if state is not None:
+            let_others_leave()
+        return state
+
+    def collect(self) -> None:
+        """Have libkineto stopped and the events gathered; the state is gone then.
+
+        Raises:
+            BackendError: As :meth:`off`.
+        """
+        state = self.off()
+        if state is not None:
+            self._result = self._functions.collect(state)
+
+    def forget(self) -> None:
+        """Leave what was recorded to torch, uncollected.
+
+        Raises:
+            BackendError: As :meth:`off`.
+        """
+        self._state = self.off()
+        self.let_go()
+
+    def write(self, path: Path) -> None:
+        """Write the trace, and let go of the events.
+
+        Raises:
+            BackendError: There are none.
+        """
+        result, self._result = self._result, None
+        if result is None or not result.pointer:
+            raise BackendError("torch collected no events")
+        self._functions.write_at(result.pointer, path)
+        self._functions.free(result)
+
+    def drop(self) -> None:
+        """Let go of the events; do nothing where that was done."""
+        result, self._result = self._result, None
+        if result is not None:
+            self._functions.free(result)
+
+
+def _state_of_all(library: Any) -> Callable[[], int | None]:
+    """Return what tells the address of the state that lies on all threads, None where none does.
+
+    Raises:
+        AttributeError: This build of torch has none of the functions.
+    """
+    for symbol, result, arguments, ask in _STATE_OF_ALL:
+        if hasattr(library, symbol):
+            function = library[symbol]
+            function.restype, function.argtypes = result, list(arguments)
+            return functools.partial(ask, function)
+    raise AttributeError("; ".join(f"undefined symbol: {symbol}" for symbol, *_ in _STATE_OF_ALL))
+
+
+def _drop_reference(state: _Returned) -> None:
+    """Share a state no more that somebody else still has: it is not destroyed."""
+    if state.control_block:
+        _exchange_and_add()(state.control_block + _USE_COUNT_AT, -1)
+
+
+@functools.cache
+def _exchange_and_add() -> Any:
+    function = ctypes.CDLL("libstdc++.so.6")[_EXCHANGE_AND_ADD]
+    function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_int], ctypes.c_int
+    return function
+
+
+def library() -> Path:
+    """Return the library that exports the functions."""
+    import torch
+
+    return Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu.so"
+
+
+@functools.cache
+def find() -> DetachedClose:
+    """Return the functions, tried or not; a job asks :mod:`dynprof.backends.torch.closing`.
+
+    Raises:
+        BackendError: They cannot be had here.
+    """
+    if sys.platform != "linux":
+        raise BackendError(f"it has not been tried on {sys.platform}")
+    return DetachedClose()
+
+
+def _function(library: Any, name: str, result: Any, *arguments: Any) -> Any:
+    function = library[_SYMBOLS[name]]
+    function.restype, function.argtypes = result, list(arguments)
+    return function

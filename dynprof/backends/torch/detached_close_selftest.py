@@ -1,0 +1,299 @@
+"""Does the detached close work with this build of torch? Asked once a build, in a fresh process.
+
+``dynprof.backends.torch.detached_close_selftest LIBRARY`` records a few operators, closes the
+recording in the detached way, reads the trace back, does so with one that torch closed,
+and says what it found. If a call goes wrong, that process crashes, not a training job. Its exit
+code means nothing: a job that ignores SIGCHLD, or waits for any child, leaves none to be read.
+
+Kept for other processes is only what the test itself found out. A process that crashed, was
+killed or could not start says nothing of the build: a limit on memory aborts it just so. Whoever
+asks later tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.backends.torch.detached_close import find, library
+from dynprof.backends.torch.features import experimental_config, has
+from dynprof.backends.torch.trace_writing import writer_of
+from dynprof.errors import BackendError
+from dynprof.runtime.file_size_limit import limit_file_size
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.fresh_interpreter import command, environment
+from dynprof.runtime.memory import free_mb
+from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_open import open_regular
+from dynprof.runtime.threads import own_thread
+
+if TYPE_CHECKING:
+    import threading
+
+    from dynprof.backends.torch.detached_close import Taken
+
+STEPS = 3
+UNFINISHED = "has not ended"
+PATIENCE_S = 180.0
+RETRY_S = 600.0
+"""After so long a request has the test made again that came to no end."""
+NEEDS_MB = 200
+"""MB (10^6 bytes) of memory that must be free for it: to load torch takes 155 of a container."""
+MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a test.
+
+    Attributes:
+        answer: Empty where the detached close may be used, else why not.
+        lasts: Whether it holds for this build; else it is of this time only.
+    """
+
+    answer: str
+    lasts: bool = False
+
+
+class SelfTest:
+    """The answer, as soon as it is known; until then the ordinary close is used.
+
+    Attributes:
+        answer: Empty where the detached close may be used, else why not; None while unknown.
+    """
+
+    def __init__(self) -> None:
+        self.answer: str | None = None
+        self._lasts = False
+        self._thread: threading.Thread | None = None
+        self._began_s = 0.0
+
+    def running_s(self) -> float:
+        """Return for how many seconds it has been looked for."""
+        return time.monotonic() - self._began_s if self._thread else 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the answer may be about to change."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self) -> None:
+        """Look for the answer of this build, in the background; once, unless that was hindered."""
+        if self._thread is None or (not self._lasts and self.running_s() > RETRY_S):
+            self._began_s = time.monotonic()
+            self._thread = own_thread(self._ask, "dynprof-selftest")
+            self._thread.start()
+
+    def _ask(self) -> None:
+        verdict = Verdict("the self-test of the detached close failed")
+        try:
+            verdict = remembered_verdict()
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            verdict = Verdict(f"the self-test of the detached close could not run: {error}")
+        finally:  # windows wait for an answer
+            self.answer, self._lasts = verdict.answer, verdict.lasts
+
+
+SELF_TEST = SelfTest()
+"""The process asks once."""
+
+
+def remembered_verdict() -> Verdict:
+    """Return the verdict that is kept for this build, else that of a fresh interpreter.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    cache = cache_file()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return Verdict(_kept(cache), lasts=True)
+    verdict = ask_fresh_interpreter()
+    if verdict.lasts:
+        with contextlib.suppress(OSError):
+            _keep(cache, verdict.answer)
+    return verdict
+
+
+def ask_fresh_interpreter() -> Verdict:
+    """Run the self-test.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    if (free := free_mb()) < NEEDS_MB:
+        text = f"{free:,.0f} MB of memory are free, and its self-test needs {NEEDS_MB}"
+        return Verdict(f"the detached close was not tried: {text}")
+    try:
+        done = subprocess.run(
+            command(
+                "dynprof.backends.torch.detached_close_selftest",
+                str(library()),
+                packages=("torch",),
+            ),
+            env=environment(CUDA_VISIBLE_DEVICES=""),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Verdict(f"the self-test of the detached close took longer than {PATIENCE_S:.0f} s")
+    with contextlib.suppress(ValueError, LookupError, TypeError):
+        return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), lasts=True)
+    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no words"]
+    return Verdict(
+        f"the self-test of the detached close ended with code {done.returncode}: {said[0][:200]}"
+    )
+
+
+def cache_file() -> Path:
+    """Return where the answer for this build of torch, Python and dynprof is kept."""
+    facts = library().stat()
+    build = f"{library()} {facts.st_size} {facts.st_mtime_ns} {sys.version} {__file__} 4"
+    digest = hashlib.sha256(build.encode()).hexdigest()[:16]
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))  # not taken where it is not absolute
+    home = home if home.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111
+    return home / "dynprof" / f"close-{digest}.json"
+
+
+def _kept(cache: Path) -> str:
+    """Return the answer in a cache, which whoever could write it might use to crash the job.
+
+    Raises:
+        OSError: There is none, or another user may have put it there.
+        ValueError: It is no answer; so too KeyError and TypeError.
+    """
+    _check_own(cache.parent.stat())
+    if cache.parent.stat().st_mode & 0o022:
+        raise PermissionError(f"others may write in {cache.parent}")
+    with open_regular(cache) as file:
+        _check_own(os.fstat(file.fileno()))
+        answer = json.loads(file.read(MAX_BYTES))["verdict"]
+    if not isinstance(answer, str):
+        raise TypeError(f"{answer!r} is no answer")
+    return answer
+
+
+def _keep(cache: Path, answer: str) -> None:
+    """Put an answer into a cache of this user's alone.
+
+    Raises:
+        OSError: That cannot be done.
+    """
+    make_dir(cache.parent)
+    _check_own(cache.parent.stat())
+    cache.parent.chmod(0o700)
+    write_atomic(cache, json.dumps({"verdict": answer, "library": str(library())}) + "\n")
+
+
+def _check_own(facts: os.stat_result) -> None:
+    if facts.st_uid != os.geteuid():
+        raise PermissionError("it is another user's")
+
+
+def main() -> None:
+    """Record, close, read back.
+
+    Raises:
+        SystemExit: It was asked about another build.
+    """
+    os.nice(5)  # at 19 a busy machine kept it waiting for a minute and more
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer
+    limit_file_size(Path(tempfile.gettempdir()))
+    if [str(library())] != sys.argv[1:]:
+        raise SystemExit(f"it was asked about {sys.argv[1:]}, but found {library()}")
+    missing = ""
+    for everywhere in (False, True)[: 1 + has("profile_all_threads")]:
+        if missing := _record(everywhere=everywhere):
+            break
+    missing = missing or _write_torchs_own()
+    print(
+        json.dumps({"verdict": missing and f"the self-test of the detached close says: {missing}"})
+    )
+
+
+def _record(*, everywhere: bool) -> str:
+    """Record some steps, on this thread or on all; return what the trace lacks."""
+    import torch
+    from torch.autograd.profiler import profile, record_function
+
+    try:
+        functions = find()
+    except BackendError as error:
+        return str(error)
+    config = experimental_config({"profile_all_threads": everywhere})
+    more = {"experimental_config": config, "profile_memory": not everywhere}
+    profile(use_kineto=True, use_cpu=True, record_shapes=True, with_stack=True, **more).__enter__()
+    for number in range(STEPS):
+        with record_function(f"ProfilerStep#{number}"):
+            torch.mm(torch.ones(4, 5), torch.ones(5, 6))
+    with record_function(UNFINISHED):
+        taken = functions.take_off_all() if everywhere else functions.take_off()
+        if missing := _read_back(taken, with_memory=not everywhere):
+            return missing
+    return ""
+
+
+def _write_torchs_own() -> str:
+    """Let torch close, and write without the GIL; return what the trace lacks."""
+    import torch
+    from torch.autograd.profiler import profile
+
+    with profile(use_kineto=True, use_cpu=True) as profiler:
+        torch.mm(torch.ones(4, 5), torch.ones(5, 6))
+    try:
+        write = writer_of(profiler, find())
+    except BackendError:  # jobs find that themselves, and let torch write
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        write(path)
+        names = {event["name"] for event in json.loads(path.read_text())["traceEvents"]}
+    return "" if "aten::mm" in names else "what torch closes itself cannot be written"
+
+
+def _read_back(taken: Taken, *, with_memory: bool) -> str:
+    """Collect and write on another thread, beside operators; return what the trace lacks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as pool:
+        path = Path(folder) / "trace.json"
+        collected = pool.submit(taken.collect)
+        torch.mm(torch.ones(4, 5), torch.ones(5, 6))
+        collected.result()
+        pool.submit(taken.write, path).result()
+        return what_is_missing(path, with_memory=with_memory)
+
+
+def what_is_missing(path: Path, *, with_memory: bool = True) -> str:
+    """Return what a self-test's trace lacks; empty where it is whole."""
+    events = json.loads(path.read_text())["traceEvents"]
+    products = [e for e in events if e["name"] == "aten::mm" and e.get("cat") == "cpu_op"]
+    names = {event["name"] for event in events}
+    if len(products) != STEPS:
+        return f"{len(products)} of {STEPS} operators are in the trace"
+    if products[0]["args"].get("Input Dims") != [[4, 5], [5, 6]]:
+        return "the shapes are not in the trace"
+    expected = {f"ProfilerStep#{number}" for number in range(STEPS)}
+    if not names >= expected | ({"[memory]"} if with_memory else set()):
+        return "the steps or the memory events are not in the trace"
+    unfinished = [event["args"].get("finished") for event in events if event["name"] == UNFINISHED]
+    if unfinished != [False]:
+        return "the trace does not tell what had not ended"
+    return ""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""The history of a device's memory over a window, as torch's memory viewer opens it."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from dynprof.backends.collectors import Collector, Lacking
+from dynprof.backends.torch.devices import is_used
+from dynprof.runtime.output import whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+MAX_ENTRIES = 1_000_000
+"""Allocations and releases that are remembered; the oldest give way."""
+
+
+class MemoryHistory(Collector):
+    """What a caching allocator did.
+
+    Args:
+        memory: ``torch.cuda.memory`` or its like.
+        is_recording: Says whether the script records a history itself, which is left alone.
+    """
+
+    def __init__(self, memory: Any, *, is_recording: bool) -> None:
+        self._memory, self._is_scripts = memory, is_recording
+        self._running = False
+        self._snapshot: Any = None
+
+    @classmethod
+    def of_devices(cls, activities: tuple[str, ...]) -> Iterator[Collector]:
+        """Yield one for each watched device; one that only says so where it keeps no history."""
+        import torch
+
+        for activity in (one for one in activities if one != "CPU"):
+            name = activity.lower()
+            memory = getattr(getattr(torch, name, None), "memory", None)
+            if not hasattr(memory, "_record_memory_history"):
+                yield Lacking(f"memory_snapshot: {activity} keeps no history of its memory here")
+            elif not is_used(torch, activity):
+                # torch 2.11 crashes where its allocator, which is not there yet, is asked
+                yield Lacking(f"memory_snapshot: this process has not used {activity} yet")
+            else:
+                asks = getattr(torch._C, f"_{name}_isHistoryEnabled", None)
+                yield cls(memory, is_recording=bool(asks and asks()))
+
+    def start(self) -> None:
+        """Let the allocator remember."""
+        if not self._is_scripts:
+            self._memory._record_memory_history(stacks="python", max_entries=MAX_ENTRIES)
+        self._running = True
+
+    def stop(self) -> None:
+        """Ask it what it remembers; it forgets when it is switched off."""
+        if self._running:
+            self._running = False
+            self._snapshot = self._memory._snapshot()
+            if not self._is_scripts:
+                self._memory._record_memory_history(enabled=None)
+
+    def discard(self) -> None:
+        """Switch it off."""
+        if self._running and not self._is_scripts:
+            self._memory._record_memory_history(enabled=None)
+        self._running, self._snapshot = False, None
+
+    def abandon(self) -> None:
+        """Do nothing: a device does not survive a fork."""
+
+    def save(self, stem: Path) -> tuple[str, ...]:
+        """Write the snapshot, pickled as the viewer expects it."""
+        snapshot, self._snapshot = self._snapshot, None
+        with whole(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
+            pickle.dump(snapshot, file)
+        return ()

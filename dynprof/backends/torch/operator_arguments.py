@@ -1,0 +1,139 @@
+"""The arguments of operators, beside a recording of torch's."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dynprof.backends.collectors import Collector
+from dynprof.backends.torch.quiescence import let_others_leave
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.runtime.output import PrivateFolder
+
+_NAME = "execution_trace.json"
+_SCRIPTS = "the script has an ExecutionTraceObserver of its own, and a process has only one"
+
+
+class OperatorArguments(Collector):
+    """Torch's execution trace: every operator with its arguments, as replay tools read it.
+
+    A process has one such observer, and torch crashes over a second. So where the script has one
+    this records nothing, and where it registers one meanwhile, this ends first. Torch frees it as
+    it is unregistered, whoever is amid what it writes: that waits until all others have left, on
+    the thread that saves.
+
+    Args:
+        scratch: A folder for the file, which torch writes while it records.
+    """
+
+    def __init__(self, scratch: PrivateFolder) -> None:
+        from torch.profiler import ExecutionTraceObserver
+
+        for stopped in tuple(_STOPPED):
+            stopped.end()
+        self._scratch, self._path = scratch, scratch.path / _NAME
+        self._ending = threading.RLock()
+        self._observer = ExecutionTraceObserver()
+        self._observer.register_callback(str(self._path))
+        self._lost = ""
+        if self._observer.is_registered and not self._path.exists():  # torch only says that it is
+            self._observer._registered = False
+            self._lost = f"it recorded nothing: {_SCRIPTS}"
+        self._unwrap = _nothing if self._lost else self._wrapped()
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._observer.start()
+
+    def stop(self) -> None:
+        """Write no more."""
+        with self._ending:
+            if self._observer.is_registered:
+                self._observer.stop()
+                _STOPPED.add(self)
+
+    def end(self) -> None:
+        """Close the file, once no thread writes there any more."""
+        self.stop()
+        with self._ending:
+            self._unwrap()
+            if self._observer.is_registered:
+                let_others_leave()
+                self._observer.unregister_callback()
+            _STOPPED.discard(self)
+
+    def _wrapped(self) -> Callable[[], None]:
+        """Wrap the function by which the script would register one; return what undoes it."""
+        module = sys.modules["torch.profiler.profiler"]
+        register = module._add_execution_trace_observer
+
+        @functools.wraps(register)
+        def give_way(path: str) -> Any:
+            if self not in _STOPPED:
+                self._lost = f"it ends early: {_SCRIPTS}"
+            self.end()
+            return register(path)
+
+        def unwrap() -> None:
+            if module._add_execution_trace_observer is give_way:
+                module._add_execution_trace_observer = register  # type: ignore[attr-defined]
+
+        module._add_execution_trace_observer = give_way  # type: ignore[attr-defined]
+        return unwrap
+
+    def abandon(self) -> None:
+        """Write no more into the parent's file."""
+        self._observer.stop()
+
+    def save(self, stem: Path) -> tuple[str, ...]:
+        """Move the file to where it is kept."""
+        self.end()
+        try:
+            self._scratch.give(_NAME, stem.with_name(f"{stem.name}.execution_trace.json"))
+        except FileNotFoundError:
+            return (f"record_op_args: {self._lost or 'torch wrote nothing'}",)
+        finally:
+            self._scratch.remove()
+        return (f"record_op_args: {self._lost}",) if self._lost else ()
+
+    def discard(self) -> None:
+        """Delete the file."""
+        self.end()
+        self._scratch.remove()
+
+
+_STOPPED: set[OperatorArguments] = set()
+"""Which torch has still registered."""
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+class ScriptsObserver(Collector):
+    """An observer that the script brings: started and stopped with the recording, no more.
+
+    Args:
+        observer: Has ``start()`` and ``stop()``, as torch's ``ExecutionTraceObserver``.
+    """
+
+    def __init__(self, observer: Any) -> None:
+        self._observer = observer
+        self._running = False
+
+    def start(self) -> None:
+        """Start it."""
+        self._running = True
+        self._observer.start()
+
+    def stop(self) -> None:
+        """Stop it, if it was started."""
+        if self._running:
+            self._running = False
+            self._observer.stop()

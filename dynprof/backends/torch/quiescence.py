@@ -1,0 +1,110 @@
+"""Waits until no other thread can be inside a function of torch's profiler any more.
+
+At each operator torch's profiler reads a bare pointer to its state and writes there. Whoever
+frees the state of a recording of all threads meanwhile crashes the process: with torch 2.13.0 a
+loop over ``profile_all_threads`` beside four busy threads does so within seconds. Once its
+callbacks are removed no thread enters any more; those that are inside leave within microseconds
+of their own time, which on a busy machine may come late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+import time
+from pathlib import Path
+
+PAUSES_S = (0.005, 0.01, 0.02, 0.05)
+"""Between looks, the last again and again: mostly everybody sleeps, and a step is kept waiting."""
+PATIENCE_S = 60.0
+"""Longer than any thread that wants to run has to wait for a processor."""
+FALL_ASLEEP_S = 1.0
+TICKS = 2
+"""So many ticks of a thread's clock, 10 ms each, are more than any such function takes."""
+_TASKS = Path("/proc/self/task")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Thread:
+    """A thread at some moment.
+
+    Attributes:
+        ticks: How long it has computed.
+        asleep: Whether it waits for something.
+        blocked: Whether that is the system, for memory, say, amid whatever it is in.
+    """
+
+    ticks: int
+    asleep: bool
+    blocked: bool = False
+
+    def has_left(self, now: _Thread | None, pause_s: float) -> bool:
+        """Return whether it has left any short function since: ended, computed, or only slept."""
+        if now is None or now.ticks >= self.ticks + TICKS:
+            return True
+        is_sure = pause_s >= PAUSES_S[-1] or not (self.blocked or now.blocked)
+        return self.asleep and now.asleep and is_sure
+
+
+def let_operators_end(patience_s: float) -> None:
+    """Wait until every other thread sleeps at two looks in a row; who computes gets all the time.
+
+    Who sleeps that long is in no operator, or in one that may last as long as it likes.
+    """
+    deadline_s, slept = time.monotonic() + patience_s, False
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        sleep = all(seen.asleep for seen in _others().values())
+        if slept and sleep:
+            return
+        slept = sleep
+        time.sleep(min(PAUSES_S[0], left_s))
+
+
+def let_others_leave() -> None:
+    """Wait until every other thread has left what it was in, if that takes only microseconds."""
+    deadline_s, inside = time.monotonic() + PATIENCE_S, _others()
+    pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
+    while inside and time.monotonic() < deadline_s:
+        time.sleep(pause_s := next(pauses))
+        now = {task: _look_at(task) for task in inside}
+        inside = {
+            task: dataclasses.replace(last, ticks=seen.ticks)
+            for task, seen in inside.items()
+            if (last := now[task]) and not seen.has_left(last, pause_s)
+        }
+
+
+def wait_until_asleep(threads: set[int]) -> None:
+    """Wait until threads wait for something, or have ended; for a moment only."""
+    deadline_s = time.monotonic() + FALL_ASLEEP_S
+    while any((seen := _look_at(task)) and not seen.asleep for task in threads):
+        if time.monotonic() > deadline_s:
+            return
+        time.sleep(0.001)
+
+
+def tasks() -> set[int]:
+    """Return the numbers that the system gave to the threads of this process, C++ ones too."""
+    with contextlib.suppress(OSError):  # systems without it
+        return {int(path.name) for path in _TASKS.iterdir()}
+    return set()
+
+
+def _others() -> dict[int, _Thread]:
+    """Return where every other thread is."""
+    me = threading.get_native_id()
+    return {task: seen for task in tasks() if task != me and (seen := _look_at(task))}
+
+
+def _look_at(task: int) -> _Thread | None:
+    """Return where a thread is; None where it has ended."""
+    facts = ""
+    with contextlib.suppress(OSError):
+        facts = (_TASKS / str(task) / "stat").read_text()
+    if not facts:
+        return None
+    state, *fields = facts.rpartition(")")[2].split()
+    ticks = int(fields[10]) + int(fields[11])
+    return _Thread(ticks, asleep=state != "R", blocked=state == "D")

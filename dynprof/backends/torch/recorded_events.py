@@ -1,0 +1,106 @@
+"""How many events ``torch.profiler`` has recorded so far, which torch itself does not tell.
+
+Operators are counted: torch keeps them in blocks of 512, and numbers the blocks in a variable that
+its library exports. Python's calls are told by what the allocator has given out: a call takes 24.6
+bytes of torch's lists, and what the operators take is subtracted. So what the training allocates
+and still has at the end of a step counts as calls too, where stacks are recorded: 1 MB is 40,000.
+
+The figures are measured by ``python -m benchmarks.events``; docs/benchmarks.md has them, and how
+far the estimate is from the number of events in the trace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import time
+from typing import Any
+
+from dynprof.backends.base import Load
+from dynprof.backends.torch.detached_close import library
+from dynprof.runtime.memory import in_use_mb, resident_mb
+
+_MB = 1e6
+_BLOCK = 512
+_BLOCKS = (
+    "_ZZN5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage"
+    "10EventBlockINS1_21KinetoObserverContext5EventELm512EEC4EvE8counter_"
+)
+"""How many blocks of operators this process has begun: the same name from torch 1.13 to 2.15."""
+_OPERATOR_BYTES = {False: 226.0, True: 516.0}
+"""What an operator takes while recording, without and with the shapes of its inputs."""
+_CALL_BYTES = 24.6
+_ONCE_BYTES = 250_000.0
+"""What torch, Python and dynprof allocate once in the first steps of a window: 0.1 to 0.5 MB."""
+_CALLS_A_SECOND = 1e7
+"""No interpreter records more: what has grown beyond them is the training's."""
+_OPERATOR_EVENTS = {False: 1.2, True: 1.6}
+"""Events of the trace for an operator, without and with memory: arrows to the backward pass, and
+allocations."""
+_OPERATOR_SAVING = {False: 1_600.0, True: 3_500.0}
+"""What an operator takes while its events are collected, without and with shapes, in bytes."""
+_CALL_SAVING = 1_480.0
+_ALLOCATIONS_SAVING = 1_300.0
+"""What the allocations of an operator take then, in bytes."""
+
+
+class RecordedEvents:
+    """Those of one recording, from now on.
+
+    Args:
+        profiler: A ``torch.profiler.profile`` that has just begun to record.
+    """
+
+    def __init__(self, profiler: Any) -> None:
+        self._shapes, self._memory = bool(profiler.record_shapes), bool(profiler.profile_memory)
+        self._blocks, self._calls = _blocks(), 0.0
+        self._began_s = time.perf_counter()
+        self._begun = self._blocks.value if self._blocks else 0
+        self._traces_calls = bool(profiler.with_stack) and self._blocks is not None
+        self._in_use_mb = in_use_mb() if self._traces_calls else None
+        self._resident_mb = resident_mb() if self._traces_calls else 0.0
+
+    def load(self, *, inside_step: bool) -> Load | None:
+        """Return what is recorded; None where this build of torch does not number its blocks.
+
+        Args:
+            inside_step: Leave out the calls of the running step, whose tensors take memory as well.
+        """
+        if self._blocks is None:
+            return None
+        operators = (self._blocks.value - self._begun) * _BLOCK
+        if self._traces_calls and not inside_step:
+            self._calls = self._told_calls(operators)
+        saving = operators * _OPERATOR_SAVING[self._shapes] + self._calls * _CALL_SAVING
+        saving += operators * _ALLOCATIONS_SAVING * self._memory
+        events = operators * _OPERATOR_EVENTS[self._memory] + self._calls
+        return Load(round(events), saving / _MB)
+
+    def _told_calls(self, operators: int) -> float:
+        rest = self._grown_mb(operators) * _MB - operators * _OPERATOR_BYTES[self._shapes]
+        rest -= _ONCE_BYTES
+        most = _CALLS_A_SECOND * (time.perf_counter() - self._began_s)
+        return min(most, max(0.0, rest / _CALL_BYTES))
+
+    def _grown_mb(self, operators: int) -> float:
+        """Return by how much more the allocator has given out; resident memory where it is silent.
+
+        As one is that works too long for it, and glibc's where another has taken its place.
+        """
+        now_mb = in_use_mb()
+        if now_mb is None or self._in_use_mb is None or (operators and now_mb == self._in_use_mb):
+            return resident_mb() - self._resident_mb
+        return now_mb - self._in_use_mb
+
+
+def why_not_counted() -> str:
+    """Say why events cannot be counted here; empty where they can."""
+    return "" if _blocks() is not None else "this build of torch does not number its events"
+
+
+@functools.cache
+def _blocks() -> Any:
+    try:
+        return ctypes.c_uint64.in_dll(ctypes.CDLL(str(library())), _BLOCKS)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,185 @@
+"""The captures of a session that are on their way, one after the other, on a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.errors import RemovedError
+from dynprof.runtime.destination import OUTGOING
+from dynprof.runtime.side_process import SideProcess
+from dynprof.runtime.stale_folders import occupied
+from dynprof.runtime.threads import own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.captures.delivery_order import Order
+    from dynprof.captures.exporter import Attempt
+
+DELIVERED = "delivered "
+"""What the last line of one that succeeded begins with."""
+_GONE = "nothing can be sent: "
+"""What is said where another try would find the same: the interpreter or this package is gone."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+"""Between two tries."""
+LEAST_TRY_S, LEAST_BYTES_A_SECOND = 60.0, 1e6
+"""A try that takes longer than that, or ``retry_s``, and than so many bytes take, hangs."""
+
+
+@dataclass(frozen=True)
+class Errand:
+    """An order, and what is to be said of it, on the thread that has it done.
+
+    Attributes:
+        order: What is to be sent where.
+        wait_s: Returns how long to leave the place to others first, in seconds.
+        on_trouble: Called with the reason where a try did not work, once for the same in a row.
+        on_end: Called with the place of its last file, and else with why it is not there.
+    """
+
+    order: Order
+    wait_s: Callable[[], float] = lambda: 0.0
+    on_trouble: Callable[[str], None] = lambda _: None
+    on_end: Callable[[str, str], None] = lambda *_: None
+
+
+class Deliveries:
+    """Those of a session; its thread begins with the first.
+
+    Args:
+        attempt: Runs an action, and notes the exception that it ends with.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._errands: queue.SimpleQueue[Errand] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._left: list[Order] = []  # the first is being sent
+        self._workshops: set[Path] = set()
+        self._held: dict[Path, contextlib.ExitStack] = {}
+        self._idle, self._ending = threading.Event(), threading.Event()
+        self._idle.set()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether any is on its way, or waits for its turn."""
+        return not self._idle.is_set()
+
+    def submit(self, errand: Errand) -> None:
+        """Have something sent."""
+        with self._lock:
+            self._left.append(errand.order)
+            self._workshops.add(_workshop(errand.order))
+            self._idle.clear()
+            self._hold_what_waits()
+            self._errands.put(errand)
+            if self._thread is None:
+                thread = own_thread(self._run, "dynprof-delivery")
+                thread.start()
+                self._thread = thread
+
+    def _hold_what_waits(self) -> None:
+        """Keep it from being taken for left behind, and sent by somebody else.
+
+        By one lock for all that was put together in one place: as many descriptors as captures
+        may wait for a store would be missing to the job.
+        """
+        waiting = {_workshop(order) for order in self._left if not order.keeps}
+        for workshop in waiting - self._held.keys():
+            with contextlib.suppress(OSError), contextlib.ExitStack() as held:
+                if held.enter_context(occupied(workshop)):
+                    self._held[workshop] = held.pop_all()
+        for workshop in self._held.keys() - waiting:
+            with contextlib.suppress(OSError):
+                self._held.pop(workshop).close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all have arrived, and let none wait for others; False if that took longer."""
+        self._ending.set()
+        return self._idle.wait(timeout_s)
+
+    def left(self) -> list[str]:
+        """Return what is to be said of those that have not arrived, as the process ends."""
+        with self._lock:
+            orders = list(self._left)
+        texts = [f"the capture in {o.folder} has not arrived in {o.target}: " for o in orders]
+        first = "it may arrive yet, and else stays there"
+        return [text + ("it stays there" if n else first) for n, text in enumerate(texts)]
+
+    def end(self) -> None:
+        """Remove the folders in which captures were put together, if nothing is in them."""
+        for workshop in self._workshops:
+            remove_if_empty(workshop)
+
+    def _run(self) -> None:
+        while True:
+            self._attempt("sending a capture", self._send_next)
+            with self._lock:
+                self._left.pop(0)
+                self._hold_what_waits()
+                if not self._left:
+                    self._idle.set()
+
+    def _send_next(self) -> None:
+        errand = self._errands.get()
+        self._ending.wait(errand.wait_s())
+        until_s, pause_s = time.monotonic() + errand.order.retry_s, FIRST_PAUSE_S
+        said, told = sent(errand.order), ""
+        while not _is_final(said) and time.monotonic() < until_s:
+            if said != told:
+                errand.on_trouble(said)
+                told = said
+            time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            said = sent(errand.order)
+        if said.startswith(DELIVERED):
+            errand.on_end(said.removeprefix(DELIVERED), "")
+        else:
+            errand.on_end("", said)
+
+
+def _is_final(said: str) -> bool:
+    """Return whether not to try again: it was delivered, or dynprof cannot be loaded."""
+    return said.startswith((DELIVERED, _GONE, "ImportError: ", "ModuleNotFoundError: "))
+
+
+def remove_if_empty(workshop: Path) -> None:
+    """Remove a folder in which captures of a process were put together, if nothing is in it."""
+    with contextlib.suppress(OSError):
+        workshop.rmdir()
+        if workshop.parent.name == OUTGOING:
+            workshop.parent.rmdir()
+
+
+def _workshop(order: Order) -> Path:
+    """Return where all captures of this process that go its way are put together."""
+    return Path(order.folder).parent
+
+
+def sent(order: Order) -> str:
+    """Send it in a process beside this one; return the last that it says."""
+    try:
+        sending = SideProcess.begin(
+            "dynprof.captures.sender", told=order.to_text(), place=order.target
+        )
+        return sending.last_line(wait=True, most_s=longest_s(order)) or ""
+    except RemovedError as error:
+        return f"{_GONE}{error}"
+    except OSError as error:
+        return f"no process can be started: {error}"
+
+
+def longest_s(order: Order) -> float:
+    """Return how long a try may take: where a network disk or a store hangs, it has no end."""
+    sizes = 0
+    for file in order.files:
+        with contextlib.suppress(OSError):
+            sizes += Path(order.folder, file).stat().st_size
+    return max(LEAST_TRY_S, order.retry_s) + sizes / LEAST_BYTES_A_SECOND

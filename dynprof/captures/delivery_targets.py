@@ -1,0 +1,127 @@
+"""What files are sent to: a directory that the rules allow, or a URL behind fsspec."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+from dynprof.captures.manifest import MAX_BYTES
+from dynprof.runtime.destination import is_url
+from dynprof.runtime.layout import Layout, free_disk_mb
+from dynprof.runtime.output import whole
+from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.stale_folders import occupied
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynprof.captures.delivery_order import Order
+
+PATIENCE_S = 30.0
+"""For others that choose names in the same folder; the job tries again where that is not enough."""
+
+
+class Target(Protocol):
+    """A folder somewhere."""
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """Keep others that send to it from choosing names there meanwhile, where that can be done.
+
+        Raises:
+            OSError: Others are at it for too long.
+        """
+
+    def content(self, name: str) -> bytes | None:
+        """Return what a small file there holds; None where there is none."""
+
+    def put(self, source: BinaryIO, name: str) -> None:
+        """Put what an open file holds there, whole or not at all.
+
+        Raises:
+            OSError: It cannot be put there.
+        """
+
+    def where(self, name: str) -> str:
+        """Return the place of a file there."""
+
+
+class _Directory:
+    """A folder of this machine, or of a network file system."""
+
+    def __init__(self, order: Order) -> None:
+        self._folder = Path(order.target)
+        places = tuple(map(Path, order.prof_dirs))
+        self._layout = Layout.here(
+            Path(order.root), 0, prof_dirs=places, follow_symlinks=order.follow_symlinks
+        )
+        self._least_free_mb = order.least_free_mb
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        self._layout.make_dir(self._folder)
+        with occupied(self._folder, patience_s=PATIENCE_S) as mine:
+            if not mine:
+                raise BlockingIOError(f"others write what has a name in {self._folder}")
+            yield
+
+    def content(self, name: str) -> bytes | None:
+        path = self._folder / name
+        return read_regular(path, MAX_BYTES) if path.exists() else None
+
+    def put(self, source: BinaryIO, name: str) -> None:
+        path = self._folder / name
+        self._layout.make_dir(path.parent)
+        self._look_at_disk(os.fstat(source.fileno()).st_size / 1e6)
+        with whole(path) as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+
+    def where(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def _look_at_disk(self, needed_mb: float) -> None:
+        free_mb = free_disk_mb(self._folder)
+        if self._least_free_mb is not None and free_mb - needed_mb < self._least_free_mb:
+            raise OSError(
+                f"{free_mb:,.0f} MB are free in {self._folder}, and limits.min_free_disk_mb keeps "
+                f"{self._least_free_mb:,.0f} for the job"
+            )
+
+
+class _Remote:
+    """A folder behind one of fsspec's file systems."""
+
+    def __init__(self, url: str) -> None:
+        from fsspec.core import url_to_fs  # an extra: not everybody sends captures to a cloud
+
+        self._files, self._path = url_to_fs(url, use_listings_cache=False)
+        self._url = url
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        # Stores have no locks: of two that choose one name at the same moment, the later wins.
+        return contextlib.nullcontext()
+
+    def content(self, name: str) -> bytes | None:
+        files: Any = self._files
+        try:
+            found: bytes = files.cat_file(self._named(name))
+        except FileNotFoundError:
+            return None
+        return found
+
+    def put(self, source: BinaryIO, name: str) -> None:
+        files: Any = self._files
+        files.put_file(f"/dev/fd/{source.fileno()}", self._named(name))
+
+    def where(self, name: str) -> str:
+        return f"{self._url}/{name}"
+
+    def _named(self, name: str) -> str:
+        return f"{self._path.rstrip('/')}/{name}"
+
+
+def target_of(order: Order) -> Target:
+    """Return what an order goes to."""
+    return _Remote(order.target) if is_url(order.target) else _Directory(order)

@@ -1,0 +1,401 @@
+"""Reaches into a process, held by its id: by Python 3.14's own means, else a pending call.
+
+Until 3.14 the main thread is stopped for a moment, in which it asks its interpreter to run a text
+as soon as that may run Python. No library is loaded for that: ``dlopen`` allocates, and the thread
+may stand within an allocation. Where it has run none for a while, as it waits in the system for
+other threads, for requests or for time, it is stopped again to create a thread that runs the text.
+Nothing stays but three pages of memory at most.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import json
+import mmap
+import os
+import re
+import select
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from dynprof.errors import LaunchError
+from dynprof.launch.foreign_process import outside_python, why_not_reached
+from dynprof.launch.new_thread import NUMBER, start_thread
+from dynprof.launch.python_functions import python_functions
+from dynprof.launch.stopped_thread import (
+    DoesNotStopError,
+    StoppedThread,
+    read_memory,
+    write_memory,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+TEXT = Path(__file__).with_name("injected.py")
+REMOTE_EXEC = (3, 14)
+_STOP_S = 5.0
+_LOOK_S = 0.01
+_PATIENCE_S = 0.5
+"""For so long the main thread is left to run Python by itself; then twice as long each time."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a process has answered.
+
+    Attributes:
+        said: Its words, by kind: ``begun``, ``watched``, ``ended`` and ``left``, or ``failed``.
+        stood_ms: For how long its main thread stood still; None where that cannot be known.
+        took_s: From the order to the answer, in the process.
+    """
+
+    said: dict[str, Any]
+    stood_ms: float | None
+    took_s: float
+
+
+def reach(
+    pid: int, asked: dict[str, Any], timeout_s: float, seen: psutil.Process | None = None
+) -> Answer:
+    """Have a process do something.
+
+    Args:
+        pid: The process.
+        asked: What :func:`dynprof.launch.in_target.act` takes.
+        timeout_s: How long to wait. What has not begun by then never will.
+        seen: The process as it was when it was chosen; else the one that has the id now.
+
+    Raises:
+        LaunchError: It cannot be reached, or has not answered.
+    """
+    with Target(pid, seen) as target:
+        if text := why_not_reached(pid):
+            raise LaunchError(text)
+        return _reached(target, asked, timeout_s)
+
+
+def _reached(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
+    folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # private, as tempfile makes them
+    try:
+        (folder / "go").touch()
+        told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
+        order = _order(target, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
+        try:
+            return _answer(target.pid, folder, order, timeout_s, asked["action"])
+        finally:
+            order.forget()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Order:
+    """A text that a process was asked to run.
+
+    Attributes:
+        stood_ms: For how long its main thread stood still.
+        where: Where it was to be run.
+    """
+
+    stood_ms: float | None = None
+    where = "on its main thread"
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def is_there(self) -> bool:
+        """Return whether the process is, and is the program that it was."""
+        return self._target.is_there()
+
+    def insist(self) -> None:
+        """Try another way, if there is one: the text has not been run for a while."""
+
+    def forget(self) -> None:
+        """Have nothing come of it any more, and leave nothing behind where that can be."""
+
+
+class _Remote(_Order):
+    """By Python's own means, from 3.14 on."""
+
+    def __init__(self, target: Target, folder: Path, text: str) -> None:
+        super().__init__(target)
+        script = folder / "script.py"
+        script.write_text(text)
+        script.chmod(0o600)
+        target.check()
+        try:
+            sys.remote_exec(target.pid, str(script))  # type: ignore[attr-defined, unused-ignore]
+        except (OSError, RuntimeError) as error:
+            raise LaunchError(f"process {target.pid} cannot be reached: {error}") from error
+
+
+class _Pending(_Order):
+    """By a call that waits for the main thread's next moment in Python."""
+
+    def __init__(self, target: Target, text: str) -> None:
+        super().__init__(target)
+        pid = target.pid
+        self._pid, self._address = pid, 0
+        self._functions = python_functions(pid)
+        self._content = content = _for_main(text).encode() + b"\0"
+        self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
+        with StoppedThread(pid, _STOP_S) as thread:
+            target.check()  # one that is traced keeps its number
+            self._waits_at = thread.waits_at
+            self._address = self._room(thread)
+            write_memory(pid, self._address, content)
+            asks = self._functions["Py_AddPendingCall"]
+            if thread.call(asks, self._functions["PyRun_SimpleString"], self._address) & 0xFFFFFFFF:
+                raise LaunchError(f"process {pid} has too much to do between two steps of Python")
+        self.stood_ms = thread.stood_s * 1e3
+
+    def _room(self, thread: StoppedThread) -> int:
+        """Return new memory of the process."""
+        rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        address = thread.call(self._functions["mmap"], 0, self._size, rights, kind, -1, 0)
+        if address > (1 << 64) - mmap.PAGESIZE:
+            raise LaunchError(f"process {self._pid} has no memory left")
+        return address
+
+    def is_there(self) -> bool:
+        """Return whether the text is: a process that executes another program has it no more."""
+        with contextlib.suppress(OSError):
+            if not self._target.is_there():
+                return False
+            return read_memory(self._pid, self._address, len(self._content)) == self._content
+        return False
+
+    def insist(self) -> None:
+        """Have a new thread run it, where the main thread waits for all that time."""
+        if self.where != _Order.where:
+            return
+        with StoppedThread(self._pid, _STOP_S) as thread:
+            self._target.check()
+            before, self._waits_at = self._waits_at, thread.waits_at
+            if before and before == thread.waits_at:
+                number = self._address + self._size - NUMBER
+                start_thread(self._pid, thread, self._functions, self._address, number)
+                self.where = "on a new thread, as another holds its lock,"
+        self.stood_ms = (self.stood_ms or 0.0) + thread.stood_s * 1e3
+
+    def forget(self) -> None:
+        """Put a text in its place that does nothing."""
+        if self.is_there():
+            with contextlib.suppress(OSError):  # it has ended
+                write_memory(self._pid, self._address, b"0\0")
+
+
+def _for_main(text: str) -> str:
+    """Return what runs a text, to be run itself in the script's ``__main__``.
+
+    Its names are the script's: none is given a value here, and none is used but ``Exception``, as
+    something fails. Whatever does so ends here, else the training would fail with it; where this
+    comes too late, as Python ends, nothing can be imported any more.
+    """
+    python, within = "__import__('builtins')", {"__name__": "dynprof.launch.injected"}
+    run = f"{python}.exec({python}.compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
+    late = "__import__('sys').is_finalizing()"
+    return f"try:\n {late} or {run}\nexcept Exception: pass"
+
+
+def _order(target: Target, folder: Path, text: str) -> _Order:
+    try:
+        if sys.version_info >= REMOTE_EXEC:  # it runs the same Python
+            return _Remote(target, folder, text)
+        return _Pending(target, text)
+    except OSError as error:
+        text = f"process {target.pid} cannot be reached: {error.strerror}"
+        raise LaunchError(text) from error
+
+
+def _answer(pid: int, folder: Path, order: _Order, timeout_s: float, action: str) -> Answer:
+    """Wait for the answer; where nothing has begun in time, see to it that nothing will.
+
+    To attach may take as long again once it has begun; to detach takes as long as a capture is
+    being saved.
+    """
+    _tell(folder, order)
+    began_s, patience_s, why = time.monotonic(), _PATIENCE_S, ""
+    deadline_s = began_s + timeout_s
+    while not (folder / "answer").exists():
+        if (folder / "unanswered").exists():
+            text = f"process {pid} could write no answer: it has no descriptor left, or the disk no"
+            raise LaunchError(f"{text} room; dynprof status says whether it is watched")
+        if not order.is_there():
+            raise LaunchError(f"process {pid} has ended meanwhile, or runs another program")
+        if time.monotonic() > deadline_s:
+            _withdraw(pid, folder, f"{order.where} for {timeout_s:g} s{why}")
+            if action == "attach" and time.monotonic() > deadline_s + timeout_s:
+                text = f"process {pid} was reached, and has not answered for {timeout_s:g} s"
+                text += "; dynprof status says whether it is watched"
+                raise LaunchError(f"{text}. {outside_python(pid)}")
+        elif time.monotonic() > began_s + patience_s and (folder / "go").exists():
+            patience_s *= 2
+            why = _insist(order)
+            _tell(folder, order)
+        time.sleep(_LOOK_S)
+    said = ast.literal_eval((folder / "answer").read_text())
+    return Answer(said, order.stood_ms, said.pop("took_s"))
+
+
+def _tell(folder: Path, order: _Order) -> None:
+    """Let the process know for how long it stood."""
+    (folder / "stood.part").write_text(json.dumps(order.stood_ms))
+    (folder / "stood.part").rename(folder / "stood")
+
+
+def _insist(order: _Order) -> str:
+    """Try the other way; return why that did not work, which the process does not mind."""
+    try:
+        order.insist()
+    except DoesNotStopError:
+        raise
+    except (LaunchError, OSError) as error:
+        return f", and cannot be given a thread: {error}"
+    return ""
+
+
+def _withdraw(pid: int, folder: Path, where: str) -> None:
+    """See to it that nothing begins later; nothing to do where it has begun: its answer will come.
+
+    Raises:
+        LaunchError: Nothing had begun.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        (folder / "go").rename(folder / "withdrawn")
+        text = f"process {pid} has not run Python {where}; nothing was changed"
+        raise LaunchError(f"{text}. --timeout waits longer. {outside_python(pid)}")
+
+
+_NAME = re.compile(r"[\w.-]+")
+LENT_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
+NOT_LENT = {"typer"}
+"""What only commands and analyses need: those run here."""
+
+
+@functools.cache
+def homes() -> dict[str, str]:
+    """Return the folder of each top-level module, by its name."""
+    found = {"dynprof": str(Path(__file__).parents[2])}
+    waiting, seen = ["dynprof", *LENT_EXTRAS], {"dynprof", *LENT_EXTRAS, *NOT_LENT}
+    while waiting:
+        name = waiting.pop()
+        for module in _modules(name):
+            if home := _home(module):
+                found.setdefault(module, home)
+        needed = [one for one in _needed(name) if one not in seen]
+        seen.update(needed)
+        waiting += needed
+    return found
+
+
+def _modules(name: str) -> set[str]:
+    """Return the top-level modules of a distribution."""
+    try:
+        files = metadata.files(name) or []
+    except metadata.PackageNotFoundError:
+        return set()
+    code = [file for file in files if file.suffix in (".py", ".so")]
+    names = {file.parts[0].partition(".")[0] for file in code}
+    return {name for name in names if name.isidentifier()}
+
+
+def _needed(name: str) -> list[str]:
+    """Return the distributions that one needs without extras."""
+    try:
+        lines = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [_plain(m[0]) for line in lines if "extra ==" not in line and (m := _NAME.match(line))]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _home(module: str) -> str | None:
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    place = Path(spec.origin)
+    return str(place.parents[1] if spec.submodule_search_locations else place.parent)
+
+
+class Target:
+    """A process, held by a descriptor that goes on to mean it when its number is another's.
+
+    Where the system has no such descriptors (Linux before 5.3, or a container that forbids them),
+    the time at which it was started tells it.
+
+    Args:
+        pid: Its id.
+        seen: The process as it was when it was chosen; else the one that has the id now.
+
+    Raises:
+        LaunchError: There is none, or no longer the one that was chosen.
+
+    Attributes:
+        pid: Its id.
+    """
+
+    def __init__(self, pid: int, seen: psutil.Process | None = None) -> None:
+        self.pid, self._descriptor = pid, -1
+        try:
+            self._process = seen or psutil.Process(pid)
+            self._descriptor = os.pidfd_open(pid)
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            raise LaunchError(f"there is no process {pid}") from None
+        except (OSError, AttributeError):
+            pass  # its start time has to do
+        if not self._process.is_running():
+            self.close()
+            raise LaunchError(f"process {pid} has ended, and another one has its number")
+
+    def __enter__(self) -> Target:
+        """Give it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the descriptor."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def is_there(self) -> bool:
+        """Return whether it has not ended."""
+        if self._descriptor >= 0:
+            poll = select.poll()
+            poll.register(self._descriptor, select.POLLIN)
+            return not poll.poll(0)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return self._process.is_running() and self._process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def check(self) -> None:
+        """See to it that its number still means it.
+
+        Raises:
+            LaunchError: It has ended.
+        """
+        if not self.is_there():
+            raise LaunchError(f"process {self.pid} has ended; nothing was changed")

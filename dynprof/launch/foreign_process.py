@@ -1,0 +1,78 @@
+"""What speaks against reaching into a process, as far as the system says it beforehand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from dynprof.errors import LaunchError
+from dynprof.launch.python_functions import python_version
+
+
+def why_not_reached(pid: int) -> str:
+    """Say why a process is not to be reached into; empty where nothing speaks against it."""
+    folder = Path(f"/proc/{pid}")
+    if not folder.parent.joinpath("self").exists():
+        return "attaching needs Linux, and its /proc"
+    try:
+        return _why_not(pid, folder)
+    except FileNotFoundError:
+        return f"there is no process {pid}"
+    except PermissionError:
+        return f"process {pid} may not be looked at: {what_forbids_it()}"
+    except LaunchError as error:
+        return str(error)
+
+
+def _why_not(pid: int, folder: Path) -> str:
+    if pid == os.getpid():
+        return f"process {pid} is this command itself"
+    status = dict(line.split(":\t", 1) for line in _lines(folder / "status") if ":\t" in line)
+    if set(status["Uid"].split()) != {str(os.geteuid())}:
+        return f"process {pid} is another user's; attach as that user"
+    if status["State"].startswith("Z"):
+        return f"process {pid} has ended"
+    if status["State"].startswith("T"):
+        return f"process {pid} is stopped; kill -CONT {pid} lets it go on"
+    if status["TracerPid"] != "0":
+        return f"process {pid} is being debugged by process {status['TracerPid']}"
+    own = Path("/proc/self")
+    if any((folder / one).readlink() != (own / one).readlink() for one in ("ns/mnt", "root")):
+        text = f"process {pid} runs in a container with files of its own"
+        return f"{text}; run dynprof attach in there, as by docker exec"
+    version = python_version(pid)
+    if version != sys.version_info[:2]:
+        here, there = (".".join(map(str, each)) for each in (sys.version_info[:2], version))
+        text = f"process {pid} runs Python {there} and dynprof here {here}"
+        return f"{text}; install dynprof for Python {there}, anywhere, and attach with that"
+    return ""
+
+
+def outside_python(pid: int) -> str:
+    """Say what the system shows of a main thread that runs no Python, and what shows more."""
+    does, task = "runs no Python", Path(f"/proc/{pid}/task/{pid}")
+    with contextlib.suppress(OSError):
+        does = "computes in compiled code"
+        if (task / "stat").read_text().rpartition(")")[2].split()[0] != "R":
+            does = f"waits in the system ({(task / 'wchan').read_text()})"
+    return f"Its main thread {does}; py-spy dump --pid {pid} shows the line that called it"
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(errors="replace").splitlines()
+
+
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_RESTRICTED = {
+    "1": "only its parent may; as root, or once by sysctl kernel.yama.ptrace_scope=0, it can be",
+    "2": "only root may",
+    "3": "nobody may until the machine is started anew",
+}
+
+
+def what_forbids_it() -> str:
+    """Return what to say of it."""
+    scope = YAMA.read_text().strip() if YAMA.exists() else "0"
+    return _RESTRICTED.get(scope, "the system forbids it (a container without SYS_PTRACE, say)")

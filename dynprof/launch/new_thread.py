@@ -1,0 +1,73 @@
+"""A new thread in another process, that runs a text: for a main thread which only waits.
+
+That one, stopped, is made to create it, and goes on to wait. The new thread holds nothing, so it
+may wait for Python's lock, for as long as that takes, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from typing import TYPE_CHECKING
+
+from dynprof.errors import LaunchError
+from dynprof.launch.stopped_thread import read_memory, write_memory
+
+if TYPE_CHECKING:
+    from dynprof.launch.stopped_thread import StoppedThread
+
+_NEEDED = ("PyGILState_Ensure", "PyRun_SimpleString", "PyGILState_Release")
+_CODE = bytes.fromhex(
+    "f30f1efa"  # endbr64
+    "53"  # push rbx
+    "4889fb"  # mov rbx, rdi: where the addresses stand
+    "4883ec10"  # sub rsp, 16
+    "ff13"  # call [rbx]: PyGILState_Ensure()
+    "890424"  # mov [rsp], eax
+    "488b7b18"  # mov rdi, [rbx + 24]
+    "ff5308"  # call [rbx + 8]: PyRun_SimpleString(text)
+    "8b3c24"  # mov edi, [rsp]
+    "ff5310"  # call [rbx + 16]: PyGILState_Release(state)
+    "31c0"  # xor eax, eax
+    "4883c410"  # add rsp, 16
+    "5b"  # pop rbx
+    "c3"  # ret
+)
+"""What it runs, on x86-64."""
+NUMBER = 8
+"""Bytes of the number that the C library gives to a thread."""
+
+
+def start_thread(
+    pid: int, stopped: StoppedThread, functions: dict[str, int], text: int, number: int
+) -> None:
+    """Have a thread created that runs a text of Python, and then ends.
+
+    Args:
+        pid: The process.
+        stopped: Its main thread, which waits in the system.
+        functions: Where those of Python and the C library lie.
+        text: Where the text lies.
+        number: Where the number of the thread may be put, 8 bytes.
+
+    Raises:
+        LaunchError: The system does not let it be created.
+        OSError: The process has ended.
+    """
+    if "pthread_create" not in functions:
+        raise LaunchError("its C library is not glibc")
+    rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = stopped.call(functions["mmap"], 0, mmap.PAGESIZE, rights, kind, -1, 0)
+    if page > (1 << 64) - mmap.PAGESIZE:
+        raise LaunchError("it has no memory left")
+    addresses = struct.pack("4Q", *(functions[name] for name in _NEEDED), text)
+    write_memory(pid, page, addresses + _CODE)
+    runs = mmap.PROT_READ | mmap.PROT_EXEC
+    if stopped.call(functions["mprotect"], page, mmap.PAGESIZE, runs):
+        raise LaunchError("the system lets it run no code that was put there")
+    code = page + len(addresses)
+    if problem := stopped.call(functions["pthread_create"], number, 0, code, page) & 0xFFFFFFFF:
+        raise LaunchError(f"it gets no more threads: {os.strerror(problem)}")
+    (made,) = struct.unpack("Q", read_memory(pid, number, NUMBER))
+    stopped.call(functions["pthread_detach"], made)

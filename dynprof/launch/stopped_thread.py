@@ -1,0 +1,297 @@
+"""A thread of another process, stopped, in which functions are called; by Linux's ptrace.
+
+The thread stands wherever it was interrupted, perhaps within an allocation or holding a lock. So
+only functions may be called that take no lock which it could hold; its registers are put back
+afterwards, and a system call in which it waited goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import platform
+import signal
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.errors import LaunchError
+from dynprof.launch.foreign_process import what_forbids_it
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_SEIZE, _INTERRUPT, _DETACH, _CONT = 0x4206, 0x4207, 17, 7
+_GETREGSET, _SETREGSET, _GENERAL = 0x4204, 0x4205, 1
+_EVENT_STOP = 128
+_ALL_CHILDREN = 0x40000000
+_MOST_VECTORS = 16384
+_RED_ZONE = 512
+"""Below the stack pointer, where a function may keep what it needs; 128 bytes at most."""
+_LOOK_S = 0.0005
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """Where registers stand in what the kernel hands out.
+
+    Attributes:
+        words: How many there are, each of 64 bits.
+        vectors: By which number the kernel hands out those of vectors and floating point.
+        arguments: Of a function.
+        result: Of it.
+        stack: The stack pointer.
+        program: The program counter.
+        link: Where to return to; None where that stands on the stack.
+        call: The number of the system call in which it waits; None where that need not be changed.
+        waits: The numbers of those in which a thread waits for others, for input or for time; none
+            where no thread can be made.
+    """
+
+    words: int
+    vectors: int
+    arguments: tuple[int, ...]
+    result: int
+    stack: int
+    program: int
+    link: int | None
+    call: int | None
+    waits: frozenset[int] = frozenset()
+
+
+_FUTEX, _WAIT_BITSET = 202, 9
+_X86_WAITS = frozenset(
+    {0, 7, 271, 23, 270}  # read, poll, ppoll, select, pselect6
+    | {232, 281, 441}  # epoll_wait, epoll_pwait, epoll_pwait2
+    | {43, 288, 45, 47}  # accept, accept4, recvfrom, recvmsg
+    | {_FUTEX, 35, 230, 219}  # and nanosleep, clock_nanosleep; restart_syscall: one of these again
+    | {61, 247, 34, 130, 128}  # wait4, waitid, pause, rt_sigsuspend, rt_sigtimedwait
+)
+_MACHINES = {
+    "x86_64": _Machine(27, 0x202, (14, 13, 12, 11, 9, 8), 10, 19, 16, None, 15, _X86_WAITS),
+    "aarch64": _Machine(34, 2, (0, 1, 2, 3, 4, 5), 0, 31, 32, 30, None),
+}
+
+
+class _Vector(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+_libc.ptrace.restype = ctypes.c_long
+_vectors = ctypes.POINTER(_Vector)
+for _function in ("process_vm_readv", "process_vm_writev"):
+    getattr(_libc, _function).argtypes = (
+        ctypes.c_int, _vectors, ctypes.c_ulong, _vectors, ctypes.c_ulong, ctypes.c_ulong,
+    )  # fmt: skip
+    getattr(_libc, _function).restype = ctypes.c_ssize_t
+
+
+def read_memory(pid: int, address: int, size: int) -> bytes:
+    """Return bytes of another process.
+
+    Raises:
+        OSError: They cannot be read.
+    """
+    found = ctypes.create_string_buffer(size)
+    _transfer(_libc.process_vm_readv, pid, ctypes.addressof(found), address, size)
+    return found.raw
+
+
+def write_memory(pid: int, address: int, content: bytes) -> None:
+    """Change bytes of another process.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    kept = ctypes.create_string_buffer(content, len(content))
+    _transfer(_libc.process_vm_writev, pid, ctypes.addressof(kept), address, len(content))
+
+
+def _transfer(function: object, pid: int, here: int, there: int, size: int) -> None:
+    own, others = _Vector(here, size), _Vector(there, size)
+    done = function(pid, ctypes.byref(own), 1, ctypes.byref(others), 1, 0)  # type: ignore[operator]
+    if done != size:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+class DoesNotStopError(LaunchError):
+    """A thread that was told to stop has not: it will as soon as it can, and stand still then.
+
+    It goes on once the process that told it so has ended, which therefore ends at once.
+    """
+
+
+class StoppedThread:
+    """Stops a thread for as long as a ``with`` block takes; its other threads go on.
+
+    In the block no signal reaches the calling thread: were this process to end amid a call, the
+    other one would return from it to nowhere, and end too.
+
+    Args:
+        pid: The process, whose main thread it is.
+        limit_s: For so long it is waited for at most, each time.
+
+    Attributes:
+        stood_s: After the block, for how long it stood.
+    """
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        self._pid, self._limit_s = pid, limit_s
+        self._machine = _machine()
+        self._signals: list[int] = []
+        self._began_s = self.stood_s = 0.0
+
+    def __enter__(self) -> StoppedThread:
+        """Stop it.
+
+        Raises:
+            LaunchError: It cannot be.
+            DoesNotStopError: It has not in time.
+        """
+        _ptrace(_SEIZE, self._pid)
+        self._began_s = time.perf_counter()
+        with contextlib.ExitStack() as failing:
+            failing.callback(self._let_go)
+            _ptrace(_INTERRUPT, self._pid)
+            while self._wait() != (signal.SIGTRAP, _EVENT_STOP):
+                _ptrace(_CONT, self._pid)  # for a signal, which is delivered at the end
+            self._before, self._vectors = self._registers(), self._vector_registers()
+            self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            failing.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Let it go on where it was."""
+        with contextlib.suppress(LaunchError):
+            self._set_registers(self._before)
+            _transfer_registers(_SETREGSET, self._pid, self._machine.vectors, self._vectors)
+        self._let_go()
+        self.stood_s = time.perf_counter() - self._began_s
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    @property
+    def waits_at(self) -> tuple[int, int] | None:
+        """Where it stands, if it waits in the system: stack and program; None anywhere else.
+
+        Standing there for long it holds no lock of the C library's that a new thread would need:
+        those are waited for in another way, and held for moments.
+        """
+        machine, registers = self._machine, self._before
+        if machine.call is None or registers[machine.call] not in machine.waits:
+            return None
+        if registers[machine.call] == _FUTEX and registers[13] & 0x7F != _WAIT_BITSET:
+            return None  # glibc's own locks
+        return registers[machine.stack], registers[machine.program]
+
+    def call(self, function: int, *arguments: int) -> int:
+        """Have it call a function of its process; return the result, 64 bits without a sign.
+
+        Raises:
+            LaunchError: It does not return in time; the thread goes on where it was, then.
+        """
+        machine, registers = self._machine, list(self._before)
+        stack = (registers[machine.stack] - _RED_ZONE) & ~0xF
+        for place, argument in zip(machine.arguments, arguments, strict=False):
+            registers[place] = argument & (1 << 64) - 1
+        if machine.link is None:  # the return address stands on the stack: nowhere
+            stack -= 8
+            write_memory(self._pid, stack, bytes(8))
+        else:
+            registers[machine.link] = 0
+        if machine.call is not None:
+            registers[machine.call] = (1 << 64) - 1  # no system call to begin anew meanwhile
+            registers[machine.result] = 0
+        registers[machine.stack], registers[machine.program] = stack, function
+        self._set_registers(registers)
+        _ptrace(_CONT, self._pid)
+        return self._returned()
+
+    def _returned(self) -> int:
+        """Wait until it returns to nowhere."""
+        machine = self._machine
+        try:
+            while self._wait() != (signal.SIGSEGV, 0):
+                _ptrace(_CONT, self._pid)
+        except DoesNotStopError as error:
+            _ptrace(_INTERRUPT, self._pid)
+            self._limit_s = float("inf")  # it has to be put back where it was
+            self._wait()
+            raise LaunchError(f"process {self._pid} did not do what it was asked to") from error
+        registers = self._registers()
+        if registers[machine.program] != 0:
+            raise LaunchError(f"process {self._pid} failed in what it was asked to call")
+        return registers[machine.result]
+
+    def _wait(self) -> tuple[int, int]:
+        """Return by which signal and for which event it has stopped; keep what is not for us."""
+        deadline_s = time.monotonic() + self._limit_s
+        while True:
+            pid, status = os.waitpid(self._pid, os.WNOHANG | _ALL_CHILDREN)
+            if pid:
+                break
+            if time.monotonic() > deadline_s:
+                text = f"process {self._pid} does not stop; it waits in the system"
+                raise DoesNotStopError(f"{text}, see /proc/{self._pid}/stack")
+            time.sleep(_LOOK_S)
+        if not os.WIFSTOPPED(status):
+            raise LaunchError(f"process {self._pid} has ended")
+        found, event = os.WSTOPSIG(status), status >> 16
+        if not event and found not in (signal.SIGSEGV, signal.SIGTRAP):
+            self._signals.append(found)
+        return found, event
+
+    def _registers(self) -> list[int]:
+        content = bytes(self._machine.words * 8)
+        found = _transfer_registers(_GETREGSET, self._pid, _GENERAL, content)
+        return list(struct.unpack(f"{self._machine.words}Q", found))
+
+    def _set_registers(self, registers: list[int]) -> None:
+        content = struct.pack(f"{len(registers)}Q", *registers)
+        _transfer_registers(_SETREGSET, self._pid, _GENERAL, content)
+
+    def _vector_registers(self) -> bytes:
+        """Return those that a function need not put back: the thread may be amid a computation."""
+        kind, room = self._machine.vectors, bytes(_MOST_VECTORS)
+        return _transfer_registers(_GETREGSET, self._pid, kind, room)
+
+    def _let_go(self) -> None:
+        """Detach, and give it the signals that came meanwhile."""
+        first, *rest = self._signals or [0]
+        with contextlib.suppress(LaunchError):  # it has ended
+            _ptrace(_DETACH, self._pid, 0, first)
+        for number in rest:
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, number)
+
+
+def _machine() -> _Machine:
+    name = platform.machine()
+    if name not in _MACHINES:
+        raise LaunchError(f"attaching knows {' and '.join(_MACHINES)}; this machine is {name}")
+    return _MACHINES[name]
+
+
+def _transfer_registers(request: int, pid: int, kind: int, content: bytes) -> bytes:
+    """Set or get registers of a kind; return them, as long as they are."""
+    kept = ctypes.create_string_buffer(content, len(content))
+    vector = _Vector(ctypes.addressof(kept), len(content))
+    _ptrace(request, pid, kind, ctypes.addressof(vector))
+    return kept.raw[: vector.length]
+
+
+def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
+    ctypes.set_errno(0)
+    if _libc.ptrace(request, pid, address, data) == -1:
+        number = ctypes.get_errno()
+        why = what_forbids_it() if number == errno.EPERM else os.strerror(number)
+        raise LaunchError(f"process {pid} cannot be reached: {why}")

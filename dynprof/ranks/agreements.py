@@ -1,0 +1,301 @@
+"""Where ranks agree: what becomes of an edit that is saved where this one watches."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from dynprof.errors import CaptureError, Problem
+from dynprof.journal.edit_outcomes import TOLD
+from dynprof.journal.journal import printable
+from dynprof.journal.status import LEADS, load_status
+from dynprof.ranks.agreement_rules import LEADER, Terms
+from dynprof.ranks.job_group import before_destroy, group_to_agree_in
+from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.ranks.record import JobWindows
+from dynprof.ranks.taking_part import TakingPart
+from dynprof.requests.plan import Refusal, blamed
+from dynprof.requests.request import Asked, Cancel
+from dynprof.runtime.destination import destination
+from dynprof.runtime.layout import rank_in_words
+from dynprof.runtime.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynprof.captures.deliveries import Deliveries
+    from dynprof.journal.journal import Journal
+    from dynprof.journal.status import JobStatus
+    from dynprof.ranks.job_group import JobGroup
+    from dynprof.ranks.member import Edits, Member
+    from dynprof.requests.edits import Edit
+    from dynprof.runtime.error_boundary import ErrorBoundary
+    from dynprof.runtime.layout import Layout
+    from dynprof.windows.process_context import ProcessContext
+
+PART_S = 10.0  # An edit waits for a leader until this long after the process group came up.
+PROPOSED_WITHIN_S = 10.0
+"""Where all ranks read the same file, the leader proposes by then what a rank has read."""
+LOST = "the job's store was lost"
+LOST_S = 60.0  # What other ranks record is lost to the leader once the store is away this long.
+DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
+UNLED = 4  # Groups that are no more, whose windows are followed on this rank.
+
+
+@dataclass(frozen=True)
+class _Read:
+    """An edit that this rank has read, and that its leader has yet to propose."""
+
+    edit: Edit
+    at_s: float
+    since_s: float  # since when it could have been proposed
+    is_told: bool = False  # that the leader is silent
+
+
+class Agreements:
+    """Takes edits on the watcher's thread, and looks after the group on the journal's."""
+
+    def __init__(
+        self,
+        process: ProcessContext,
+        journal: Journal,
+        boundary: ErrorBoundary,
+        edits: Edits,
+        member: Member,
+        deliveries: Deliveries,
+    ) -> None:
+        self._process, self._journal, self._boundary = process, journal, boundary
+        self._edits, self._member, self._deliveries = edits, member, deliveries
+        self._part: TakingPart | None = None
+        self._windows: JobWindows | None = None
+        self._unled: deque[JobWindows] = deque(maxlen=UNLED)
+        self._left: Callable[[], object] = object  # returns the store of a group left in order
+        self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
+        self._read: _Read | None = None
+        self._named_leader = ""
+        journal.outcomes.on_news = self._changed
+
+    @property
+    def part(self) -> str:
+        """What part it has in agreements, for the status."""
+        part = self._part
+        if part is None:
+            return ""
+        return LEADS if part.leads else f"follows {part.leader}" if part.leader else ""
+
+    @property
+    def job(self) -> JobStatus | None:
+        """All ranks, where this one leads or has led; for the status."""
+        part, windows = self._part, self._windows
+        if windows is None:
+            return None
+        found = windows.status()
+        of_groups_before = (one for before in (*self._unled,) for one in before.told())
+        told = {one.request: one for one in (*of_groups_before, *found.earlier)}
+        told.pop(found.request, None)
+        if not (told or found.request or (part and part.leads)):
+            return None
+        return replace(found, earlier=tuple(told[number] for number in sorted(told)[-TOLD:]))
+
+    # edits, on the watcher's thread
+
+    def take(self, edit: Edit) -> None:
+        """Answer an edit: propose it where this rank leads, leave it to the leader elsewhere."""
+        self._begin_or_end()
+        part = self._part
+        if part:
+            part.wait_for_part(PART_S)
+        if part and part.leads:
+            number = self._edits.enter(edit, 1 + part.newest)
+            self._edits.guarded(number, lambda: self._propose(part, number, edit))
+        elif part and part.leader:
+            self._leave_to(part.leader, edit)
+            part.ask_store()
+        else:  # rank 0 has no dynprof, or the store cannot serve, or is away
+            if self._windows and part is None:
+                text = "the process group is gone; this rank serves alone what was just saved"
+                self._journal.warning(text)
+            self._edits.take(edit)
+
+    def _propose(self, part: TakingPart, number: int, edit: Edit) -> None:
+        asked, text = self._edits.read(edit), edit.text
+        if isinstance(asked, Asked):
+            asked = self._forbidden(asked) or asked
+        if isinstance(asked, Cancel):
+            part.give_up("disarmed", f"disarmed by request {number}")
+            part.tell(Cancellation(number, text, edit.edited_at_s))
+        elif isinstance(asked, Refusal):
+            self._edits.refuse(number, asked)
+            self._member.know(number, number)
+            here = f"rank {self._process.rank.number} has refused it"
+            reasons = tuple(printable(f"{here}: {problem}") for problem in asked.problems)
+            part.tell(Withdrawal(number, reasons, text))
+        else:
+            self._member.propose(number, asked)
+            if self._windows:
+                self._windows.begin(number, asked)
+            part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
+
+    def _forbidden(self, asked: Asked) -> Refusal | None:
+        """Refuse a place that may not be written here: this rank need not be one that records."""
+        layout, config = self._process.layout, asked.config
+        place = destination(layout, config.prof_dir, config.storage.scratch_dir)
+        why = place.why_forbidden(layout)
+        problem = Problem(f"{why}.", blamed(config, why)) if why else None
+        return Refusal(asked.parsed.locate((problem,))) if problem else None
+
+    # where this rank follows
+
+    def _leave_to(self, leader: str, edit: Edit) -> None:
+        now_s = time.monotonic()
+        with self._looking:
+            self._read = _Read(edit, now_s, now_s)
+        if leader != self._named_leader:
+            self._named_leader = leader
+            self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
+
+    def _look_at_read(self, leader: str) -> None:
+        """See whether the leader has proposed what this rank has read."""
+        if (read := self._read) is None:
+            return
+        now_s, (text, heard_s) = time.monotonic(), self._member.heard
+        if text == read.edit.text and heard_s >= read.at_s - PROPOSED_WITHIN_S:
+            self._replace(read, None)
+        elif not leader:  # the store was lost, or the leader has left
+            self._serve_alone(read)
+        elif self._member.is_proposed:  # what the leader reads now waits for its end
+            self._replace(read, replace(read, since_s=now_s))
+        elif self._member.heard_s < read.since_s and self._reads_the_same(leader):
+            self._wait_on(read, leader, now_s)
+        elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
+            again = "again" if self._reads_the_same(leader) else "there"
+            text = f"what was saved here was not proposed by {leader}; save it {again}."
+            self._edits.refuse(self._edits.enter(read.edit), Refusal((Problem(text),)))
+
+    def _wait_on(self, read: _Read, leader: str, now_s: float) -> None:
+        """Wait for a leader that has said nothing since, and may go on; not for ever."""
+        text = f"{leader}, which leads, has said nothing since this file was saved"
+        is_long = now_s >= read.at_s + PROPOSED_WITHIN_S
+        if now_s >= read.at_s + DEAD_S:
+            self._journal.warning(f"{text}; this rank serves it alone")
+            self._serve_alone(read)
+            return
+        if is_long and not read.is_told:
+            self._journal.warning(f"{text}; this rank waits for it")
+        self._replace(read, replace(read, since_s=now_s, is_told=is_long))
+
+    def _serve_alone(self, read: _Read) -> None:
+        if self._replace(read, None):
+            self._edits.take(read.edit)
+
+    def _replace(self, read: _Read, then: _Read | None) -> bool:
+        """Return False where another edit has been read since, which takes its place."""
+        with self._looking:
+            is_newest = self._read is read
+            self._read = then if is_newest else self._read
+        return is_newest
+
+    def _reads_the_same(self, leader: str) -> bool:
+        """Return whether the leader reads the very file that this rank reads."""
+        layout, hosts = self._process.layout, {self._process.layout.host}
+        with contextlib.suppress(CaptureError):  # on another machine, it has its status here
+            hosts.add(load_status(replace(layout, rank=LEADER).status).host)
+        return leader in {named(LEADER, host, layout) for host in hosts}
+
+    # once a second, on the journal's thread
+
+    def look(self) -> None:
+        """Take part where a group has come up, and no more where it has gone."""
+        self._begin_or_end()
+        self._member.look()
+        if self._part:
+            self._part.look()
+        for windows in (*self._unled, *filter(None, [self._windows])):
+            windows.look()
+        self._hear_alone()
+        self._look_at_read(self._part.leader if self._part else "")
+
+    def _changed(self) -> None:
+        if part := self._part:
+            part.changed()
+
+    def _hear_alone(self) -> None:
+        """Bring records to their end whose other ranks are out of reach: by what is known here."""
+        for windows in tuple(self._unled):
+            self._hear_own(windows)
+        part, led = self._part, self._windows
+        if part and led and part.group.rank == LEADER and (away_s := part.away_s):
+            self._hear_own(led)
+            if away_s >= LOST_S:
+                for ranks in led.pending.values():
+                    led.lose(ranks - {LEADER}, LOST)
+
+    def _hear_own(self, windows: JobWindows) -> None:
+        for number in windows.pending:
+            windows.hear(self._member.report(number))
+        windows.write()
+
+    def _begin_or_end(self) -> None:
+        process = self._process
+        with self._looking:
+            before, group = self._part, group_to_agree_in(process)
+            if before and (group is None or group.store is not before.group.store):
+                self._leave()
+            if group and self._part is None and group.store is not self._left():
+                self._begin(group)
+
+    def _begin(self, group: JobGroup) -> None:
+        process, say = self._process, self._journal.warning
+        who = named(group.rank, process.layout.host, process.layout)
+        self._member.group = group
+        self._windows = JobWindows(
+            process, group.world_size, who, self._boundary.attempt, self._deliveries, self._journal
+        )
+        self._part = TakingPart(group, self._member, who, self._boundary, say, self._windows)
+        first = rank_in_words(process.layout.role, LEADER)
+        part = "leads" if group.rank == LEADER else f"follows {first}"
+        ranks = counted(group.world_size, "rank")
+        text = f"{ranks} agree on the steps of windows; this one {part}"
+        self._part.begin(lambda: self._journal.info(text))
+        if process.store is None:
+            before_destroy(self._leave_in_order)
+
+    def _leave_in_order(self) -> None:
+        """Leave the store before the script destroys its process group, on its thread."""
+        with self._looking:
+            if self._part:
+                self._left = self._part.group.find_store
+        self._boundary.attempt("leaving the process group", self._leave)
+
+    def _leave(self) -> None:
+        with self._looking:
+            part, self._part = self._part, None
+        windows = self._windows
+        if part:
+            part.end(hears_the_last=False)
+            self._member.group = None
+        if windows and windows not in self._unled:
+            for ranks in windows.pending.values():
+                windows.lose(ranks - {LEADER}, PARTED)
+            self._unled.append(windows)
+
+    def stop(self) -> None:
+        """Agree on nothing more; what is recorded is still to be saved, and that to be told."""
+        self._member.stop()
+        if self._part:
+            self._part.give_up("refused", "the rank that leads ends")
+
+    def end(self) -> None:
+        """Take part no more."""
+        if self._part:
+            self._part.end()
+        self._hear_alone()
+
+
+def named(rank: int, host: str, layout: Layout) -> str:
+    """Return what other ranks are told of one that leads."""
+    return f"{rank_in_words(layout.role, rank)} on {host} ({in_utf_8(str(layout.config))})"

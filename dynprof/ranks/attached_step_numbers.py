@@ -1,0 +1,83 @@
+"""The step numbers of a process that dynprof was attached to: those of rank 0."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+KEPT = 256  # Steps; ranks that step together are a few apart, and a proposal may take seconds.
+SAID = 16  # Of these the leader says the newest.
+LEAST = 2  # One step with the same count may be chance.
+
+
+class StepNumbers:
+    """Compares steps by how many collectives the process had begun as they began.
+
+    Ranks that step together have begun the same number, so it names a step on all of them.
+
+    Args:
+        collectives: Returns the number of collectives; None where it is unknown.
+        may_renumber: Returns whether no window is open.
+        renumber: Gives the step that is running another number.
+    """
+
+    def __init__(
+        self,
+        collectives: Callable[[], int | None],
+        may_renumber: Callable[[], bool],
+        renumber: Callable[[int], object],
+    ) -> None:
+        self._collectives = collectives
+        self._may_renumber, self._renumber = may_renumber, renumber
+        self._lock = threading.RLock()
+        self._begun: deque[tuple[int, int]] = deque(maxlen=KEPT)  # steps and counts
+        self._count: int | None = None
+        self._shift = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next step is to take the number that it has on rank 0."""
+        with self._lock:
+            return bool(self._shift)
+
+    def begin_step(self, step: int) -> None:
+        """Know that a step begins; on the thread that trains."""
+        with self._lock:
+            before, self._count = self._count, self._collectives()
+            if before is None or self._count is None or self._count < before:
+                self._begun.clear()  # no process group, or another one
+            elif self._count > before:
+                self._begun.append((step, self._count))
+            if self._shift and self._may_renumber():
+                shifted = [(one + self._shift, count) for one, count in self._begun]
+                count = self._count
+                self._renumber(step + self._shift)  # which has them forgotten
+                self._begun.extend(shifted)
+                self._count, self._shift = count, 0
+
+    def forget(self) -> None:
+        """Forget the steps so far: the next has another number."""
+        with self._lock:
+            self._begun.clear()
+            self._count, self._shift = None, 0
+
+    def newest(self) -> tuple[tuple[int, int], ...]:
+        """Return the newest steps, with their counts."""
+        with self._lock:
+            return tuple(self._begun)[-SAID:]
+
+    def follow(self, leaders: Collection[tuple[int, int]]) -> bool:
+        """Take rank 0's numbers from the next step on; return False where they are not known."""
+        with self._lock:
+            mine, theirs = ({count: step for step, count in of} for of in (self._begun, leaders))
+            shared = mine.keys() & theirs.keys()
+            first, last = min(shared, default=0), max(shared, default=0)
+            between = {count for count in {**mine, **theirs} if first <= count <= last}
+            shifts = {theirs[count] - mine[count] for count in shared}
+            is_known = len(shared) >= LEAST and len(shifts) == 1 and between == shared
+            self._shift = shifts.pop() if is_known else 0
+            return is_known

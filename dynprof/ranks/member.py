@@ -1,0 +1,403 @@
+"""What a rank does with what the leader says, the leader's own rank too."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.structs import replace as with_fields
+
+from dynprof.config import parse_config
+from dynprof.errors import ConfigError, Problem
+from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
+from dynprof.journal.journal import printable
+from dynprof.ranks.agreement_rules import LEADER
+from dynprof.ranks.messages import (
+    Cancellation,
+    Opening,
+    Profiler,
+    Proposal,
+    Reply,
+    Report,
+    Withdrawal,
+    in_utf_8,
+)
+from dynprof.requests.edits import Edit
+from dynprof.requests.plan import Refusal
+from dynprof.requests.request import Asked
+from dynprof.runtime.destination import placed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from dynprof.config import ProfilerConfig
+    from dynprof.journal.journal import Journal
+    from dynprof.ranks.attached_step_numbers import StepNumbers
+    from dynprof.ranks.job_group import JobGroup
+    from dynprof.ranks.messages import Message
+    from dynprof.requests.inbox import Inbox
+    from dynprof.requests.plan import Plan
+    from dynprof.requests.request import Cancel, Request
+    from dynprof.windows.cost_account import CostAccount
+    from dynprof.windows.loop import Loop
+    from dynprof.windows.process_context import ProcessContext
+
+USUAL_STEP_MS = 100.0  # Where none has been measured yet.
+SOON_S = 2.0
+"""A window that opens in this time is not superseded: some ranks would record it, some not."""
+NEWS_S = 300.0  # The end of a window is told again to a leader for this long.
+
+
+class Edits(Protocol):
+    """What answers edits on this rank; see ``session.edit_handler``."""
+
+    def enter(self, edit: Edit, least: int = 0) -> int:
+        """Return the number that an edit has from now on."""
+
+    def take(self, edit: Edit) -> None:
+        """Answer an edit on this rank alone."""
+
+    def read(self, edit: Edit) -> Asked | Cancel | Refusal:
+        """Return what an edit asks for."""
+
+    def enter_as(self, leaders: int, edit: Edit) -> int:
+        """Enter what the leader numbers so."""
+
+    def guarded(self, number: int, action: Callable[[], object]) -> str:
+        """Do something for an edit; return why dynprof failed at it."""
+
+    def plan(self, number: int, asked: Asked) -> Request | Refusal:
+        """Return the request for a window, or the reasons against it."""
+
+    def serve(self, number: int, asked: Asked) -> Refusal | None:
+        """Have a window opened, or say why not, and return that."""
+
+    def refuse(self, number: int, refusal: Refusal) -> None:
+        """Say why there will be no window."""
+
+    def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
+        """Disarm what waits, and close what is open."""
+
+
+class Member:
+    """Does and answers, on the thread of the agreement."""
+
+    def __init__(
+        self,
+        process: ProcessContext,
+        inbox: Inbox,
+        loop: Loop,
+        journal: Journal,
+        costs: CostAccount,
+        edits: Edits,
+        state: Callable[[], str],
+    ) -> None:
+        self._process, self._inbox, self._loop = process, inbox, loop
+        self._journal, self._costs, self._edits = journal, costs, edits
+        self._state = state
+        self.group: JobGroup | None = None  # of which it is a rank
+        self.numbers: StepNumbers | None = None  # of steps, where dynprof was attached to it
+        self.heard = "", -math.inf  # the last config that the leader spoke of, and when
+        self.heard_s = -math.inf  # when the leader said anything last
+        self.is_proposed = False  # something that has yet to be opened or withdrawn
+        self._mine: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
+        self._proposal: Proposal | None = None
+        self._own = 0  # its number here
+        self._asked: Asked | None = None  # what it asks for
+        self._asked_first: Asked | None = None  # the same, before it was narrowed
+        self._pending = self._is_alone = self._ends = self._disarmed = False
+        self._plan: Plan | None = None
+        self._numbers: dict[int, int] = {}  # numbers here, by the leader's
+        self._owed: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
+        self._told_in = 0  # in which numbering the step was told last
+        self._told: Report | None = None
+        self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
+        self._step_ms: float | None = None  # none of late, where a rank stands still
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank."""
+        return self.group.rank if self.group else 0
+
+    def stop(self) -> None:
+        """Take part in nothing more: the process ends."""
+        self._ends = True
+
+    def propose(self, number: int, asked: Asked) -> None:
+        """Know what this rank is about to propose itself."""
+        self._mine[number] = asked
+
+    def know(self, leaders: int, own: int) -> None:
+        """Know which request here is which of the leader's."""
+        known = {n: mine for n, mine in self._numbers.items() if n < leaders}
+        old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
+        self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
+        self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
+
+    def answer(self, message: Message, place: int) -> Reply:
+        """Do what the leader says, and say where this rank is."""
+        self.heard_s = time.monotonic()
+        if isinstance(message, Proposal):
+            return self._consider(message, place)
+        problem = ""
+        if isinstance(message, Opening):
+            problem = self._open(message)
+            self._wait_no_more(message.superseded)
+        elif isinstance(message, Withdrawal):
+            self._withdraw(message)
+        elif isinstance(message, Cancellation):
+            self._cancel(message)
+        number = getattr(message, "number", 0)
+        return self._reply(number, place, problem, takes_part=self._pending and not problem)
+
+    # proposals
+
+    def _consider(self, proposal: Proposal, place: int) -> Reply:
+        """Say whether this rank takes part and can, and whether it is free for a window."""
+        if self._ends:
+            return self._reply(proposal.number, place)
+        self.is_proposed, self._disarmed = True, False
+        own, asked = self._asked_by(proposal)
+        self.heard = proposal.config, time.monotonic()
+        self.know(proposal.number, own)
+        self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
+        problem, would = "", None
+        able = (one for one in self._process.capabilities() if not one.missing)
+        usable = tuple(Profiler(one.backend, one.activities) for one in able)
+        if self.numbers and self.rank != LEADER:
+            self._is_alone = not self.numbers.follow(proposal.begun)
+        planned: list[Request | Refusal] = [asked] if isinstance(asked, Refusal) else []
+        if isinstance(asked, Asked):
+            self._asked = asked
+            problem = self._edits.guarded(own, lambda: planned.append(self._edits.plan(own, asked)))
+        for found in planned:
+            if isinstance(found, Refusal):
+                self._edits.refuse(own, found)
+                problem = "; ".join(map(str, found.problems)) if found.asked else ""
+            else:
+                self._pending, self._plan = True, found.plan
+                would = Profiler(found.plan.backend, found.plan.activities)
+        reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
+        return with_fields(reply, would=would, usable=usable)
+
+    def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
+        """Return the number here of what is proposed, and what it asks for."""
+        if mine := self._mine.pop(proposal.number, None):
+            self._asked_first = mine
+            return proposal.number, narrowed(mine, proposal)
+        before = self._proposal
+        now = with_fields(proposal, ranks="", profiler=None, begun=())
+        known = before and with_fields(before, ranks="", profiler=None, begun=()) == now
+        if known and self._asked_first:  # it is proposed again, with less
+            return self._own, narrowed(self._asked_first, proposal)
+        edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
+        self._loop.admission.forgive()
+        number = self._own if known else self._edits.enter_as(proposal.number, edit)
+        self._asked_first = None
+        try:
+            parsed = parse_config(edit.raw)
+        except ConfigError as error:  # another version of dynprof leads
+            return number, Refusal(error.problems)
+        self._asked_first = Asked(edit, parsed.config, parsed, now=False)
+        return number, narrowed(self._asked_first, proposal)
+
+    def _busy(self) -> str:
+        # In the order in which a window comes to be open, so that none is missed.
+        if self._opens_soon() or self._loop.occupied:
+            return "its window before is not closed and saved"
+        if self.numbers and self.numbers.is_behind:
+            return "its next step has yet to take the number that it has on rank 0"
+        return self._loop.admission.refused_by(self._plan) if self._plan else ""
+
+    def _opens_soon(self) -> bool:
+        waiting, step_ms = self._inbox.waiting, self._costs.step_ms() or USUAL_STEP_MS
+        if waiting is None or waiting.plan.start_step is None:
+            return False
+        return (waiting.plan.start_step - self._inbox.step) * step_ms / 1e3 < SOON_S
+
+    def _open(self, opening: Opening) -> str:
+        """Open at that step; return why that cannot be, empty where it can."""
+        self.is_proposed = False
+        own, asked = self._own, self._asked
+        if not self._take_pending(opening.number) or asked is None:
+            return ""
+        if self._ends:
+            self._edits.refuse(own, Refusal((Problem("the process ends."),)))
+            return "its process ends"
+        if why := opening.left_out.get(self.rank):
+            self._edits.refuse(own, Refusal((Problem(f"left out by the leader: {why}"),)))
+            return ""
+        self._owed[opening.number] = math.inf
+        config = asked.config.model_copy(update={"start_step": opening.step})
+        asked = replace(asked, config=config, agreed_in=self._told_in)
+        refused: list[Refusal | None] = []
+        failed = self._edits.guarded(own, lambda: refused.append(self._edits.serve(own, asked)))
+        return failed or "; ".join(str(p) for one in refused if one for p in one.problems)
+
+    def _wait_no_more(self, superseded: Collection[int]) -> None:
+        """Forget what only this rank waits with: it was away, or not asked, as another came."""
+        waiting = self._inbox.waiting
+        given_up = {self._numbers.get(number) for number in superseded}
+        if waiting and waiting.number in given_up and self._inbox.claim(waiting):
+            self._journal.tell(waiting.number, "superseded", "superseded by a newer request")
+
+    def _withdraw(self, withdrawal: Withdrawal) -> None:
+        """Forget what was proposed, and say why."""
+        self.is_proposed = False
+        self._mine.pop(withdrawal.number, None)
+        reasons = "; ".join(map(printable, withdrawal.reasons))
+        if withdrawal.config is not None:
+            self.heard = withdrawal.config, time.monotonic()
+            if withdrawal.number not in self._numbers:
+                edit = Edit(withdrawal.config.encode(), time.time())
+                own = self._edits.enter_as(withdrawal.number, edit)
+                self.know(withdrawal.number, own)
+                # Not in the status: there may be thousands of ranks, and one of them says it.
+                self._journal.tell(own, "refused", reasons)
+        if not self._take_pending(withdrawal.number):
+            return
+        if withdrawal.outcome == "refused":
+            texts = [reason.removesuffix(".") for reason in withdrawal.reasons]
+            problems = tuple(Problem(f"{text}; no rank opens.") for text in texts)
+            self._edits.refuse(self._own, Refusal(problems))
+        else:
+            self._disarmed |= withdrawal.outcome == "disarmed"
+            self._journal.tell(self._own, withdrawal.outcome, reasons)
+
+    def _cancel(self, cancellation: Cancellation) -> None:
+        """Disarm what waits, close what is open."""
+        number, self.heard = cancellation.number, (cancellation.config, time.monotonic())
+        if self.rank:
+            edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
+            number = self._edits.enter_as(number, edit)
+        self._edits.cancel(number, has_disarmed=self._disarmed)
+        self._disarmed = False
+
+    def left_alone(self, why: str) -> None:
+        """Refuse what was proposed: no leader will say what becomes of it."""
+        self.is_proposed = False
+        waiting = [self._own] if self._pending else []
+        self._pending = False
+        while self._mine:
+            waiting.append(self._mine.popitem()[0])
+        self._journal.info(why + ("" if waiting else "; nothing was proposed here"))
+        for number in waiting:
+            self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
+
+    def _take_pending(self, number: int) -> bool:
+        pending, self._pending = self._pending, False
+        return pending and self._proposal is not None and self._proposal.number == number
+
+    # what this rank tells
+
+    def look(self) -> None:
+        """Count collectives; called once a second."""
+        if self.group and (count := self.group.collectives()) is not None:
+            self._counts.append((self._inbox.step, count))
+
+    @property
+    def _marches(self) -> bool:
+        """Whether each step of late has begun a collective of the default group."""
+        counts = list(self._counts)
+        if len(counts) < 2:
+            return False
+        (step, count), (newest_step, newest_count) = counts[0], counts[-1]
+        begun, steps = newest_count - count, newest_step - step
+        return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may have its own to begin
+
+    def ready_again(self, place: int) -> Reply | None:
+        """Return what this rank says to a proposal for which it is ready now; None while not."""
+        if not self._pending or self._proposal is None:
+            return None
+        return self._reply(self._proposal.number, place, takes_part=True)
+
+    def news(self) -> Report | None:
+        """Return what this rank has not told yet; None for nothing."""
+        number = self._proposal.number if self._proposal else 0
+        on_the_way = [n for n in self._owed if self._outcome(n) in ON_THE_WAY]
+        report = self.report(min(on_the_way, default=max(self._owed, default=number)))
+        facts = with_fields(report, still_s=0.0, step_s=None)
+        if facts == self._told:
+            return None
+        self._told = facts
+        return report
+
+    def reports(self) -> tuple[Report, ...]:
+        """Return what became of the newest requests, for a leader that may not know."""
+        before_s = time.monotonic() - NEWS_S
+        news = {number for number, said_s in self._owed.items() if said_s > before_s}
+        return tuple(self.report(number) for number in sorted(news)) or (self.report(0),)
+
+    def _outcome(self, number: int) -> str:
+        own = self._numbers.get(number)
+        answer = None if own is None else self._journal.outcomes.answer(own)
+        return answer.outcome if answer else ""
+
+    def report(self, number: int) -> Report:
+        """Return what became of a request here."""
+        own, self._step_ms = self._numbers.get(number), self._costs.step_ms() or self._step_ms
+        answer = None if own is None else self._journal.outcomes.answer(own)
+        report = Report(
+            rank=self.rank,
+            number=number,
+            host=self._process.layout.host,
+            newest=self._journal.outcomes.newest,
+            state=self._state(),
+            still_s=round(self._costs.still_s(), 1),
+            step_s=None if self._step_ms is None else self._step_ms / 1e3,
+        )
+        if answer is None:
+            return report
+        if answer.outcome not in ON_THE_WAY and number in self._owed:
+            self._owed[number] = min(self._owed[number], time.monotonic())
+        capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
+        why = printable(answer.text.partition("\n")[0])[:300]  # a line
+        capture, why = in_utf_8(capture), in_utf_8(why)
+        return with_fields(report, outcome=answer.outcome, capture=capture, cut=answer.cut, why=why)
+
+    def _reply(
+        self, number: int, place: int, problem: str = "", *, takes_part: bool = False
+    ) -> Reply:
+        busy = self._busy() if takes_part else ""
+        self._told_in = self._inbox.numbering  # first: the script may go on from another number
+        return Reply(
+            rank=self.rank,
+            place=place,
+            report=self.report(number),
+            problem=problem,
+            takes_part=takes_part,
+            busy=busy,
+            step=self._inbox.step,
+            fast_s=self._fast_s(),
+            is_alone=self._is_alone,
+            marches=self._marches,
+        )
+
+    def _fast_s(self) -> float | None:
+        """Return how long steps took in the fastest second of late."""
+        pairs = itertools.pairwise(self._costs.recent_steps())
+        times = [(to_s - from_s) / (to - last) for (from_s, last), (to_s, to) in pairs if to > last]
+        return min((one for one in times if one > 0), default=None)
+
+
+def narrowed(asked: Asked, proposal: Proposal) -> Asked:
+    """Return what is asked for, with what the leader has found out for all ranks."""
+    update: dict[str, object] = {}
+    if proposal.ranks:
+        update |= {"ranks": proposal.ranks, "is_rank": False}
+    if proposal.profiler:
+        update |= {"backend": proposal.profiler.backend}
+        update |= {"activities": _watched(asked.config, proposal.profiler)}
+    return replace(asked, config=asked.config.model_copy(update=update)) if update else asked
+
+
+def _watched(config: ProfilerConfig, profiler: Profiler) -> list[str]:
+    """Return what all ranks can watch of what is asked for; what they can, if that is nothing."""
+    if config.watches_all:
+        return list(profiler.activities)
+    asked = {name.upper() for name in config.activities}
+    return [name for name in profiler.activities if name in asked] or list(profiler.activities)

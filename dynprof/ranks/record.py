@@ -1,0 +1,407 @@
+"""The record of each window of all ranks: what the leader knows of it, for status and disk.
+
+One :class:`JobWindow` for each request; ``info/window.json`` and the status are drawn from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from dynprof.captures.deliveries import Errand
+from dynprof.captures.delivery_order import delivery_of
+from dynprof.captures.manifest import RequestRecord
+from dynprof.captures.window_record import RankRecord, WindowRecord
+from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
+from dynprof.journal.journal import printable
+from dynprof.journal.status import JobStatus, WindowStatus
+from dynprof.ranks.agreement_rules import NAMED, Agreement
+from dynprof.ranks.messages import Report
+from dynprof.runtime.clock import iso
+from dynprof.runtime.layout import window_dir_name
+from dynprof.runtime.plural import listed_ranks
+from dynprof.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from dynprof.captures.deliveries import Deliveries
+    from dynprof.captures.delivery_order import Delivery
+    from dynprof.captures.exporter import Attempt
+    from dynprof.journal.journal import Journal
+    from dynprof.requests.request import Asked
+    from dynprof.windows.process_context import ProcessContext
+
+NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began again"
+LEFT = "dynprof ended on the rank that leads while it was {} here"
+STANDS_S = 3.0
+"""A rank in a step for this long, and for three times its usual one, may wait for other ranks."""
+UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarmed"}
+"""How a window ends without a capture: for a reason of that rank; by a later request."""
+NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
+BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes once the step has come.
+LONG_S = 2.0  # A rank that a request waits for longer is named in the log.
+
+
+@dataclass(frozen=True)
+class JobWindow:
+    """What is known of one request on all ranks."""
+
+    number: int = 0  # 0 for none
+    asked: Asked | None = None  # what it asks for
+    made: Agreement | None = None  # what came of the proposal; None while the ranks agree
+    told: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
+    gone: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
+    held_up: Mapping[int, str] = field(default_factory=dict)  # why the ranks wait for some
+    left: Mapping[int, str] = field(default_factory=dict)  # on their way as the leader left
+
+    def outcome(self, rank: int) -> str:
+        """Return what became of it on a rank that was to open; empty where that is not known."""
+        said = self.told[rank].outcome if rank in self.told else "waiting"
+        return "" if rank in self.gone and said in ON_THE_WAY else said
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that were to open, and those that did so though they answered late."""
+        if self.made is None:
+            return ()
+        late = [r for r in self.made.left_out if r in self.told and self.outcome(r) not in NO_PART]
+        return tuple(sorted({*self.made.ranks, *late}))
+
+    @property
+    def pending(self) -> set[int]:
+        """The ranks that are on their way with it, as far as more will be heard."""
+        on_the_way = {rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY}
+        return on_the_way - self.left.keys()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it on any rank."""
+        return self.made is not None and not self.pending
+
+    @property
+    def missing(self) -> dict[int, str]:
+        """Why a rank takes no part, or no more."""
+        left_out, ranks = self.made.left_out if self.made else {}, self.ranks
+        found = {rank: why for rank, why in left_out.items() if rank not in ranks}
+        for rank in ranks:
+            if not self.outcome(rank):
+                found[rank] = self.gone.get(rank, FORGOTTEN)
+        found |= self.lost
+        return dict(sorted({**found, **self.left}.items()))
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """Why ranks that had agreed have no capture.
+
+        Where all ranks give it up for a later request, none has lost it.
+        """
+        said = {rank: self.told[rank] for rank in self.ranks if rank in self.told}
+        has_begun = any(one.outcome in BEGUN for one in said.values())
+        ends = UNSERVED | GIVEN_UP if has_begun else UNSERVED
+        ended = {rank: one for rank, one in said.items() if one.outcome in ends}
+        return {rank: in_words(one.outcome, one.why) for rank, one in ended.items()}
+
+    @property
+    def stands(self) -> bool:
+        """Whether no rank on its way steps or saves."""
+        return all(
+            one is None or (one.outcome != "saving" and _stands(one))
+            for one in map(self.told.get, self.pending)
+        )
+
+    @property
+    def stragglers(self) -> dict[int, str]:
+        """The ranks that are waited for, are missing, or not done where most are."""
+        if self.made is None:
+            waits = sorted(self.held_up.items())[:NAMED]
+            return {rank: f"waited for: {why}" for rank, why in waits}
+        found, pending = self.missing, self.pending
+        if len(pending) * 2 <= len(self.ranks):
+            found |= {r: f"still {_doing(self.told[r])}" for r in pending if r in self.told}
+        return dict(sorted(found.items())[:NAMED])
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Which ranks may have other steps, and whose capture has not all."""
+        made, told = self.made.remarks if self.made else (), sorted(self.told.items())
+        cut = [f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut]
+        return (*made, *cut[:NAMED])
+
+    def status(self, record: str) -> WindowStatus:
+        """Return what the status says of it, with the path of its record."""
+        missing, ranks = self.missing, self.ranks
+        ends = Counter(self.outcome(rank) for rank in ranks if rank not in missing)
+        saved = ends.pop("saved", 0)
+        return WindowStatus(
+            request=self.number,
+            asked=len({*ranks, *missing}),
+            saved=saved,
+            unsaved={one: ends[one] for one in sorted(ends.keys() - {*ON_THE_WAY})},
+            pending=len(self.pending) if self.made or not self.number else None,
+            stragglers=self.stragglers,
+            problems=self.made.reasons if self.made else (),
+            remarks=self.remarks,
+            record=record,
+        )
+
+    def record(self, leader: str, world_size: int) -> WindowRecord | None:
+        """Return its record; None where the ranks have not agreed on a step."""
+        made, asked = self.made, self.asked
+        if made is None or asked is None or made.step is None:
+            return None
+        config, missing, first = asked.config, self.missing, made.step + asked.config.warmup
+        ranks = {rank: self._on(rank) for rank in self.ranks if rank not in missing}
+        return WindowRecord(
+            dynprof=__version__,
+            leader=leader,
+            world_size=world_size,
+            request=RequestRecord(
+                number=self.number,
+                edited_at=iso(asked.edit.edited_at_s),
+                sha256=hashlib.sha256(asked.edit.raw).hexdigest(),
+                config=config.to_json(),
+            ),
+            start_step=made.step,
+            first=first,
+            last=first + config.active - 1,
+            asked=tuple(sorted({*made.ranks, *made.left_out})),
+            ranks=ranks,
+            missing=missing,
+            agreed_ms=round(made.took_s * 1e3, 3),
+            remarks=made.remarks,
+            complete=not missing and all(one.is_whole for one in ranks.values()),
+        )
+
+    def _on(self, rank: int) -> RankRecord:
+        one, outcome = self.told.get(rank, Report(rank)), self.outcome(rank)
+        return RankRecord(host=one.host, outcome=outcome, capture=one.capture, cut=one.cut)
+
+
+def _doing(report: Report) -> str:
+    """Return what a rank does with it; its state may be that of another window."""
+    at_it = report.outcome == "open" or report.state == "sending"
+    return report.state if at_it and report.state else report.outcome
+
+
+def _stands(report: Report) -> bool:
+    return report.still_s > max(STANDS_S, 3 * (report.step_s or 0.0))
+
+
+class JobWindows:
+    """The newest windows of all ranks, and their records on disk."""
+
+    def __init__(
+        self,
+        process: ProcessContext,
+        world_size: int,
+        leader: str,  # rank, machine and config of this process
+        attempt: Attempt,
+        deliveries: Deliveries,
+        journal: Journal,
+    ) -> None:
+        self._process, self._attempt, self._deliveries = process, attempt, deliveries
+        self._journal, self._world_size, self._leader = journal, world_size, leader
+        self._lock = threading.RLock()  # a signal handler may call status() while it is held
+        self._kept: dict[int, JobWindow] = {}
+        self._states: dict[int, str] = {}
+        self._heard_at = 0.0
+        self._held_up: dict[int, float] = {}  # since when the proposal waits for a rank
+        self._written: dict[int, WindowRecord] = {}
+        self._unwritten: set[int] = set()  # whose newest record is not on disk
+        self._wrote_s = -math.inf
+
+    @property
+    def pending(self) -> dict[int, set[int]]:
+        """The ranks that are on their way with a window, by its number."""
+        with self._lock:
+            return {n: one.pending for n, one in self._kept.items() if one.pending}
+
+    @property
+    def stands(self) -> bool:
+        """Whether no such rank steps or saves."""
+        with self._lock:
+            return all(one.stands for one in self._kept.values() if one.pending)
+
+    def begin(self, number: int, asked: Asked) -> None:
+        """Take a request that is proposed to all ranks."""
+        with self._lock:
+            self._kept[number] = JobWindow(number, asked)
+            self._forget()
+
+    def settle(self, made: Agreement) -> None:
+        """Take what came of a proposal, and tell it; what a rank gave as its reason, in a line."""
+        self._held_up = {}
+        self._learn(made.number, made=made)
+        left_out = sorted(made.left_out.items())
+        absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
+        for text in (*absent, *made.remarks):
+            self._journal.warning(f"request {made.number}: {text}")
+        if made.step is not None:
+            ranks = listed_ranks(made.ranks) if made.ranks else "no rank"
+            text = f"{ranks} agreed on step {made.step} after {made.took_s * 1e3:,.0f} ms"
+            self._journal.info(f"request {made.number}: {text}")
+
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        """Note for which ranks a proposal waits, and why."""
+        now_s = self._process.clock.now_s()
+        self._held_up = {rank: self._held_up.get(rank, now_s) for rank in ranks}
+        self._learn(number, held_up=dict(ranks))
+
+    def look(self) -> None:
+        """Name in the log the ranks that hold a request up for long; called once a second."""
+        now_s = self._process.clock.now_s()
+        with self._lock:
+            waits = [one for one in self._kept.values() if one.made is None and one.held_up]
+        for one in waits[-1:]:
+            late = [r for r, since_s in sorted(self._held_up.items()) if now_s >= since_s + LONG_S]
+            self._held_up |= dict.fromkeys(late, math.inf)  # it is said once
+            for rank in late[:NAMED]:
+                why = one.held_up.get(rank, "it is not ready")
+                self._journal.warning(f"request {one.number} waits for rank {rank}: {why}")
+        self.write()
+
+    def hear(self, report: Report) -> None:
+        """Note what a rank does, and what became of a request there."""
+        with self._lock:
+            self._states[report.rank] = report.state
+            self._heard_at = self._process.clock.wall_s()
+            for number, one in self._kept.items():
+                if report.rank in one.gone:
+                    gone = {r: why for r, why in one.gone.items() if r != report.rank}
+                    self._learn(number, gone=gone)
+            known = self._kept.get(report.number)
+            if known:
+                self._hear_of(known, report)
+
+    def _hear_of(self, known: JobWindow, report: Report) -> None:
+        rank, before = report.rank, known.told.get(report.rank)
+        has_ended = before and before.outcome not in ("", *ON_THE_WAY)
+        # A rank that began again has its capture all the same.
+        if before == report or (not report.outcome and (has_ended or known.made is None)):
+            return
+        known.told[rank] = report
+        self._unwritten.add(known.number)
+        if before is None or before.outcome != report.outcome:
+            lost = known.lost if report.outcome in UNSERVED | GIVEN_UP else {}
+            if rank in lost and known.made and len(lost) <= NAMED:
+                text = f"rank {rank} has no capture of it: {lost[rank]}"
+                self._journal.warning(f"request {known.number}: {text}")
+
+    def lose(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
+        """Note that nothing is heard of these ranks any more."""
+        with self._lock:
+            for rank in ranks:
+                self._states.pop(rank, None)
+            for number, pending in self.pending.items():
+                gone = {rank: why for rank in ranks if rank in pending}
+                self._learn(number, gone={**self._kept[number].gone, **gone})
+
+    def drop(self, why: str) -> None:
+        """Refuse what the ranks have yet to agree on."""
+        for number in [n for n, one in (*self._kept.items(),) if one.made is None]:
+            self.settle(Agreement(number, reasons=(why,)))
+
+    def leave(self) -> None:
+        """Bring the records to their end by what was heard: nothing more will be."""
+        for number, ranks in self.pending.items():
+            known = self._kept[number]
+            self._learn(number, left={r: LEFT.format(known.outcome(r)) for r in ranks})
+
+    def _learn(self, number: int, **news: Any) -> None:
+        with self._lock:
+            if number in self._kept:
+                self._kept[number] = replace(self._kept[number], **news)
+                self._unwritten.add(number)
+
+    def _forget(self) -> None:
+        """Keep the newest windows, and those that are not over or not written."""
+        keep = {*sorted(self._kept)[-TOLD:], *sorted(self._unwritten)[-TOLD:]}
+        self._kept = {n: one for n, one in self._kept.items() if n in keep or not one.is_over}
+        self._unwritten &= self._kept.keys()
+        self._written = {n: one for n, one in self._written.items() if n in self._kept}
+
+    def status(self) -> JobStatus:
+        """Return what the status says of all ranks."""
+        with self._lock:
+            known = self._kept[max(self._kept)] if self._kept else JobWindow()
+            states = Counter(self._states.values())
+            states["missing"] = self._world_size - sum(states.values()) if states else 0
+            return JobStatus(
+                ranks=self._world_size,
+                states={state: count for state, count in sorted(states.items()) if count},
+                heard_at=self._heard_at,
+                earlier=tuple(one for one in self.told() if one.request != known.number),
+                **vars(self._status(known)),
+            )
+
+    def told(self) -> list[WindowStatus]:
+        """Return what is said of the newest requests, the oldest first."""
+        with self._lock:
+            return [self._status(self._kept[number]) for number in sorted(self._kept)[-TOLD:]]
+
+    def _status(self, known: JobWindow) -> WindowStatus:
+        path = self._path(known)
+        return known.status(os.path.relpath(path, self._process.layout.root) if path else "")
+
+    def _delivery(self, asked: Asked) -> Delivery:
+        return delivery_of(asked.config, self._process.layout, self._process.rank)
+
+    def _path(self, known: JobWindow) -> Path | None:
+        made, asked = known.made, known.asked
+        if made is None or asked is None or made.step is None:
+            return None
+        first = made.step + asked.config.warmup
+        last, layout = first + asked.config.active - 1, self._process.layout
+        name = window_dir_name(first, last, asked.edit.edited_at_s, layout.role)
+        place = self._delivery(asked).destination
+        folder = place.workshop if isinstance(place.final, str) else place.final
+        return layout.window_record(folder / name)
+
+    def write(self) -> None:
+        """Write the records that are not on disk, once a second at most while ranks tell news."""
+        now_s = self._process.clock.now_s()
+        with self._lock:
+            news = [self._kept[n] for n in sorted(self._unwritten & self._kept.keys())]
+            is_soon = now_s < self._wrote_s + 1.0
+            before = self._written.keys() if is_soon else ()
+            news = [one for one in news if one.is_over or one.number not in before]
+            records = [(one, one.record(self._leader, self._world_size)) for one in news]
+        for one, record in records:
+            self._wrote_s = now_s if record else self._wrote_s
+            self._write(one, record)
+        with self._lock:
+            self._forget()
+
+    def _write(self, known: JobWindow, record: WindowRecord | None) -> None:
+        path = self._path(known)
+        is_news = record != self._written.get(known.number)
+        if record and is_news and path and known.asked:
+            delivery, is_last = self._delivery(known.asked), known.is_over
+            if self._attempt(
+                "writing the record of a window",
+                lambda: self._save(record, path, delivery, is_last=is_last),
+            ):
+                return  # it is tried again
+            self._written[known.number] = record
+        self._unwritten.discard(known.number)
+
+    def _save(self, record: WindowRecord, path: Path, delivery: Delivery, *, is_last: bool) -> None:
+        self._process.layout.make_dir(path.parent)
+        record.save(path)
+        if isinstance(delivery.destination.final, str) and is_last:
+            order = delivery.record_order(path)
+
+            def end(arrived: str, why: str) -> None:
+                if not arrived:
+                    self._journal.warning(
+                        f"{path} has not arrived in {order.target}, and is here: {why}"
+                    )
+
+            self._deliveries.submit(Errand(order, on_end=end))

@@ -1,0 +1,190 @@
+"""The keys of the job's key-value store, and what leader and ranks do with them.
+
+The leader's messages form one log: place ``n`` of it is the key ``say/n``. Each rank blocks in
+``wait`` for the place after the last that it has read. Replies to a place are appended to
+``re/n`` and counted in ``count/n``; the last sets ``bell``, for which the leader waits. What ranks
+tell on their own is appended to ``news``, with the bell too.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NUDGE = "~"  # A message that says nothing: it ends a wait.
+GONE = "-"  # Replaces a deleted message: a rank that comes to it goes on with the newest.
+KEPT = 16  # The newest messages stay in the store, whether ranks have read them or not.
+MARKED = 1000  # Places of messages that are gone; a rank farther behind connects anew.
+DIGITS = 15
+FOREVER = datetime.timedelta(days=20)
+"""How long a rank waits for a message. A wait that times out has torch write two warnings to the
+job's stderr, and TCP itself survives a cut of some minutes."""
+TAKES = 5  # Attempts to take news that other ranks add to at the same time.
+_NOTHING = "?"  # No value of dynprof's.
+
+
+Store = Any
+"""A ``torch.distributed.Store`` with ``set``, ``add``, ``append``, ``compare_set``, ``delete_key``
+and ``wait``: a rank's own connection."""
+
+
+class Keys:
+    """The keys."""
+
+    leader, next = "dynprof/leader", "dynprof/next"
+    news, bell = "dynprof/news", "dynprof/bell"
+    say, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
+
+
+def value_of(store: Store, key: str) -> bytes | None:
+    """Return a value; None where there is none: ``compare_set`` returns what it expected then.
+
+    ``get`` would wait for it.
+    """
+    found = bytes(store.compare_set(key, _NOTHING, _NOTHING))
+    return None if found == _NOTHING.encode() else found
+
+
+def next_place(store: Store) -> int:
+    """Return the place of the next message; 0 where there was none."""
+    text = (value_of(store, Keys.next) or b"")[: DIGITS + 1]
+    return int(text) if text.isdigit() and len(text) <= DIGITS else 0
+
+
+class Saying:
+    """The leader's side."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._place = next_place(store)
+        self._asked: list[int] = []  # places whose replies may be in the store
+        self._kept: list[int] = []  # places of this leader's messages but for its first
+        self._gone: deque[int] = deque()  # places of messages that are gone
+
+    def begin(self, text: str) -> int:
+        """Lead: the first message stays, for ranks that wake up late."""
+        self._store.set(Keys.leader, text)
+        place = self.say(text)
+        self._kept.clear()
+        return place
+
+    def say(self, text: str) -> int:
+        """Say a message; return its place."""
+        while self._store.compare_set(Keys.say(self._place), "", text) != text.encode():
+            self._kept.append(self._place)  # a nudge
+            self._place += 1
+        place, self._place = self._place, self._place + 1
+        self._store.set(Keys.next, str(self._place))
+        self._kept.append(place)
+        return place
+
+    def clean(self, waited_for: set[int], kept: int = KEPT, marked: int = MARKED) -> None:
+        """Take old messages and their replies away, but for those that ranks may wait for.
+
+        A rank may be farther than its last reply says. So a mark is left at each place.
+        """
+        for place in self._kept[:-kept]:
+            if place not in waited_for:
+                self._store.set(Keys.say(place), GONE)
+                self._delete(place, Keys.replies, Keys.count)
+                self._kept.remove(place)
+                self._gone.append(place)
+        while len(self._gone) > marked:  # a rank may have replied late
+            self._delete(self._gone.popleft(), Keys.say, Keys.replies, Keys.count)
+
+    def _delete(self, place: int, *keys: Callable[[int], str]) -> None:
+        for of in keys:
+            self._store.delete_key(of(place))
+
+    def expect(self, place: int) -> None:
+        """Know that ranks reply to a place; the newest two are read."""
+        self._asked = [*self._asked, place][-2:]
+
+    def take(self) -> bytes:
+        """Return what ranks have said since; lines."""
+        keys = [Keys.news, *map(Keys.replies, self._asked)]
+        return b"".join(map(self._take, keys))
+
+    def _take(self, key: str) -> bytes:
+        """Return a value and empty it; what comes in between is taken the next time."""
+        for _ in range(TAKES):
+            found = value_of(self._store, key)
+            if not found:
+                return b""
+            try:
+                text = found.decode()
+            except UnicodeDecodeError:  # another program wrote into it
+                self._store.delete_key(key)
+                return found
+            if bytes(self._store.compare_set(key, text, "")) == b"":
+                return found
+        self._store.set(Keys.bell, "1")
+        return b""
+
+    def resign(self, waited_for: set[int]) -> None:
+        """Remove the name of the leader, what it alone reads, and all but its last message.
+
+        A rank that has yet to hear the last ones finds them.
+        """
+        if not waited_for:
+            self.clean(waited_for, kept=1, marked=0)
+        for key in (Keys.leader, Keys.news):
+            self._store.delete_key(key)
+        for key in (of(place) for place in self._asked for of in (Keys.replies, Keys.count)):
+            self._store.delete_key(key)
+
+
+class Hearing:
+    """The side of the other ranks; what blocks is called on a thread of its own."""
+
+    def __init__(self, calls: Store, waits: Store) -> None:
+        self._calls, self._waits = calls, waits
+        self.place = next_place(calls)
+
+    def leader(self) -> bytes:
+        """Return the first message of the newest leader; empty for none."""
+        return value_of(self._calls, Keys.leader) or b""
+
+    def wait(self) -> tuple[int, bytes | None]:
+        """Block until there is a message; return its place, and the message.
+
+        None where it is gone already: this rank was away, and goes on with the newest.
+        """
+        self._waits.wait([Keys.say(self.place)], FOREVER)
+        place, found = self.place, value_of(self._waits, Keys.say(self.place))
+        found = None if found == GONE.encode() else found
+        newest = place + 1 if found is not None else next_place(self._waits)
+        self.place = max(place + 1, newest)
+        return place, found
+
+    def nudge(self, place: int) -> None:
+        """End the wait for a place."""
+        self._calls.compare_set(Keys.say(place), "", NUDGE)
+
+    def reply(self, place: int, text: str, expect: int) -> None:
+        """Reply to a message; the last reply that the leader expects wakes it."""
+        self._calls.append(Keys.replies(place), text + "\n")
+        if self._calls.add(Keys.count(place), 1) >= expect:
+            self._calls.set(Keys.bell, "1")
+
+    def tell(self, text: str) -> None:
+        """Tell the leader something on its own."""
+        self._calls.append(Keys.news, text + "\n")
+        self._calls.set(Keys.bell, "1")
+
+
+def wait_for_bell(store: Store) -> None:
+    """Block until a rank wakes the leader."""
+    store.wait([Keys.bell], FOREVER)
+    store.delete_key(Keys.bell)
+
+
+def beneath(store: Any) -> Any:
+    """Return the store below those that only put a prefix before keys, as a process group does."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    return store

@@ -1,0 +1,196 @@
+"""Where a capture is put together, and where it goes from there: a directory, or a URL."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.runtime.file_system import is_remote, kind_of
+from dynprof.runtime.who_may_change import may_be_emptied, why_only_listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dynprof.runtime.layout import Layout
+
+FILE_SYSTEMS = {
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "gs": "gcsfs",
+    "gcs": "gcsfs",
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "az": "adlfs",
+    "oss": "ossfs",
+    "oci": "ocifs",
+    "hdfs": "pyarrow",
+}
+"""The kinds of URLs that captures may go to, and the package that fsspec needs for each."""
+_CONTAINERS = {"abfs", "abfss", "oci"}
+"""URLs of these are ``abfss://container@account/path`` or ``oci://bucket@namespace/path``."""
+OUTGOING = "outgoing"
+"""Where captures for a URL are put together, beside the config, where nothing else is said."""
+
+MOST_PARTS = 32
+"""Of a path in a config: real ones have about ten names, and commands look only so deep."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a capture goes.
+
+    Attributes:
+        workshop: The directory that it is put together in.
+        final: Where it lies in the end: the same directory, another one, or a URL.
+    """
+
+    workshop: Path
+    final: Path | str
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is put together where it stays."""
+        return self.workshop == self.final
+
+    def is_shared(self) -> bool:
+        """Return whether other machines may write there as well."""
+        return isinstance(self.final, str) or is_remote(kind_of(self.final))
+
+    def folder(self, name: str) -> Path | str:
+        """Return where a window's folder lies in the end."""
+        final = self.final
+        return f"{final.rstrip('/')}/{name}" if isinstance(final, str) else final / name
+
+    def why_not(
+        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+    ) -> str:
+        """Say why the rules of the job's owner forbid it, or it cannot be used; else nothing."""
+        forbidden = self.why_forbidden(layout, said_in, listed_only=listed_only)
+        return forbidden or self._why_no_folders()
+
+    def why_forbidden(
+        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+    ) -> str:
+        """Say why nothing may be written there, as :meth:`Layout.why_forbidden` does.
+
+        A URL has to begin with one that ``init()`` allowed, but where only the job's own user can
+        change the config.
+        """
+        places = {self.workshop, *([] if isinstance(self.final, str) else [self.final])}
+        for place in sorted(places):
+            if why := layout.why_forbidden(place, said_in, listed_only=listed_only):
+                return why
+        url = self.final
+        if not isinstance(url, str) or any(_lies_below(url, allowed) for allowed in layout.urls):
+            return ""
+        why = why_only_listed(layout.config, said_in, listed_only=listed_only)
+        return f"{url} is none of the URLs that init() allowed, and {why}" if why else ""
+
+    def _why_no_folders(self) -> str:
+        if not isinstance(self.final, str):
+            return _why_no_folder(self.workshop) or _why_no_folder(self.final)
+        scheme = self.final.partition("://")[0]
+        missing = [name for name in ("fsspec", FILE_SYSTEMS[scheme]) if not _is_there(name)]
+        if missing:
+            return f"{scheme}:// needs {' and '.join(missing)}, and the job's Python has none"
+        return _why_no_folder(self.workshop)
+
+
+def destination(layout: Layout, prof_dir: str, scratch_dir: str | None) -> Destination:
+    """Return where a capture goes.
+
+    Args:
+        layout: The files of this process.
+        prof_dir: Of the config: a directory, relative to the config's, or a URL.
+        scratch_dir: Of the config: a directory to put captures together in; None for none.
+    """
+    final = prof_dir if is_url(prof_dir) else layout.capture_dir(prof_dir)
+    if scratch_dir is not None:
+        return Destination(layout.own_dir(layout.capture_dir(scratch_dir)), final)
+    if isinstance(final, str):
+        return Destination(layout.own_dir(layout.root / OUTGOING), final)
+    return Destination(final, final)
+
+
+def is_url(text: str) -> bool:
+    """Return whether this names a place behind one of fsspec's file systems."""
+    return "://" in text
+
+
+def why_too_deep(place: str) -> str:
+    """Say that a path or URL has more names than dynprof makes folders for; else nothing."""
+    parts = len([part for part in place.split("/") if part not in ("", ".")])
+    return f"{parts} folders deep, and {MOST_PARTS} are the most" if parts > MOST_PARTS else ""
+
+
+def placed(root: Path, place: str) -> str:
+    """Return a place as it is found from anywhere: what is no URL begins at a directory."""
+    return place if is_url(place) else str(root / place)
+
+
+def why_no_destination(prof_dir: str) -> str:
+    """Say what is wrong with a URL; nothing where it may be used, or is meant for none.
+
+    Credentials are the environment's: what stands in a config is in logs and manifests as well.
+    """
+    if not is_url(prof_dir):
+        scheme, colon, _ = prof_dir.partition(":/")
+        meant = colon and scheme in FILE_SYSTEMS
+        return f"a URL has two slashes: write {scheme}://bucket/path" if meant else ""
+    scheme, _, rest = prof_dir.partition("://")
+    if scheme not in FILE_SYSTEMS:
+        known = ", ".join(f"{name}://" for name in FILE_SYSTEMS)
+        return f"captures go to directories, and to {known}; write one of these"
+    if _has_user(scheme, rest.partition("/")[0]) or "?" in rest or "#" in rest:
+        return "a URL with credentials or parameters; give these to the job in its environment"
+    if not rest.strip("/") or "::" in rest or ".." in rest.split("/"):
+        return "this URL names no place; write scheme://bucket/path"
+    return ""
+
+
+def _has_user(scheme: str, authority: str) -> bool:
+    """Return whether a URL names one; Azure's and Oracle's have a container there.
+
+    What follows a colon is a password that has a slash, unless it is a port or Amazon's long name.
+    """
+    before, at, host = authority.rpartition("@")
+    _, colon, port = host.partition(":")
+    if colon and not port.isdecimal() and not host.startswith("arn:"):
+        return True
+    return bool(at) and (":" in before or scheme not in _CONTAINERS)
+
+
+def _lies_below(url: str, allowed: str) -> bool:
+    return f"{url.rstrip('/')}/".startswith(f"{allowed.rstrip('/')}/")
+
+
+def _why_no_folder(path: Path) -> str:
+    """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
+    try:
+        path.exists()
+    except OSError as error:
+        return f"{path} cannot be used: {error.strerror}"
+    nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not nearest.is_dir():
+        return f"{nearest} is not a directory"
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        return f"the job may not write in {nearest}"
+    if may_be_emptied(nearest.stat()):
+        return f"every user may rename what is in {nearest}, for lack of chmod +t"
+    return ""
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def parted(places: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the directories among places, and the URLs."""
+    named = list(places)
+    return [p for p in named if not is_url(p)], tuple(p for p in named if is_url(p))

@@ -1,0 +1,166 @@
+"""Folders, opened by a way on which another user could have put no link."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from dynprof.runtime.who_may_change import ROOT, has_no_number, is_private_group, is_trusted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DIR_MODE = 0o770
+"""Permissions of a new folder before the umask: private to user and group."""
+_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+"""How a folder on the way is opened: it need not be readable, and a link is not followed."""
+_MAX_LINKS = 40  # As Linux counts on one path.
+_MAX_TRIES = 10  # Another process may remove an empty folder that this one has just made.
+
+
+def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = None) -> int:
+    """Open something as :func:`os.open` does, but never wait for a pipe's other end.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
+    """Give the descriptor of a folder, for the ``dir_fd`` of :mod:`os`.
+
+    Links on the way are followed where their owner is this process's user or root, in a folder
+    that no other user may write in.
+
+    Args:
+        path: The folder.
+        make: Make what is missing, private to user and group. Of a folder that is there in one
+            which every user may write, as ``/tmp``, the owner must be this process's user.
+
+    Raises:
+        OSError: It cannot be opened or made, or another user could have put a link in its way.
+    """
+    descriptor = _walk(path, make=make)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def make_dir(path: Path) -> None:
+    """Make a folder and its parents where they are missing, as :func:`open_folder` does.
+
+    Raises:
+        OSError: As :func:`open_folder` does.
+    """
+    os.close(_walk(path, make=True))
+
+
+def why_not_used(folder: Path) -> str:
+    """Say why this user cannot read and write in a folder that is there; empty where it can."""
+    if os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        return ""
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return f"{folder} is on a read-only file system"
+    return f"{folder} cannot be read and written by this user"
+
+
+def _walk(path: Path, *, make: bool) -> int:
+    """Open a folder; where it is to be made, try again if a folder vanishes on the way."""
+    with naming(path):
+        for _ in range(_MAX_TRIES if make else 0):
+            with contextlib.suppress(FileNotFoundError):
+                return _walked(path, make=True)
+        return _walked(path, make=make)
+
+
+def _walked(path: Path, *, make: bool) -> int:
+    """Open a folder component by component."""
+    here, parts = _begin(os.path.normpath(path))
+    links = 0
+    while parts:
+        name = parts.pop()
+        try:
+            below = _step(name, here, make=make)
+        except NotADirectoryError:
+            links += 1
+            below, more = _begin(_followed(name, here, links), here)
+            parts += more
+        finally:
+            os.close(here)
+        here = below
+    return here
+
+
+def _step(name: str, here: int, *, make: bool) -> int:
+    try:
+        below = opened(name, _ON_THE_WAY, folder=here)
+    except FileNotFoundError:
+        if not make:
+            raise
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, DIR_MODE, dir_fd=here)
+        below = opened(name, _ON_THE_WAY, folder=here)
+    owner = os.fstat(below).st_uid
+    is_ours = is_trusted(owner) or has_no_number(owner)
+    if make and os.fstat(here).st_mode & stat.S_IWOTH and not is_ours:
+        os.close(below)
+        text = f"{name} belongs to uid {owner}, in a folder that every user may write"
+        raise PermissionError(errno.EPERM, text)
+    return below
+
+
+def _begin(path: str, here: int | None = None) -> tuple[int, list[str]]:
+    """Return where a way begins, and its components from the last to the first."""
+    start = "/" if path.startswith("/") else "."
+    descriptor = opened(start, os.O_PATH | os.O_DIRECTORY, folder=here)
+    return descriptor, [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _followed(name: str, folder: int, links: int) -> str:
+    """Return what a link leads to.
+
+    Raises:
+        OSError: It is no link, another user could have made it, or there are too many.
+    """
+    if links > _MAX_LINKS:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    if not stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+    if why := why_not_followed(name, folder):
+        raise OSError(errno.ELOOP, f"{name} is a symbolic link, and {why}; use the folder itself")
+    return os.path.normpath(os.readlink(name, dir_fd=folder))
+
+
+def why_not_followed(name: str, folder: int) -> str:
+    """Return why a link is not followed: who else could have made it; empty where it may be."""
+    mine = (os.geteuid(), ROOT)
+    link, holder = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder)
+    if link.st_uid not in mine:
+        return f"it belongs to uid {link.st_uid}"
+    if holder.st_uid not in mine:
+        return f"its folder belongs to uid {holder.st_uid}"
+    shared = holder.st_mode & stat.S_IWOTH or (
+        holder.st_mode & stat.S_IWGRP and not is_private_group(holder.st_gid, holder.st_uid)
+    )
+    if shared and not holder.st_mode & stat.S_ISVTX:
+        return "other users may write in its folder"
+    return ""
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have an error name the whole path, not a component of it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename2 is not None:  # cannot be taken off again
+            raise type(error)(error.errno, error.strerror, str(path)) from None
+        error.filename = str(path)
+        raise

@@ -1,0 +1,145 @@
+"""What lies below a folder in which a job may be at work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.runtime.destination import MOST_PARTS
+from dynprof.runtime.layout import ANALYSIS_DIR, INFO_DIR, LOG_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR
+from dynprof.runtime.safe_open import is_trusted_link, why_foreign, why_not_read
+from dynprof.runtime.who_may_change import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UNFINISHED = (".saving", ".recording")
+"""How the hidden folders end in which processes put captures together."""
+DEEPEST = MOST_PARTS + 8
+"""How many folders deep commands look: Python 3.11 raises RecursionError below some 1,000.
+
+Captures lie up to five folders below ``prof_dir``."""
+_READ = re.compile(
+    rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/.*rank_.*\.json|"
+    rf"{LOG_DIR}/dp_.*\.log(\.\d+)?",
+    re.DOTALL,
+)
+"""Files that commands read where they find them, by the names of folder and file."""
+_ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
+"""Folders that would be looked into, were they no links."""
+_MADE = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files in a folder, at any depth, that may be read (see :func:`may_be_read`).
+
+    Those of captures that are not whole are none, nor what lies in folders of users with no say
+    in the folder above. ``Path.rglob`` raises, before Python 3.13, where a folder goes away while
+    it looks.
+    """
+    for place, folders, names in _walk(folder):
+        folders[:] = [name for name in folders if not _is_unfinished(name)]
+        yield from (path for name in names if may_be_read(path := place / name))
+
+
+def may_be_read(path: Path) -> bool:
+    """Return whether a file in a folder is regular, no link, and not of a user with no say there.
+
+    Behind one of fsspec's file systems there are neither links nor users.
+    """
+    if not isinstance(path, Path):
+        return path.is_file()
+    try:
+        return not why_not_read(path.lstat(), path.parent.stat())
+    except OSError:  # it is gone
+        return False
+
+
+def skipped_below(folder: Path) -> list[str]:
+    """Return what commands would read in a folder, and do not, each with the reason.
+
+    These are links, files of users with no say in the folder that holds them, what is no file, and
+    folders that lie too deep.
+    """
+    found = list[str]()
+    if not isinstance(folder, Path):  # behind one of fsspec's file systems
+        return found
+    for place, folders, names in os.walk(folder):
+        kept, of_others = _parted(Path(place), folders)
+        # Nothing in there is a capture; a group member's report is no reason to warn.
+        found += [f"{path} {why}" for path, why in of_others.items() if path.name not in _MADE]
+        above = Path(place).name
+        read = [name for name in (*names, *kept) if _READ.fullmatch(f"{above}/{name}")]
+        links = [name for name in kept if _ENTERED.fullmatch(name)]
+        links = [name for name in links if _is_left_out(Path(place, name))]
+        for path in (Path(place, name) for name in (*read, *links)):
+            with contextlib.suppress(OSError):  # it is gone
+                why = why_not_read(path.lstat(), path.parent.stat())
+                found += [f"{path} {why}"] if why else []
+        folders[:] = [name for name in kept if not _is_unfinished(name)]
+        if _is_deepest(Path(place), folder):
+            found += [
+                f"{Path(place, name)} is more than {DEEPEST} folders deep" for name in folders
+            ]
+            folders.clear()
+    return found
+
+
+def _is_left_out(folder: Path) -> bool:
+    """Return whether a folder is a link that commands do not follow."""
+    may_lead = folder.name in (LOG_DIR, STATUS_DIR) and is_trusted_link(folder)
+    return folder.is_symlink() and not may_lead
+
+
+def folders_below(folder: Path) -> Iterator[Path]:
+    """Yield the folders in one, at any depth, and it itself."""
+    yield from (place for place, _, _ in _walk(folder))
+
+
+def _walk(folder: Any) -> Iterator[tuple[Path, list[str], list[str]]]:
+    here = isinstance(folder, Path)  # else behind one of fsspec's file systems
+    for found, folders, names in os.walk(folder) if here else folder.walk():
+        place = Path(found) if here else found
+        if here:
+            folders[:] = _parted(place, folders)[0]
+        if _is_deepest(place, folder):
+            folders.clear()
+        yield place, folders, names
+
+
+def _is_deepest(place: Path, top: Path) -> bool:
+    return len(place.parts) - len(top.parts) >= DEEPEST
+
+
+def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:
+    """Return which folders in one are looked into, and why not the others.
+
+    A folder of root's may be shared by many users, each with folders of their own.
+    """
+    kept, others = [], dict[Path, str]()
+    for name in folders:
+        path = place / name
+        try:
+            holder, facts = place.stat(), path.lstat()
+        except OSError:  # gone
+            continue
+        if holder.st_uid != ROOT and (why := why_foreign(facts, holder)):
+            others[path] = why
+        else:
+            kept.append(name)
+    return kept, others
+
+
+def written_s(file: Path) -> float:
+    """Return when a file was written, in seconds since the epoch; 0 where it is no more."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith(".") and name.endswith(UNFINISHED)

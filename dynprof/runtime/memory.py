@@ -1,0 +1,147 @@
+"""What memory this process has, what it may still get, and giving back what it needs no more."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import resource
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from dynprof.runtime.rank import ranks_here
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MB = 1e6
+_MINE = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+_OF_VERSION = {
+    2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    1: (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file", "total_active_file"),
+    ),
+}
+"""The limit of a control group, what it uses, and what of that is a cache of files that can go:
+Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
+SLOW_S = 0.02
+"""An allocator that works longer to tell is not asked again: nobody allocates meanwhile."""
+
+
+def resident_mb() -> float:
+    """Return the resident memory of this process in MB (10^6 bytes)."""
+    return float(_process(os.getpid()).memory_info().rss) / _MB
+
+
+def grown_mb(since_mb: float = 0.0) -> float:
+    """Return how much more that is; 0 where it cannot be told, for too many open files, say."""
+    with contextlib.suppress(OSError, psutil.Error):
+        return resident_mb() - since_mb
+    return 0.0
+
+
+@functools.lru_cache(maxsize=1)
+def _process(pid: int) -> psutil.Process:
+    """Return a process to ask; each recorded step asks, and to make one takes twice as long."""
+    return psutil.Process(pid)
+
+
+def free_mb() -> float:
+    """Return how many MB (10^6 bytes) this process may still get, beside its like on the machine.
+
+    That is what the machine has, or the control group of a container allows, shared among as many
+    processes as the launcher says that there are here (``LOCAL_WORLD_SIZE``), or what the limits of
+    this process leave (``RLIMIT_AS`` and ``RLIMIT_DATA``).
+    """
+    machine = psutil.virtual_memory().available
+    shared = min([machine, *_left_in_groups()]) / ranks_here()
+    return min([shared, *_left_of_limits()]) / _MB
+
+
+class _Allocator:
+    """glibc's, which tells what it has given out, from 2.33 on."""
+
+    def __init__(self) -> None:
+        self._is_slow = False
+
+    def in_use_mb(self) -> float | None:
+        """Return how many MB (10^6 bytes) are allocated; None where the allocator cannot tell.
+
+        Unlike resident memory that has neither what was freed nor what lies idle between. It looks
+        at each piece that is free, which takes half a second of a million: once, and not again.
+        """
+        if self._is_slow:
+            return None
+        before_s = time.thread_time()
+        with contextlib.suppress(OSError, AttributeError):
+            tell = ctypes.CDLL(None).mallinfo2
+            tell.restype = _Allocated
+            found = tell()
+            self._is_slow = time.thread_time() - before_s > SLOW_S
+            return float(found.uordblks + found.hblkhd) / _MB
+        return None
+
+
+in_use_mb = _Allocator().in_use_mb
+
+_ALLOCATED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+
+
+class _Allocated(ctypes.Structure):
+    """What ``mallinfo2`` returns: malloc.h."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in _ALLOCATED.split())
+
+
+def give_back() -> None:
+    """Give the system the memory that the allocator keeps for later; glibc's can.
+
+    A thread that allocates meanwhile may wait: some tenth of a second for each GB that is free in
+    pieces.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _left_of_limits() -> Iterator[int]:
+    for limit, has in (resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data"):
+        most = resource.getrlimit(limit)[0]
+        if most != resource.RLIM_INFINITY:
+            yield max(0, most - getattr(_process(os.getpid()).memory_info(), has, 0))
+
+
+def _left_in_groups() -> Iterator[int]:
+    for version, folder in _groups():
+        limit, used, caches = _OF_VERSION[version]
+        with contextlib.suppress(OSError, ValueError):  # "max", or there is no such file
+            most = int((folder / limit).read_text())
+            yield max(0, most - int((folder / used).read_text()) + _cached(folder, caches))
+
+
+def _cached(folder: Path, names: tuple[str, ...]) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        facts = (line.partition(" ") for line in (folder / "memory.stat").read_text().splitlines())
+        return sum(int(value) for fact, _, value in facts if fact in names)
+    return 0
+
+
+def _groups() -> Iterator[tuple[int, Path]]:
+    """Return the groups that this process is in, each with those around it."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in _MINE.read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            if names == "":
+                version, root = 2, _GROUPS
+            elif "memory" in names.split(","):
+                version, root = 1, _GROUPS / "memory"
+            else:
+                continue
+            inner = root / path.lstrip("/")
+            yield from ((version, place) for place in (inner, *inner.parents) if root <= place)

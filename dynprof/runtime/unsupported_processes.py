@@ -1,0 +1,38 @@
+"""Processes that nothing is to be begun in: their threads are greenlets, or they do not train."""
+
+from __future__ import annotations
+
+import sys
+
+from dynprof.runtime.rank import why_no_rank
+
+
+def why_not_here(rank: int | None = None) -> str | None:
+    """Say why this process cannot, or shall not, be watched; None where it can.
+
+    Args:
+        rank: The rank that whoever begins names; without it, a worker of a loader is no rank.
+    """
+    if text := why_no_threads():
+        return text
+    reason = why_no_rank() if rank is None else None
+    return f"{reason}; pass rank= if it trains" if reason else reason
+
+
+_GEVENT = ("threading", "queue", "select", "subprocess")
+_LEAVES = "patch_all(thread=False, queue=False, select=False, subprocess=False)"
+_EVENTLET = ("thread", "select")
+
+
+def why_no_threads() -> str:
+    """Say what has taken the place of threads, and what to do; empty where nothing has."""
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    if gevent and any(map(gevent.is_module_patched, _GEVENT)):
+        return _words("gevent", f"gevent.monkey.{_LEAVES}")
+    if eventlet and any(map(eventlet.is_monkey_patched, _EVENTLET)):
+        return _words("eventlet", "eventlet.monkey_patch(thread=False, select=False)")
+    return ""
+
+
+def _words(library: str, call: str) -> str:
+    return f"{library} has replaced the threads that dynprof works with; {call} leaves them alone"

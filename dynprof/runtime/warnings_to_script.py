@@ -1,0 +1,45 @@
+"""What the script is told: warnings at its own line, and lines on the standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_IMPORTS = "importlib."
+"""Modules whose frames :func:`warnings.warn` does not count."""
+_BETWEEN = ("dynprof.", "contextlib", _IMPORTS)
+"""Modules between the script and the warning."""
+
+
+def warn_script(text: str) -> None:
+    """Warn whoever called into dynprof."""
+    depth, frame = 2, sys._getframe(1)
+    while frame.f_back and _module(frame).startswith(_BETWEEN):
+        frame = frame.f_back
+        depth += not _module(frame).startswith(_IMPORTS)
+    warnings.warn(text, stacklevel=depth)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__"))
+
+
+def say(text: str) -> None:
+    """Print a line for whoever watches the job; where nobody can be told, do nothing."""
+    with contextlib.suppress(Exception):  # the script may have put any object in its place
+        _write(f"dynprof: {text}\n")
+
+
+def _write(text: str) -> None:
+    stream, real = sys.stderr, sys.__stderr__
+    if real is not None and stream is real:  # not through its buffer, which is tried again at exit
+        real.flush()
+        os.write(real.fileno(), text.encode(real.encoding, "backslashreplace"))
+    elif stream:
+        print(text, end="", file=stream, flush=True)

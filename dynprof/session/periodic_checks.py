@@ -1,0 +1,200 @@
+"""What a session does once a second and once a start, such as noticing a standstill."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from dynprof.captures.left_behind import left_behind
+from dynprof.journal.status import HEARTBEAT_S, patience_s
+from dynprof.journal.status_file import remove_stale
+from dynprof.marks.sinks import SINKS
+from dynprof.runtime.destination import destination
+from dynprof.runtime.layout import free_disk_mb
+from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, workshops
+from dynprof.runtime.threads import own_thread, place_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.captures.analysis_start import Analyses
+    from dynprof.journal.journal import Journal
+    from dynprof.requests.inbox import Inbox
+    from dynprof.runtime.clock import Clock
+    from dynprof.runtime.error_boundary import ErrorBoundary
+    from dynprof.steps.step_sources import StepSources
+    from dynprof.windows.cost_account import CostAccount
+    from dynprof.windows.process_context import ProcessContext
+
+
+class PeriodicChecks:
+    """Samples, settles and tidies; each of it may fail without the others.
+
+    Args:
+        process: This process.
+        inbox: What waits.
+        journal: The log.
+        boundary: Keeps failures from the others.
+        costs: The step times of the job.
+        analyses: Those that were started.
+        steps: Where they come from.
+    """
+
+    def __init__(
+        self,
+        process: ProcessContext,
+        inbox: Inbox,
+        journal: Journal,
+        boundary: ErrorBoundary,
+        costs: CostAccount,
+        analyses: Analyses,
+        steps: StepSources,
+    ) -> None:
+        self._process, self._inbox, self._costs = process, inbox, costs
+        self._journal, self._boundary, self._analyses = journal, boundary, analyses
+        self._steps = steps
+        self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
+        self._told: set[Path] = set()  # of captures that were left behind
+        self._marks_torch = False
+
+    def tick(self) -> None:
+        """Do what is due once a second, on the journal's thread."""
+        self._boundary.attempt("a tick", self._tick)
+
+    def _tick(self) -> None:
+        learn_rank(self._process, self._journal)
+        self._boundary.attempt("where steps come from", self._steps.look)
+        self._boundary.attempt("looking for torch", self._look_for_torch)
+        self._boundary.attempt("analysis", self._analyses.look)
+        self._costs.sample()
+        self._boundary.attempt("looking for a standstill", self._standstill.look)
+        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=False))
+        self._boundary.attempt("looking at the disk", self._look_at_disk)
+
+    def _look_for_torch(self) -> None:
+        """Have the plugin, if there is one, mark a torch that was imported since."""
+        if SINKS.before_plug and not self._marks_torch:
+            self._marks_torch = SINKS.before_plug()
+
+    def _look_at_disk(self) -> None:
+        if waiting := self._inbox.waiting:
+            config = waiting.config
+            place = destination(
+                self._process.layout, config.prof_dir, config.storage.scratch_dir
+            ).workshop
+            self._inbox.free_disk_mb = free_disk_mb(place)
+
+    def clear_up(self, ended: threading.Event) -> None:
+        """Remove what killed processes left, now and once more when their captures are old.
+
+        Args:
+            ended: Set when the session ends.
+        """
+
+        def clear_up() -> None:
+            self._clear_up_once()
+            if not ended.wait(OLD_S):
+                self._clear_up_once()
+
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # one for each machine
+            own_thread(clear_up, "dynprof-clear").start()
+
+    def _clear_up_once(self) -> None:
+        layout = self._process.layout
+        removed: list[Path] = []
+        places = (layout.root, *layout.prof_dirs, *workshops(layout.root))
+        self._boundary.attempt(
+            "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
+        )
+        wall_s = self._process.clock.wall_s()
+        self._boundary.attempt("clearing up", lambda: remove_stale(layout, wall_s))
+        for path in removed:
+            self._journal.info(f"removed {path}, which a killed process left unfinished")
+        self._boundary.attempt("naming what was left behind", self._name_left)
+
+    def _name_left(self) -> None:
+        """Say which captures nobody sends any more, and what does, once.
+
+        A person has to type it: this job need not be allowed to send the files of another.
+        """
+        layout = self._process.layout
+        left = left_behind(layout.root, layout.prof_dirs)
+        news = [one for one in left if one.path not in self._told]
+        self._told |= {one.path for one in news}
+        if news:  # a job of many ranks may have left thousands
+            text = f"the capture in {news[0].folder} was never sent on; to send it, type"
+            more = f"; so it is with {len(news) - 1:,} more, which dynprof status names"
+            self._journal.warning(f"{text} {news[0].command}{more if len(news) > 1 else ''}")
+
+
+def learn_rank(process: ProcessContext, journal: Journal) -> None:
+    """Ask which rank this is while nobody has said, and go by it from then on."""
+    if process.learn_rank():
+        journal.move(process.layout)
+        rank = process.rank
+        text = f"this is rank {rank.number} of {rank.world_size} ({rank.source})"
+        journal.info(f"{text}, as has only now become known")
+
+
+LONG_S = 30.0
+"""A step that takes longer is explained in the status, though it be the first, or none unusual."""
+
+
+class Standstill:
+    """Looks at the step counter once a second, and warns once for each step that takes too long.
+
+    Args:
+        root: The directory that is watched.
+        inbox: Counts the steps.
+        costs: Knows how long they take.
+        journal: The log.
+        clock: Tells the time.
+    """
+
+    def __init__(
+        self, root: Path, inbox: Inbox, costs: CostAccount, journal: Journal, clock: Clock
+    ) -> None:
+        self._root, self._inbox, self._costs = root, inbox, costs
+        self._journal, self._clock = journal, clock
+        self._step, self._moved_s = inbox.step, clock.now_s()
+        self._looked_s = self._moved_s
+        self._patience_s = patience_s(None, None)
+        self._told = False
+
+    def look(self) -> None:
+        """Warn where the step takes longer than the status allows, and where that has ended.
+
+        What keeps all threads of the process, and so this one, is told afterwards. No step has to
+        end once the process itself is ending.
+        """
+        if self._journal.remembered.get("ending"):
+            return
+        now_s, step = self._clock.now_s(), self._inbox.step
+        if (gap_s := now_s - self._looked_s) >= 3 * HEARTBEAT_S:
+            self._journal.warning(
+                f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call kept "
+                "Python's lock, or the disk did not answer"
+            )
+        self._looked_s = now_s
+        still_s, before_s = now_s - self._moved_s, self._patience_s
+        self._patience_s = patience_s(self._costs.longest_s(), self._costs.step_ms())
+        if step != self._step:
+            if self._told or still_s > before_s:
+                self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
+            if self._journal.remembered.get("stands_in"):
+                self._journal.remember(stands_in="")
+            self._step, self._moved_s, self._told = step, now_s, False
+        elif still_s > min(LONG_S, self._patience_s):
+            where = place_of(threading.main_thread().ident or 0)
+            self._journal.remember(stands_in=where)
+            if still_s > self._patience_s and not self._told:
+                self._told = True
+                self._warn(still_s, where or "no Python function")
+
+    def _warn(self, still_s: float, where: str) -> None:
+        self._journal.warning(
+            f"stuck: step {self._step} has taken {still_s:,.0f} s, more than the "
+            f"{self._patience_s:,.0f} s that a step may take here; the main thread is in {where}; "
+            f"compare the ranks: dynprof status {self._root}, dynprof log {self._root}"
+        )

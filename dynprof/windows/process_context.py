@@ -1,0 +1,96 @@
+"""This process, as the parts of a session see it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from dynprof.extras import missing
+from dynprof.requests.capabilities import Lack
+from dynprof.requests.edits import read
+from dynprof.runtime.clock import SystemClock
+from dynprof.runtime.destination import destination
+from dynprof.runtime.memory import free_mb, resident_mb
+
+if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.backends import Backend
+    from dynprof.requests.capabilities import Capabilities
+    from dynprof.requests.edits import Reading
+    from dynprof.requests.request import Request
+    from dynprof.runtime.clock import Clock
+    from dynprof.runtime.layout import Layout
+    from dynprof.runtime.output import PrivateFolder
+    from dynprof.runtime.rank import Rank
+
+
+@dataclass
+class ProcessContext:
+    """What a process is, and how it looks at itself; tests replace parts of it.
+
+    Attributes:
+        layout: Where its files lie.
+        rank: Which of the job's processes it is, as far as somebody has said.
+        backends: The profilers, those that ``auto`` prefers first.
+        clock: Tells the time.
+        memory_mb: Returns its resident memory in MB (10^6 bytes).
+        free_mb: Returns how many MB it may still get.
+        store: That of all ranks, where the script gave one.
+    """
+
+    layout: Layout
+    rank: Rank
+    backends: tuple[Backend, ...]
+    clock: Clock = field(default_factory=SystemClock)
+    memory_mb: Callable[[], float] = resident_mb
+    free_mb: Callable[[], float] = free_mb
+    store: object = None
+    _learning: contextlib.AbstractContextManager[bool] = field(
+        default_factory=threading.RLock, repr=False
+    )
+
+    def learn_rank(self) -> bool:
+        """Ask which rank this is while nobody has said: process groups come up late.
+
+        Returns:
+            Whether this call learnt it.
+        """
+        with self._learning:
+            found = self.rank.asked_again()
+            if found == self.rank:
+                return False
+            self.rank, self.layout = found, replace(self.layout, rank=found.number)
+            return True
+
+    def read(self, file: Path | None = None) -> Reading:
+        """Read the config, or another file."""
+        path, follows = file or self.layout.config, self.layout.follow_symlinks
+        return read(path, follow_symlinks=follows, is_watched=file is None)
+
+    def make_scratch(self, request: Request) -> PrivateFolder:
+        """Make the folder that a profiler may write in while it records for a request."""
+        config = request.config
+        place = destination(self.layout, config.prof_dir, config.storage.scratch_dir).workshop
+        return self.layout.make_scratch(place)
+
+    def backend(self, name: str) -> Backend:
+        """Return the profiler of that name.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return {backend.name: backend for backend in self.backends}[name]
+
+    def capabilities(self) -> tuple[Capabilities, ...]:
+        """Ask every profiler what it can do here and now, the analysis of its captures included."""
+        found = tuple(backend.capabilities() for backend in self.backends)
+        if not (text := missing("analysis", "the analysis")):
+            return found
+        lack = Lack("analyse", True, f"the capture is saved, but not analysed: {text}.")
+        return tuple(
+            one if one.backend == "npu" else replace(one, lacks=(*one.lacks, lack)) for one in found
+        )

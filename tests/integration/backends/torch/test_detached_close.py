@@ -1,0 +1,266 @@
+"""The detached close records what the ordinary one records, and the training goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.backends.torch import closing
+from dynprof.backends.torch.backend import TorchBackend
+from dynprof.backends.torch.detached_close_selftest import (
+    SELF_TEST,
+    UNFINISHED,
+    SelfTest,
+    what_is_missing,
+)
+from tests.integration.backends.plans import RANK, a_plan, no_folder
+from tests.integration.running import TORCH_JOB, RunningJob, wait_for
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@pytest.fixture
+def train_one_step() -> Callable[[], None]:
+    """Return a seeded training step that has warmed up."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 2, dim_feedforward=64, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batch = torch.randn(4, 8, 32)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    return step
+
+
+def capture(
+    how: str, step: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch, **config: Any
+) -> list[dict[str, Any]]:
+    """Record three steps, close in one way, and return the events."""
+    monkeypatch.setenv("DYNPROF_CLOSE", how)
+    backend = TorchBackend()
+    backend.capabilities()
+    wait_for("the self-test", lambda: SELF_TEST.answer)
+    recording = backend.prepare(a_plan(backend, **config), RANK, no_folder)
+    recording.start()
+    for number in range(3):
+        recording.begin_step(number)
+        step()
+    recording.close()
+    assert recording.closing.startswith(how)
+    recording.save(path)
+    events: list[dict[str, Any]] = json.loads(path.read_text())["traceEvents"]
+    return events
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"record_shapes": True, "profile_memory": True, "with_flops": True},
+        {"with_stack": True, "with_modules": True},
+    ],
+    ids=["shapes and memory", "stacks"],
+)
+def test_both_ways_record_the_same(
+    train_one_step: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    config: dict[str, Any],
+) -> None:
+    """Counts by category and name, links, annotations and the operators' args are equal."""
+    traces = {
+        how: capture(how, train_one_step, tmp_path / how, monkeypatch, **config)
+        for how in ("inline", "inline", "detached")  # the first teaches torch's memory reporter
+    }
+    counts = {how: by_category(events) for how, events in traces.items()}
+    assert counts["detached"] == counts["inline"]
+    assert counts["inline"]["cpu_op"] > 500
+    assert counts["inline"]["fwdbwd"] > 0
+    args = {how: operator_args(events) for how, events in traces.items()}
+    assert args["detached"] == args["inline"]
+
+
+def by_category(events: list[dict[str, Any]]) -> Counter[str]:
+    """Count events, without the names of processes and threads: the collector's comes to stay.
+
+    Python frames scatter by a few from run to run, so they only have to be there.
+    """
+    found = Counter(str(event.get("cat")) for event in events if event["ph"] != "M")
+    found["python_function"] = int(found["python_function"] > 100)
+    return found
+
+
+def operator_args(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
+    """Return names and args of the operators in order of time, without what counts on."""
+    operators = sorted((e for e in events if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
+    counting = re.compile("External id|Sequence number|Record function id|Ev Idx|Python|Fwd")
+    return [
+        (e["name"], {k: v for k, v in e["args"].items() if not counting.match(k)})
+        for e in operators
+    ]
+
+
+JOB = (
+    TORCH_JOB
+    + """
+dp.init("prof_config")
+while True:
+    train_one_step()
+    time.sleep(0.001)
+    dp.step()
+"""
+)
+
+
+def test_a_job_closes_detached_and_says_so(tmp_path: Path) -> None:
+    """Once the self-test has passed, log and manifest say detached, and closing takes no time."""
+    SELF_TEST.begin()
+    wait_for("the self-test", lambda: SELF_TEST.answer)
+    with RunningJob(tmp_path, JOB) as job:
+        job.when("training", lambda status: status.state == "idle")
+        for number in (1, 2):
+            job.edit(active=5, with_stack=True)
+            manifest, trace = job.capture(number)
+            assert manifest.complete
+            assert trace["traceEvents"]
+        assert manifest.closing == "detached"
+        assert "ms (detached), 5 of 5 steps" in job.log()
+
+
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    """``DYNPROF_CLOSE=inline`` closes in the ordinary way, and that is said."""
+    with RunningJob(tmp_path, JOB, DYNPROF_CLOSE="inline") as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=2)
+        manifest, _ = job.capture()
+        assert manifest.closing == "inline: DYNPROF_CLOSE=inline"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(None, "still running"), ("its self-test ended with code -11: no words", "code -11")],
+)
+def test_without_a_passed_self_test_it_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, answer: str | None, words: str
+) -> None:
+    """A build that the self-test crashed, or has not answered for, closes in the ordinary way."""
+    monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
+    asked = SelfTest()
+    asked.answer = answer
+    monkeypatch.setattr(closing, "SELF_TEST", asked)
+    functions, how = closing.choose_close(("CPU",))
+    assert functions is None
+    assert words in how
+
+
+def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One device has tried it; whoever wants to may."""
+    monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
+    functions, how = closing.choose_close(("CPU", "CUDA"))
+    assert functions is None
+    assert "DYNPROF_CLOSE=detached asks for" in how
+
+
+def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
+    """What 6 windows with stacks allocate is freed, and never without the interpreter's lock.
+
+    Python's debug allocator ends the process when it is called without the lock.
+    """
+    many = """
+    import ctypes, gc, json, pathlib
+    from dynprof.backends.torch.closing import COLLECTOR
+    from dynprof.backends.torch.detached_close_selftest import SELF_TEST
+    SIZES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    class Info(ctypes.Structure):
+        _fields_ = [(name, ctypes.c_size_t) for name in SIZES.split()]
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Info
+    def in_use():
+        COLLECTOR.begin(lambda: None).result()  # it has let go of all that it did before
+        gc.collect()
+        info = mallinfo()
+        return info.uordblks + info.hblkhd
+    dp.init("prof_config")
+    while SELF_TEST.answer is None:
+        time.sleep(0.01)
+    path = pathlib.Path("asked.json")
+    path.write_text(json.dumps({"active": 3, "with_stack": True, "activities": ["CPU"]}))
+    def window():
+        dp.start(path)
+        saved = dp.status().last_capture
+        while dp.status().last_capture == saved:
+            train_one_step()
+            dp.step()
+    for _ in range(3):
+        window()
+    before = in_use()
+    for _ in range(6):
+        window()
+    print(in_use() - before)
+    """
+    with RunningJob(tmp_path, TORCH_JOB + textwrap.dedent(many), PYTHONMALLOC="debug") as job:
+        grown = int(job.end())
+        assert "(detached)" in job.log()
+        assert "(inline" not in job.log()
+    assert grown < 400_000  # 133 kB a window were lost while its state was not freed
+
+
+def test_the_collector_is_one_thread_whoever_asks_first() -> None:
+    """Two would use libkineto at the same time."""
+    collector = closing.LowPriorityThread()
+    ready, served = threading.Barrier(8), set[int]()
+
+    def ask() -> None:
+        ready.wait()
+        collector.begin(lambda: served.add(threading.get_ident())).result()
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    before = threading.active_count()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(served) == 1
+    assert threading.active_count() <= before + 1
+
+
+@pytest.mark.parametrize("missing", ["operators", "shapes", "steps", "ended"])
+def test_the_self_test_notices_what_is_missing(tmp_path: Path, missing: str) -> None:
+    """A trace without its operators, shapes or steps, or what had not ended, does not pass."""
+    products: list[dict[str, Any]] = [
+        {"name": "aten::mm", "cat": "cpu_op", "args": {"Input Dims": [[4, 5], [5, 6]]}}
+        for _ in range(3)
+    ]
+    marks: list[dict[str, Any]] = [{"name": f"ProfilerStep#{n}"} for n in range(3)] + [
+        {"name": "[memory]"},
+        {"name": UNFINISHED, "args": {"finished": False}},
+    ]
+    events = products + marks
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert what_is_missing(path) == ""
+    if missing == "operators":
+        events = products[:1] + marks
+    elif missing == "shapes":
+        events = [{**product, "args": {}} for product in products] + marks
+    elif missing == "ended":
+        events = products + marks[:-1]
+    else:
+        events = products
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert missing in what_is_missing(path)

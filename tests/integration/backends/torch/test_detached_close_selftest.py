@@ -1,0 +1,180 @@
+"""What the self-test of the detached close leaves behind for other processes, and what not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynprof.backends.torch import detached_close_selftest
+from dynprof.backends.torch.detached_close_selftest import (
+    SelfTest,
+    Verdict,
+    cache_file,
+    remembered_verdict,
+)
+from tests.integration.running import wait_for
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where an answer would be kept; none is yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return cache_file()
+
+
+WORKS = """print('{"verdict": ""}')"""
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Let a self-test do something else."""
+    line = [sys.executable, "-c", f"import os, sys; {code}"]
+    monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: line)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("os.kill(os.getpid(), 9)", "code -9: no words"),  # as the kernel does without memory
+        ("os.kill(os.getpid(), 15)", "code -15: no words"),
+        ("os.abort()", "code -6: no words"),  # as under a limit on memory
+        ("sys.exit('OSError: no space left')", "code 1: OSError: no space left"),
+    ],
+)
+def test_what_hindered_it_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, code: str, words: str
+) -> None:
+    """The ordinary close is used, and the next process asks again."""
+    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)  # which has words for the third
+    instead(monkeypatch, code)
+    assert remembered_verdict() == Verdict(
+        f"the self-test of the detached close ended with {words}"
+    )
+    assert not cache.exists()
+    instead(monkeypatch, WORKS)
+    assert remembered_verdict() == Verdict("", lasts=True)
+
+
+def test_a_process_that_takes_too_long_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """The machine may have been busy."""
+    instead(monkeypatch, "import time; time.sleep(60)")
+    monkeypatch.setattr(detached_close_selftest, "PATIENCE_S", 0.1)
+    assert remembered_verdict() == Verdict(
+        "the self-test of the detached close took longer than 0 s"
+    )
+    assert not cache.exists()
+
+
+def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Also that it does not work; nobody else can read or write there."""
+    instead(monkeypatch, """print('{"verdict": "it is not there"}')""")
+    verdict = Verdict("it is not there", lasts=True)
+    assert remembered_verdict() == verdict
+    instead(monkeypatch, WORKS)
+    assert remembered_verdict() == verdict
+    assert cache.parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a later request, beside what it does."""
+    asked = SelfTest()
+    monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: ["/nowhere/python"])
+    asked.begin()
+    wait_for("the answer", lambda: asked.answer)
+    assert "the self-test of the detached close could not run: [Errno 2]" in str(asked.answer)
+    instead(monkeypatch, WORKS)
+    asked.begin()
+    assert asked.answer  # not yet: the machine may still be as it was
+    monkeypatch.setattr(detached_close_selftest, "RETRY_S", 0.0)
+    asked.begin()
+    wait_for("another answer", lambda: asked.answer == "" or None)
+
+
+def test_an_answer_that_cannot_be_kept_is_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the disk is full, or the home is no directory."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    instead(monkeypatch, WORKS)
+    assert remembered_verdict() == Verdict("", lasts=True)
+
+
+def test_settings_of_pythons_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that makes warnings errors, or starts Python otherwise, has the same answer."""
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    monkeypatch.setenv("PYTHONPATH", "/nowhere")
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    assert remembered_verdict() == Verdict("", lasts=True)
+
+
+def plant(cache: Path, how: str) -> None:
+    """Put an answer into the cache, in a way that others could."""
+    cache.parent.mkdir(mode=0o700)
+    text = json.dumps({"verdict": "planted"})
+    if how == "a link":
+        (cache.parent / "real").write_text(text)
+        cache.symlink_to("real")
+    elif how == "a FIFO":
+        os.mkfifo(cache)
+    else:
+        cache.write_text(text if how != "no answer" else '{"verdict": 5}')
+    cache.parent.chmod(0o770 if how == "a folder of the group" else 0o700)
+
+
+@pytest.mark.parametrize("how", ["a link", "a FIFO", "a folder of the group", "no answer"])
+def test_a_planted_answer_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, how: str
+) -> None:
+    """It would switch the detached close on; it is asked for anew, and put in its place."""
+    plant(cache, how)
+    instead(monkeypatch, WORKS)
+    assert remembered_verdict() == Verdict("", lasts=True)
+    assert json.loads(cache.read_text())["verdict"] == ""
+    assert not cache.is_symlink()
+
+
+def test_another_users_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """Nor is anything written into their folder."""
+    plant(cache, "a file")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    instead(monkeypatch, WORKS)
+    assert remembered_verdict() == Verdict("", lasts=True)
+    assert "planted" in cache.read_text()
+
+
+def test_an_answer_in_another_users_folder_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """Though the file is this user's: a second name of it, which they put there, say."""
+    plant(cache, "a file")
+    real, folder = Path.stat, cache.parent
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        facts = real(path, **how)
+        if path != folder:
+            return facts
+        return os.stat_result([*facts[:4], facts.st_uid + 1, *facts[5:10]])
+
+    monkeypatch.setattr(Path, "stat", stat)
+    instead(monkeypatch, WORKS)
+    assert remembered_verdict() == Verdict("", lasts=True)
+    assert "planted" in cache.read_text()
+
+
+def test_a_self_test_that_has_no_memory_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be the job of a small container that is killed; it is tried again later."""
+    monkeypatch.setattr(detached_close_selftest, "free_mb", lambda: 150.0)
+    monkeypatch.setattr(detached_close_selftest, "command", None)
+    verdict = detached_close_selftest.ask_fresh_interpreter()
+    assert verdict.answer == (
+        "the detached close was not tried: 150 MB of memory are free, and its self-test needs 200"
+    )
+    assert not verdict.lasts

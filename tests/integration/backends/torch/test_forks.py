@@ -1,0 +1,167 @@
+"""Forks of one thread beside another that opens or closes a profiler."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scripts import manifests, run
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("closing", "call"),
+    [
+        ("detached", "dynprof.backends.torch.backend.end_settings_thread"),
+        ("detached", "dynprof.backends.torch.kineto.KINETO.start"),
+        ("detached", "dynprof.backends.torch.detached_close.DetachedClose.take_off_all"),
+        ("detached", "dynprof.backends.torch.detached_close.DetachedClose.collect"),
+        ("detached", "dynprof.backends.torch.detached_close.DetachedClose.write_at"),
+        ("inline", "dynprof.backends.torch.kineto.KINETO.stop"),
+    ],
+)
+def test_forks_wait_while_a_profiler_is_opened_or_closed(
+    tmp_path: Path, closing: str, call: str
+) -> None:
+    """A child forked just then would have its locks, which nobody there lets go of."""
+    run(
+        tmp_path,
+        f"""
+        import os, pkgutil
+        about, forked, early = threading.Event(), threading.Event(), []
+        def fork():
+            if not (child := os.fork()):
+                os._exit(0)
+            forked.set()
+            assert os.waitpid(child, 0)[1] == 0
+        place, _, name = {call!r}.rpartition(".")
+        owner = pkgutil.resolve_name(place)
+        original = getattr(owner, name)
+        def meanwhile(*args, **kwargs):
+            if not early:
+                os.register_at_fork(before=about.set)  # the last one registered is the first called
+                threading.Thread(target=fork).start()
+                about.wait()
+                early.append(forked.wait(0.5))
+            return original(*args, **kwargs)
+        setattr(owner, name, meanwhile)
+        window(active=2)
+        steps(3)
+        idle()
+        assert early == [False]
+        forked.wait()
+        """,
+        closing,
+    )
+    assert manifests(tmp_path)[-1].complete
+
+
+MEANWHILE = """
+import os
+from dynprof.backends.torch import forks
+from dynprof.backends.torch.detached_close import DetachedClose
+collect, seen, forking = DetachedClose.collect, [], []
+def meanwhile(*args):
+    forked = threading.Event()
+    def fork():
+        if not (child := os.fork()):
+            os._exit(0)
+        forked.set()
+        assert os.waitpid(child, 0)[1] == 0
+    forking.append(threading.Thread(target=fork))
+    forking[-1].start()
+    seen.append(forked.wait(patience.pop(0)))
+    return collect(*args)
+DetachedClose.collect = meanwhile
+def record(**settings):
+    window(active=2, **settings)
+    steps(3)
+    idle()
+    forking[-1].join()
+"""
+"""Has a thread fork while events are collected, and looks whether it can by then."""
+
+
+def test_forks_wait_for_the_first_events_of_a_kind_alone(tmp_path: Path) -> None:
+    """What C++ makes only then it registers with glibc, under a lock.
+
+    A child that was forked in that moment hung as it first did the same.
+    """
+    run(
+        tmp_path,
+        MEANWHILE
+        + """
+forks.FIRST_S, patience = 600.0, [0.5, 60.0, 0.5, 60.0, 60.0]
+for settings in ({}, {}, {"record_shapes": True}, {"record_shapes": True}, {}):
+    record(**settings)
+assert seen == [False, True, False, True, True], seen
+""",
+    )
+
+
+def test_forks_wait_for_the_first_events_for_a_while_alone(tmp_path: Path) -> None:
+    """Those of a large window may take minutes."""
+    run(
+        tmp_path,
+        MEANWHILE
+        + """
+forks.FIRST_S, patience = 0.2, [60.0]
+record()
+assert seen == [True], seen
+""",
+    )
+
+
+def test_a_child_forked_after_a_window_ends_by_exit(tmp_path: Path) -> None:
+    """A thread of libkineto's that the child does not have would keep exit() waiting for ever."""
+    run(
+        tmp_path,
+        """
+        import os, sys
+        window(active=2)
+        steps(3)
+        idle()
+        if not (child := os.fork()):
+            sys.exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+        """,
+        unloads=True,
+    )
+
+
+@pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
+def test_calls_of_a_child_are_not_traced(tmp_path: Path, closing: str, *, memory: bool) -> None:
+    """Forked in a window with stacks, on whichever thread, it calls functions at its own pace."""
+    run(
+        tmp_path,
+        f"""
+        import os, sys
+        def child():
+            if not (pid := os.fork()):
+                os._exit(3 if sys.getprofile() else 0)
+            assert os.waitpid(pid, 0)[1] == 0
+        window(active=9, with_stack=True, profile_memory={memory})
+        steps(1)
+        assert sys.getprofile()
+        child()
+        failed = []
+        def elsewhere():
+            try:
+                child()
+            except AssertionError:
+                failed.append("a child of another thread is traced")
+        at_once(1, elsewhere)
+        assert not failed, failed
+        dp.stop()
+        steps(1)
+        idle()
+        assert not sys.getprofile()
+        """,
+        closing,
+    )
+    assert manifests(tmp_path)[0].trace

@@ -1,0 +1,144 @@
+"""Captures that a job could not send before it was killed."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from tests import processes
+from tests.integration.captures.buckets import PLACE, UNTIL_ENOUGH, Bucket, end, job, log
+from tests.integration.commands import dynprof
+from tests.integration.running import LOOP, RunningJob, below, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def killed(folder: Path, bucket: Bucket) -> Path:
+    """Have a job killed whose capture waits to be sent, an hour ago; return where that lies."""
+    with job(folder, bucket) as running:
+        running.edit(prof_dir=PLACE, active=2)
+        wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
+        running.process.kill()
+        running.process.wait()
+    return an_hour_old(running.root)
+
+
+def an_hour_old(root: Path) -> Path:
+    """Have the only capture that waits look older than any that is about to be sent."""
+    (manifest,) = root.glob("outgoing/*/step_*/info/rank_0.info.json")
+    then = manifest.stat().st_mtime - 3600
+    os.utime(manifest, (then, then))
+    return manifest.parent.parent
+
+
+def test_what_a_live_job_is_about_to_send_is_left_to_it(tmp_path: Path, bucket: Bucket) -> None:
+    """However long it has waited; another job of the same directory says nothing of it."""
+    with job(tmp_path, bucket) as one:
+        one.edit(prof_dir=PLACE, active=2)
+        wait_for("the warning", lambda: "is not in s3://runs/job/" in log(one.root) or None)
+        folder = an_hour_old(one.root)
+        said = dynprof("status", one.root)[1]
+        with RunningJob(
+            tmp_path, UNTIL_ENOUGH.replace('prof_config"', 'prof_config", rank=1'), **bucket.env
+        ):
+            wait_for("both", lambda: log(one.root).count("watches") >= 2 or None)
+            time.sleep(1)
+            assert "never sent" not in log(one.root)
+    assert "by no job" not in said
+    assert (folder / "info/rank_0.info.json").is_file()
+
+
+def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the next job's log, and by status; whoever types it sends all of it, and nothing stays."""
+    folder = killed(tmp_path, bucket)
+    trace = next(folder.glob("*.json.gz")).read_bytes()
+    command = f"python -I -m dynprof.captures.sender {folder} {PLACE}/{folder.name}"
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    root = tmp_path / "prof_config"
+    with bucket.served():
+        with job(tmp_path, bucket) as running:
+            wait_for("a warning", lambda: f"type {command}" in log(running.root) or None)
+            end(running)
+        assert f"is sent by no job; to send it, type {command}" in dynprof("status", root)[1]
+        done = processes.run([sys.executable, *command.split()[1:]])
+        assert done.returncode == 0, done.stderr
+        found = bucket.objects()
+    assert trace in found.values()
+    assert f"job/{folder.name}/info/rank_0.info.json" in found
+    assert not (root / "outgoing").exists()
+    assert "is sent by no job" not in dynprof("status", root)[1]
+
+
+def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket: Bucket) -> None:
+    """It ends the wait of a job whose store does not answer; nobody else would say so."""
+    with job(tmp_path, bucket) as running:
+        running.edit(prof_dir=PLACE, active=2)
+        wait_for("the capture", lambda: "put together in" in log(running.root) or None)
+        (tmp_path / "enough").touch()
+        wait_for("the wait", lambda: "the process waits for it" in log(running.root) or None)
+        running.process.send_signal(signal.SIGINT)
+        running.process.communicate()
+    (info,) = running.root.glob("outgoing/*/step_*/info")
+    place = f"the capture in {info.parent} has not arrived in {PLACE}/{info.parent.name}"
+    assert f"{place}: it may arrive yet, and else stays there" in log(running.root)
+
+
+def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bucket) -> None:
+    """It may lie anywhere; the job that may use it says where."""
+    scratch = tmp_path / "scratch"
+    with job(tmp_path, bucket, allowed=f"{scratch}:{PLACE}") as running:
+        running.edit(prof_dir=PLACE, active=2, storage={"scratch_dir": str(scratch), "retry_s": 0})
+        running.when("the capture", lambda status: bool(status.last_capture))
+        (manifest,) = below(scratch, "rank_0.info.json")
+        os.utime(manifest, (1e9, 1e9))
+        said = dynprof("status", running.root)[1]
+    folder = manifest.parent.parent
+    assert f"python -I -m dynprof.captures.sender {folder} {PLACE}/{folder.name}" in said
+
+
+def rank(folder: Path, number: int) -> RunningJob:
+    """Begin a rank of a job of two, whose config only its user may change."""
+    (folder / "prof_config").mkdir(mode=0o700, exist_ok=True)
+    return RunningJob(folder, LOOP, RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")
+
+
+def is_told(job: RunningJob, command: str) -> bool | None:
+    """Return whether a job's log names a command."""
+    return f"type {command}" in job.log() or None
+
+
+def test_a_scratch_directory_that_no_rule_names_is_looked_into(tmp_path: Path) -> None:
+    """All ranks are killed as one waits for its turn: status says so, and each later job's log."""
+    scratch = tmp_path / "scratch"
+    with rank(tmp_path, 0) as first, rank(tmp_path, 1) as second:
+        for number, one in enumerate((first, second)):
+            one.when("training", lambda status: status.state == "idle", number)
+        first.config.chmod(0o600)
+        settings = ("--active", 2, "--scratch-dir", scratch, "--spread-s", 3600)
+        assert dynprof("arm", first.root, *settings)[0] == 0
+        wait_for("the wait", lambda: "put together in" in second.log(1) or None)
+        for one in (first, second):
+            one.process.kill()
+            one.process.wait()
+    (manifest,) = scratch.glob("*.rank1/step_*/info/rank_1.info.json")
+    os.utime(manifest, (1e9, 1e9))
+    folder, root = manifest.parent.parent, tmp_path / "prof_config"
+    command = f"python -I -m dynprof.captures.sender {folder} {root}/{folder.name}"
+    assert f"is sent by no job; to send it, type {command}" in dynprof("status", root)[1]
+    for _ in range(2):
+        with rank(tmp_path, 0) as later:
+            wait_for("a warning", functools.partial(is_told, later, command))
+    done = processes.run([sys.executable, *command.split()[1:]])
+    assert done.returncode == 0, done.stderr
+    assert (root / folder.name / "info" / "rank_1.info.json").is_file()
+    assert "is sent by no job" not in dynprof("status", root)[1]

@@ -1,0 +1,90 @@
+"""``dynprof attach`` never takes another process with the same number for the chosen one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import psutil
+import pytest
+
+from dynprof.errors import LaunchError
+from dynprof.launch import attaching
+from dynprof.launch.attaching import reach
+from tests import processes
+from tests.integration.launch.attached import begun
+from tests.integration.launch.reaching import needs_reaching
+from tests.integration.launch.unprepared import LOOP, ended
+
+if TYPE_CHECKING:
+    from tests.processes import Process
+
+LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
+TRIES = 50
+"""Other tests start processes too."""
+
+
+class Jobs(NamedTuple):
+    """Two processes that nobody has prepared, one after the other, with one number."""
+
+    chosen: Process
+    folder: Path
+
+    def exchange(self) -> Process:
+        """End the chosen one, and return another one that has its number now."""
+        time.sleep(0.03)  # start times are counted in hundredths of a second
+        self.chosen.kill()
+        self.chosen.communicate()
+        for _ in range(TRIES):
+            with contextlib.suppress(OSError):
+                LAST_NUMBER.write_text(str(self.chosen.pid - 1))
+            other = begun(self.folder, LOOP)
+            if other.pid == self.chosen.pid:
+                return other
+            other.kill()
+            other.communicate()
+            (self.folder / "begun").unlink()
+        pytest.skip("this user cannot choose the number of a process")
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Jobs:
+    """Return a chosen process, and where another one will run."""
+    needs_reaching()
+    (tmp_path / "other").mkdir()
+    return Jobs(processes.start(["sleep", "100"]), tmp_path / "other")
+
+
+@pytest.mark.parametrize("known_by", ["descriptor", "start time"])
+@pytest.mark.parametrize("moment", ["chosen", "looked at"])
+def test_another_process_with_its_number_is_left_alone(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, moment: str, known_by: str
+) -> None:
+    """Whether it got that before the process was looked at, or after; old kernels too."""
+    others = []
+
+    def reached(*_: object) -> None:
+        pytest.fail("the other process was written to")
+
+    monkeypatch.setattr(attaching, "write_memory", reached)
+    monkeypatch.setattr("sys.remote_exec", reached, raising=False)  # from Python 3.14 on
+    if known_by == "start time":
+        monkeypatch.delattr(os, "pidfd_open")
+    asked = {"action": "attach", "directory": str(jobs.folder / "watched"), "steps": None}
+    seen = psutil.Process(jobs.chosen.pid)
+    if moment == "chosen":
+        others.append(jobs.exchange())
+    else:
+
+        def look(_: int) -> str:
+            others.append(jobs.exchange())
+            return ""
+
+        monkeypatch.setattr(attaching, "why_not_reached", look)
+    with pytest.raises(LaunchError, match="has ended"):
+        reach(jobs.chosen.pid, asked, 5, seen)
+    assert ended(jobs.folder, others[0]) == ""
+    assert not os.path.lexists(jobs.folder / "watched")

@@ -1,0 +1,125 @@
+"""``dynprof attach`` of processes that cannot be reached for what they are, or where they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dynprof.launch.attaching import REMOTE_EXEC
+from tests import processes
+from tests.integration.launch.attached import attached, begun, refusal
+from tests.integration.launch.reaching import needs_reaching
+from tests.integration.launch.unprepared import LOOP, ended
+from tests.integration.running import wait_for
+from tests.users import MALLORY, as_root
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
+OF_ITS_OWN = "unshare", "--map-root-user", "--mount"
+"""Begins a program that sees other file systems than the rest of the machine."""
+STATIC = """
+#include <unistd.h>
+int main(void) { write(1, "there\\n", 6); for (;;) pause(); }
+"""
+
+
+@pytest.fixture(autouse=True)
+def _is_allowed() -> None:
+    needs_reaching()
+
+
+def test_one_with_files_of_its_own(tmp_path: Path) -> None:
+    """As in a container: what to do is said, and nothing is changed."""
+    if not shutil.which(OF_ITS_OWN[0]) or processes.run([*OF_ITS_OWN, "true"]).returncode:
+        pytest.skip("no process here may have files of its own")
+    (tmp_path / "job.py").write_text(LOOP)
+    command = [*OF_ITS_OWN, sys.executable, "job.py"]  # it becomes the program
+    with processes.start(command, cwd=tmp_path) as process:
+        wait_for("its own files", lambda: has_files_of_its_own(process.pid) or None)
+        text = refusal(process.pid)
+        assert "runs in a container with files of its own; run dynprof attach in there" in text
+        assert ended(tmp_path, process) == ""
+    assert not (tmp_path / "prof_config").exists()
+
+
+def has_files_of_its_own(pid: int) -> bool:
+    """Return whether a process sees other file systems than this one."""
+    return Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
+
+
+@as_root
+def test_a_directory_that_another_user_made_where_the_process_works(tmp_path: Path) -> None:
+    """It is not watched, which is said with what to do; one of the user's own is."""
+    there = tmp_path / "prof_config"
+    there.mkdir(mode=0o700)
+    MALLORY.own(there)
+    with begun(tmp_path, LOOP) as process:
+        text = refusal(process.pid)
+        assert f"process {process.pid} cannot be watched: " in text
+        assert f"{there} is not safe to watch" in text
+        assert "belongs to uid 61002" in text
+        attached(process, "--config", tmp_path / "own", "--step-on", ":work")
+        assert ended(tmp_path, process) == ""
+    assert list(there.iterdir()) == []
+
+
+def test_a_launcher(tmp_path: Path) -> None:
+    """Its ranks are meant; as one of theirs it would have every request wait for its steps."""
+    (tmp_path / "torchrun").write_text(LOOP)
+    with processes.start([sys.executable, "torchrun"], cwd=tmp_path) as process:
+        called = psutil.Process(process.pid).cmdline
+        wait_for("its program", lambda: "torchrun" in called() or None)
+        text = refusal(process.pid)
+        assert f"process {process.pid} is torchrun, which starts ranks and is none" in text
+        assert ended(tmp_path, process) == ""
+    assert not (tmp_path / "prof_config").exists()
+
+
+def test_a_worker_of_a_loader(tmp_path: Path) -> None:
+    """The process that trains is named, and no option that the command does not have."""
+    script = f"""
+import multiprocessing, time
+from pathlib import Path
+def work():
+    Path("worker").write_text(str(multiprocessing.current_process().pid))
+    time.sleep(600)
+worker = multiprocessing.get_context("fork").Process(target=work, daemon=True)
+worker.start()
+while not Path("worker").exists() or not Path("worker").read_text(): time.sleep(0.01)
+{LOOP}"""
+    with begun(tmp_path, script, before="def work():\n    time.sleep(0.005)") as process:
+        text = refusal(int((tmp_path / "worker").read_text()))
+        assert f"; attach to process {process.pid}, which has started it" in text
+        assert "rank=" not in text
+        assert ended(tmp_path, process) == ""
+
+
+@pytest.mark.skipif(sys.version_info >= REMOTE_EXEC, reason="Python's own means look otherwise")
+def test_a_static_build(tmp_path: Path) -> None:
+    """A program of Python's name without the names of its functions."""
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    program = tmp_path / f"python3.{sys.version_info[1]}"
+    (tmp_path / "program.c").write_text(STATIC)
+    build = [str(compiler), "-static", "-o", str(program), str(tmp_path / "program.c")]
+    if not compiler or processes.run(build).returncode:
+        pytest.skip("no static program can be built here")
+    with processes.start([program]) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "there\n"
+        assert "its Python was built without names of functions" in refusal(process.pid)
+        assert process.poll() is None
+
+
+def test_one_that_is_at_its_end(tmp_path: Path) -> None:
+    """Its script is over, and what it has registered for the end runs: it ends as it would."""
+    script = "import atexit, threading\nfrom pathlib import Path\n"
+    script += "atexit.register(lambda: [*iter(Path('enough').exists, True)])\n"
+    script += "atexit.register(Path('begun').touch)\n"
+    with begun(tmp_path, script, before="") as process:
+        assert "cannot be watched: its main thread has ended" in refusal(process.pid)
+        assert ended(tmp_path, process) == ""
+    assert not (tmp_path / "prof_config").exists()

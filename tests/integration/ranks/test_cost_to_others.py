@@ -1,0 +1,92 @@
+"""What the window of some ranks costs the others: no collective waits for a save."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.journal.status import load_status
+from tests.integration.commands import dynprof
+from tests.integration.ranks import agreeing
+from tests.integration.ranks.agreeing import APART, JOB, SHARED, job, log, manifests
+from tests.integration.running import wait_for
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HELD = """
+from dynprof.backends.torch.backend import TorchBackend
+from dynprof.backends.torch.torch_recording import TorchRecording
+begun, threads = [], set()
+prepare, save = TorchBackend.prepare, TorchRecording.save
+def preparing(*args):
+    begun.append(args)
+    return prepare(*args)
+def saving(*args):
+    open("saves", "w").close()
+    while not os.path.exists("may_save"):
+        time.sleep(0.001)
+    return save(*args)
+TorchBackend.prepare, TorchRecording.save = preparing, saving
+def look():
+    import threading
+    if os.path.exists("recorded"):
+        names = [thread.name for thread in threading.enumerate()]
+        threads.add(frozenset(names) - frozenset(["dynprof-selftest"]))  # it is at its end
+"""
+SEEN = """
+assert len(begun) == rank
+assert rank or len(threads) == 1, threads
+"""
+
+
+def test_a_save_and_who_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All train on while one rank saves; on the other nothing records, and no thread begins."""
+    begin, loop, end = "rank = dist.get_rank()\n", "    dp.step()\n", 'print("trained")'
+    text = JOB.replace(begin, begin + HELD).replace(loop, f"{loop}    look()\n")
+    monkeypatch.setattr(agreeing, "JOB", text.replace(end, SEEN + end))
+
+    def step(rank: int) -> int:
+        return load_status(tmp_path / f"desk_{rank}" / "status" / f"rank_{rank}.json").step
+
+    with job(tmp_path, 2, APART):
+        (tmp_path / "recorded").touch()
+        assert dynprof("arm", tmp_path / "desk_0", "--active", 20, "--ranks", 1)[0] == 0
+        wait_for("the save", lambda: (tmp_path / "saves").exists() or None)
+        before = [step(rank) for rank in (0, 1)]
+        for rank in (0, 1):
+            wait_for("100 steps", lambda: step(rank) >= before[rank] + 100 or None)  # noqa: B023
+        assert manifests(tmp_path) == []
+        (tmp_path / "may_save").touch()
+        wait_for("the capture", lambda: manifests(tmp_path) or None)
+    (manifest,) = manifests(tmp_path)
+    assert (manifest.rank, manifest.complete) == (1, True)
+    assert not [*tmp_path.glob("desk_0/step_*/*rank0*")]
+
+
+def test_ranks_write_one_after_the_other(tmp_path: Path) -> None:
+    """Each begins its share of ``spread_s`` after the one before, and trains on meanwhile."""
+    root = tmp_path / SHARED
+    with job(tmp_path, 3):
+        asked = {"active": 3, "storage": {"spread_s": 6}}
+        (root / "profiler_config.json").write_text(json.dumps(asked))
+        wait_for("the captures", lambda: len(manifests(root)) == 3 or None)
+    waited = {rank: _between(log(root), rank, "closed at", "saved step_") for rank in range(3)}
+    assert {rank: seconds >= 2 * rank for rank, seconds in waited.items()} == {
+        0: True, 1: True, 2: True,
+    }, waited  # fmt: skip
+
+
+def _between(log: str, rank: int, first: str, last: str) -> float:
+    """Return how long after one line another one came in the log of a rank, in seconds."""
+    at = [
+        datetime.fromisoformat(re.findall(rf"(.*?) INFO +rank {rank}  request 1: {what}", log)[0])
+        for what in (first, last)
+    ]
+    return (at[1] - at[0]).total_seconds()

@@ -1,0 +1,69 @@
+"""Edits that come while ranks record, or have yet to agree on the one before."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.journal.status import load_status
+from dynprof.runtime.output import write_atomic
+from tests.integration.commands import dynprof
+from tests.integration.ranks.agreeing import SHARED, job, log, manifests
+from tests.integration.running import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+
+def edits(root: Path) -> dict[int, str]:
+    """Return what has become of each edit on rank 0."""
+    answers = load_status(root / "status" / "rank_0.json").edits
+    return {answer.number: answer.outcome for answer in answers}
+
+
+def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Path) -> None:
+    """As in a single process; a cancel disarms that one, too, and all hear of it at once."""
+    root = tmp_path / SHARED
+    config = root / "profiler_config.json"
+    patience = {"agreement": {"patience_s": 3600}}
+    with job(tmp_path, 2):
+        assert dynprof("arm", root, "--active", 100_000)[0] == 0
+        wait_for("open windows", lambda: log(root).count("; recording steps") == 2 or None)
+        for asked in (2, 3, 4):
+            write_atomic(config, json.dumps({"active": asked, **patience}))
+            wait_for("it to be read", lambda: max(edits(root)) == asked or None)  # noqa: B023
+            time.sleep(0.1)
+        time.sleep(2.5)  # longer than an edit is waited for that nobody proposes
+        write_atomic(config, json.dumps({"cancel": True}))
+        wanted = {1: "saved", 2: "superseded", 3: "superseded", 4: "disarmed", 5: "cancel"}
+        wait_for(f"{wanted}", lambda: edits(root) == wanted or None)
+        wait_for("the captures", lambda: len(manifests(root)) == 2 or None)
+        assert log(root).count("request 4: disarmed by request 5") == 2
+    assert "was not proposed" not in log(root)
+
+
+TORCHRUN = ("--standalone",)  # the store outlives the ranks
+SILENT = "which leads, has said nothing since this file was saved; this rank waits for it"
+
+
+def test_a_leader_that_is_stopped_while_all_read_one_file(tmp_path: Path) -> None:
+    """The others wait, and say so; once it goes on the request is served, with one number."""
+    root = tmp_path / SHARED
+    with job(tmp_path, 2, SHARED, 2.0, (), "agree on the steps", *TORCHRUN):
+        leader = load_status(root / "status" / "rank_0.json").pid
+        os.kill(leader, signal.SIGSTOP)
+        try:
+            assert dynprof("arm", root, "--active", 3)[0] == 0
+            wait_for("a word of it", lambda: SILENT in log(root) or None)
+        finally:
+            os.kill(leader, signal.SIGCONT)
+        wait_for("both captures", lambda: len(manifests(tmp_path)) == 2 or None)
+    assert (log(root).count(SILENT), log(root).count("refused")) == (1, 0)
+    assert len({(one.steps.first, one.request.number) for one in manifests(tmp_path)}) == 1

@@ -1,0 +1,217 @@
+"""The recipes of ``docs/recipes.md``, run as they stand there, on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.manifest import load_manifest
+from tests.integration.commands import dynprof
+from tests.integration.launching import end_well, free_port
+from tests.integration.running import RunningJob, wait_for
+from tests.processes import ROOT, Process, start
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from dynprof.captures.manifest import Manifest
+
+PAGE = (ROOT / "docs" / "recipes.md").read_text()
+TRAIN = """
+import os, sys, time
+if "SLURM_PROCID" in os.environ:
+    os.environ["RANK"] = os.environ["SLURM_PROCID"]
+    os.environ["WORLD_SIZE"] = os.environ["SLURM_NTASKS"]
+import torch, torch.distributed as dist, dynprof as dp
+dist.init_process_group("gloo")
+dp.init("prof_config")
+flag = torch.zeros(1)
+while not flag.item():
+    time.sleep(0.005)
+    flag.fill_(os.path.exists("../enough"))
+    dist.all_reduce(flag)
+    dp.step()
+dist.destroy_process_group()
+"""
+
+
+def commands(first_word: str) -> list[list[str]]:
+    """Return the commands of the page that begin so."""
+    lines = [line for text in re.findall(r"^```bash\n(.*?)^```$", PAGE, re.M | re.S)
+             for line in text.splitlines()]  # fmt: skip
+    return [shlex.split(line) for line in lines if line.startswith(f"{first_word} ")]
+
+
+@contextlib.contextmanager
+def nodes(
+    folder: Path, of_each: Mapping[str, tuple[list[str], dict[str, str]]], **scripts: str
+) -> Iterator[None]:
+    """Run a command in a folder for each node, and let all of them end.
+
+    Args:
+        folder: Where these are.
+        of_each: The command of each, and the variables that it adds.
+        scripts: What some of them train, instead of what the others do.
+    """
+    with contextlib.ExitStack() as stack:
+        running: list[Process] = []
+        for name, (command, env) in of_each.items():
+            (folder / name).mkdir(exist_ok=True)
+            (folder / name / "train.py").write_text(scripts.get(name, TRAIN))
+            clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+            env = {**clean, "OMP_NUM_THREADS": "1", **env}
+            running.append(stack.enter_context(start(command, cwd=folder / name, env=env)))
+        wait_for("the ranks", lambda: logs(folder).count("agree on the steps") == 2 or None)
+        yield
+        (folder / "enough").touch()
+        end_well(running)
+
+
+def logs(folder: Path) -> str:
+    """Return what all ranks wrote."""
+    return "".join(path.read_text() for path in folder.glob("*/prof_config/log/*.log"))
+
+
+def leads(folder: Path) -> Path:
+    """Return where the log says that it leads."""
+    (path,) = (
+        p for p in folder.glob("*/prof_config/log/*.log") if "this one leads" in p.read_text()
+    )
+    return path.parents[2]
+
+
+def captures(folder: Path) -> list[Manifest]:
+    """Return the manifests of all captures, by rank."""
+    paths = folder.glob("*/prof_config/step_*/info/rank_*.info.json")
+    return sorted(map(load_manifest, paths), key=lambda manifest: manifest.rank)
+
+
+def arms_both(folder: Path, command: list[str], count: int = 2) -> None:
+    """Run the page's ``dynprof arm`` where rank 0 runs; all ranks record the same steps."""
+    assert command[:2] == ["dynprof", "arm"]
+    code, _, errors = dynprof(*command[1:2], leads(folder) / command[2], *command[3:])
+    assert code == 0, errors
+    assert f"{count} of {count} ranks saved it" in errors
+    found = captures(folder)
+    assert [manifest.rank for manifest in found] == list(range(count))
+    assert len({(one.steps.first, one.steps.last) for one in found}) == 1
+
+
+def test_torchrun_on_two_nodes_that_share_no_disk(tmp_path: Path) -> None:
+    """Two agents, each in a folder of its own; the pods of the Job do what they do."""
+    (torchrun,) = commands("torchrun")
+    (of_pods,) = re.findall(r"command: \[(torchrun,.*?)\]", PAGE, re.S)
+    in_pods = [word.strip() for word in of_pods.split(",")]
+    assert in_pods == [word.replace("node0", "train-0.train") for word in torchrun]
+    words = [word.replace("node0:29400", f"127.0.0.1:{free_port()}") for word in torchrun[1:]]
+    words[words.index("--nproc-per-node=8")] = "--nproc-per-node=1"
+    command = [sys.executable, "-m", "torch.distributed.run", "--local-addr=127.0.0.1", *words]
+    arm = next(words for words in commands("dynprof"))
+    with nodes(tmp_path, {"node0": (command, {}), "node1": (command, {})}):
+        arms_both(tmp_path, arm)
+
+
+def test_tasks_of_slurm(tmp_path: Path) -> None:
+    """What ``srun`` starts, with the variables that it sets, each in a folder of its own."""
+    train, enter = commands("srun")
+    command = [sys.executable, *train[train.index("python") + 1 :]]
+    job = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    tasks = {f"task{rank}": (command, {**job, "SLURM_PROCID": str(rank)}) for rank in range(2)}
+    with nodes(tmp_path, tasks):
+        arms_both(tmp_path, enter[enter.index("dynprof") :])
+
+
+class ConfigMap:
+    """A ConfigMap that is mounted, as the kubelet does it: where a link leads is replaced, at once.
+
+    Args:
+        folder: Where.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.brings("..2026_01", '{"active": 1}')
+        (folder / "profiler_config.json").symlink_to("..data/profiler_config.json")
+        folder.chmod(0o777)  # as such a volume is
+
+    def brings(self, name: str, content: str) -> None:
+        """Have another content there."""
+        (self._folder / name).mkdir(parents=True)
+        (self._folder / name).chmod(0o755)
+        (self._folder / name / "profiler_config.json").write_text(content)
+        (self._folder / "..new").symlink_to(name)
+        (self._folder / "..new").replace(self._folder / "..data")
+
+    def watched_in(self, script: str) -> str:
+        """Return a script with the page's beginning in the place of its own."""
+        (begin,) = re.findall(r"<!-- job: config map -->\n```python\n(.*?)```", PAGE, re.S)
+        begin = begin.replace("/etc/prof", str(self._folder))
+        return script.replace('dp.init("prof_config")\n', begin)
+
+
+def test_a_config_map_that_rank_0_mounts(tmp_path: Path) -> None:
+    """What it brings there all ranks record; the other has no such mount."""
+    mounted = ConfigMap(tmp_path / "mounted")
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    command = [sys.executable, "train.py"]
+    pods = {f"pod{rank}": (command, {**job, "RANK": str(rank)}) for rank in range(2)}
+    with nodes(tmp_path, pods, pod0=mounted.watched_in(TRAIN)):
+        assert leads(tmp_path).name == "pod0"
+        mounted.brings("..2026_02", '{"active": 2}')
+        wait_for("both captures", lambda: logs(tmp_path).count("request 1: saved ") == 2 or None)
+    found = captures(tmp_path)
+    assert [manifest.rank for manifest in found] == [0, 1]
+    assert all(one.complete and one.steps.recorded == 2 for one in found)
+    assert len({one.steps.first for one in found}) == 1
+
+
+MARCH = """
+import itertools, time, dynprof as dp
+dp.init("prof_config")
+for number in itertools.count(1):
+    time.sleep(max(0.0, {began_s} + {step_s} * number - time.time()))
+    dp.step()
+"""
+"""Step n ends at the same time on all ranks; one that begins late makes haste."""
+
+
+def test_ranks_that_share_a_directory_alone(tmp_path: Path) -> None:
+    """Without a process group they meet at a multiple of N, where they march together."""
+    began_s, step_s, multiple = time.time(), 0.005, 1000
+    script = MARCH.format(began_s=began_s, step_s=step_s)
+    with contextlib.ExitStack() as stack:
+        jobs = [
+            stack.enter_context(RunningJob(tmp_path, script, RANK=str(rank), WORLD_SIZE="2"))
+            for rank in range(2)
+        ]
+        for rank, job in enumerate(jobs):
+            job.when("training", lambda status: status.state == "idle", rank)
+        # Not just before such a step: one of them might learn of it just behind.
+        soon = lambda: (time.time() - began_s) / step_s % multiple < multiple / 4 or None  # noqa: E731
+        wait_for("the next multiple to be far", soon)
+        jobs[0].edit(active=2, start_step=f"next multiple of {multiple}")
+        found = [job.capture()[0] for job in jobs]
+    assert [manifest.rank for manifest in found] == [0, 1]
+    assert found[0].steps.first == found[1].steps.first
+    assert found[0].steps.last == found[1].steps.last
+    assert ((found[0].steps.first or 0) - found[0].steps.warmup) % multiple == 0
+
+
+@pytest.mark.parametrize("name", ["torchrun", "srun", "kubectl", "dynprof"])
+def test_each_kind_of_command_is_on_the_page(name: str) -> None:
+    """Those that no test can run here pass dynprof the options of those that one does."""
+    found = commands(name)
+    assert found
+    for words in found:
+        if "arm" in words:
+            assert words[words.index("arm") :][-3:] == ["--active", "3", "--wait"]

@@ -1,0 +1,34 @@
+"""A job that does not wait for the children that dynprof starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.scripts import run
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
+    """It leaves self-test and analysis no exit code, which is then 0 whatever became of them."""
+    run(
+        tmp_path,
+        """
+        import signal
+        dp.shutdown()
+        from dynprof.backends.torch import detached_close_selftest
+        detached_close_selftest.command = lambda *_, **__: ["/bin/false"]
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        assert detached_close_selftest.ask_fresh_interpreter().answer == (
+            "the self-test of the detached close ended with code 0: no words"
+        )
+        from dynprof.captures.analysis_start import WHOLE, begin_analysis
+        Path("a.trace.json").write_text("{}")
+        assert "is no trace" in begin_analysis(Path("a.trace.json")).why_failed(WHOLE, wait=True)
+        """,
+    )

@@ -1,0 +1,56 @@
+"""Processes beside the training cannot fill the disk of the job with one file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.delivery_order import Order
+from tests.integration.troubled import small_disk
+from tests.processes import start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MORE_THAN_ALLOWED = 65 << 20
+"""Bytes: 64 MB may be written to a disk that has less than the reserve free, as this one."""
+ANALYSIS = f"""
+from pathlib import Path
+from dynprof.analysis import __main__ as analysis
+def write(trace, _):
+    trace.with_name("large").write_bytes(bytes({MORE_THAN_ALLOWED}))
+analysis.MeasuredTrace, analysis.write_analysis = Path, write
+analysis.main()
+"""
+DELIVERY = f"""
+import runpy
+from dynprof.captures import delivery_targets
+def put(self, source, name):
+    (self._folder / name).write_bytes(bytes({MORE_THAN_ALLOWED}))
+delivery_targets._Directory.put = put
+runpy.run_module("dynprof.captures.sender", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("kind", ["analysis", "delivery"])
+def test_a_file_that_would_fill_the_disk_is_cut_off_in_words(tmp_path: Path, kind: str) -> None:
+    disk = tmp_path / "disk"
+    with small_disk(disk, "100m"):
+        trace = disk / "a.trace.json"
+        trace.touch()
+        arguments, told = [str(trace)], ""
+        if kind == "delivery":
+            order = Order(
+                str(disk), (trace.name,), f"{disk}/there", str(disk), (), False, 9.0, 99.0
+            )
+            (disk / "there").mkdir()
+            arguments, told = [], order.to_text()
+        code = ANALYSIS if kind == "analysis" else DELIVERY
+        with start([sys.executable, "-c", code, *arguments], stdin=subprocess.PIPE) as process:
+            said = process.communicate(told)[1].splitlines()[-1]
+        (large,) = [path for path in disk.rglob("*") if path.is_file() and path != trace]
+        assert large.stat().st_size == 64e6
+    assert "file too large; a file may take 64 MB here, to leave the job's disk some space" in said

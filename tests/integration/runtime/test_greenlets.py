@@ -1,0 +1,86 @@
+"""A job whose threads are greenlets trains as without dynprof, and is told why it is left alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.runtime.unsupported_processes import why_no_threads
+from tests.integration.running import RunningJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("gevent") is None, reason="gevent is not installed"
+)
+
+PATCH = "from gevent import monkey; monkey.patch_all({})\n"
+LEAVES = "thread=False, queue=False, select=False, subprocess=False"
+INIT = 'import dynprof as dp\ndp.init("prof_config")\n'
+STEPS = """
+import time
+for _ in range(300):
+    time.sleep(0.001)
+    dp.step()
+print(dp.status().state, "trained", flush=True)
+"""
+LOOP = """
+import time
+while True:
+    time.sleep(0.001)
+    dp.step()
+"""
+WORDS = "gevent has replaced the threads that dynprof works with; gevent.monkey.patch_all("
+
+
+@pytest.mark.parametrize("order", ["patched first", "imported first"])
+def test_init_does_nothing_on_greenlets(tmp_path: Path, order: str) -> None:
+    """It warns, with what to do, and touches nothing; training goes on and ends."""
+    patched = PATCH.format("")
+    begin = patched + INIT if order == "patched first" else f"import dynprof\n{patched}{INIT}"
+    with RunningJob(tmp_path, begin + STEPS, through=(sys.executable,)) as job:
+        output, errors = job.process.communicate(timeout=60)
+    assert output == "not initialised trained\n"
+    assert f"UserWarning: dynprof.init() does nothing here: {WORDS}{LEAVES}) leaves" in errors
+    assert not job.root.exists()
+
+
+def test_threads_that_are_replaced_later_cost_the_captures(tmp_path: Path) -> None:
+    """Each request is refused in words; the job trains and ends."""
+    script = INIT + PATCH.format("") + LOOP.replace("while True", "while not os.path.exists('end')")
+    with RunningJob(tmp_path, f"import os\n{script}", through=(sys.executable,)) as job:
+        job.when("training", lambda status: status.step > 10)
+        job.edit(active=1)
+        status = job.when("a refusal", lambda status: bool(status.problems))
+        assert status.problems[0].startswith(WORDS)
+        (tmp_path / "end").touch()
+        job.process.communicate(timeout=60)
+    assert job.process.returncode == 0
+
+
+def test_with_real_threads_beside_greenlets_captures_are_made(tmp_path: Path) -> None:
+    """As the warning says; nothing fails in a thread of dynprof's."""
+    script = PATCH.format(LEAVES) + INIT + LOOP
+    with RunningJob(tmp_path, script, through=(sys.executable,)) as job:
+        job.when("training", lambda status: status.state == "idle")
+        job.edit(active=3, activities=["CPU"])
+        manifest, _ = job.capture()
+        job.process.terminate()
+        _, errors = job.process.communicate()
+    assert manifest.complete
+    assert "Traceback" not in errors
+
+
+def test_eventlet_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By what it says of itself."""
+    patched = {"select": True}
+    patcher = SimpleNamespace(is_monkey_patched=lambda name: patched.get(name, False))
+    monkeypatch.setitem(sys.modules, "eventlet.patcher", patcher)
+    assert "eventlet.monkey_patch(thread=False, select=False) leaves them alone" in why_no_threads()
+    patched.clear()
+    assert why_no_threads() == ""

@@ -1,0 +1,25 @@
+"""The one thread that collects."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from dynprof.backends.torch.closing import LowPriorityThread
+from dynprof.errors import BackendError
+
+
+@pytest.mark.parametrize("error", [MemoryError, ValueError, OSError])
+def test_a_task_that_fails_leaves_one_thread(error: type[Exception]) -> None:
+    """Who waits for a task that failed is told; two threads would use libkineto at once."""
+    collector, served = LowPriorityThread(), list[threading.Thread]()
+
+    def fail() -> None:
+        raise error
+
+    for _ in range(3):
+        with pytest.raises((BackendError, OSError)):
+            collector.begin(fail).result()
+        collector.begin(lambda: served.append(threading.current_thread())).result()
+    assert len(set(served)) == 1

@@ -1,0 +1,67 @@
+"""Turns at libkineto's session outside of windows: one at a time, and seen before it is looked."""
+
+from __future__ import annotations
+
+import threading
+
+from dynprof.backends.torch.kineto import Collecting
+
+
+def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> None:
+    """Else two that ask each other at the same time would both find it free."""
+    collecting, seen = Collecting(), list[bool]()
+
+    def taken() -> bool:
+        seen.append(bool(collecting))
+        return False
+
+    assert collecting.begin_unless(1, taken)
+    assert seen == [True]
+    collecting.end(1)
+    assert not collecting
+
+
+def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() -> None:
+    """What had begun goes on as before."""
+    collecting = Collecting()
+    assert not collecting.begin_unless(2, lambda: True)
+    assert not collecting
+    collecting.begin(1)
+    collecting.begin(1)
+    assert not collecting.begin_unless(2, lambda: False)
+    assert collecting
+    collecting.end(1)
+    assert collecting.begin_unless(2, lambda: False)
+
+
+def test_of_many_threads_one_has_its_turn() -> None:
+    """Each that is given it finds nobody else in it."""
+    collecting, inside, turns = Collecting(), list[int](), list[int]()
+
+    def come(number: int) -> None:
+        for _ in range(200):
+            if collecting.begin_unless(number, lambda: False):
+                inside.append(number)
+                assert inside == [number]
+                turns.append(inside.pop())
+                collecting.end(number)
+
+    threads = [threading.Thread(target=come, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert turns
+    assert not collecting
+
+
+def test_waiting_ends_with_the_turn_or_in_time() -> None:
+    """With no turn it ends at once."""
+    collecting = Collecting()
+    collecting.wait()
+    collecting.begin(1)
+    collecting.wait(0.01)
+    assert collecting
+    threading.Timer(0.01, collecting.end, [1]).start()
+    collecting.wait(30)
+    assert not collecting

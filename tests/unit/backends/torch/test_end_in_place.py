@@ -1,0 +1,135 @@
+"""Before torch ends a recording itself, no other thread can be amid what it frees."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from dynprof.backends.torch import operator_arguments, torch_recording
+from dynprof.backends.torch import torch_recording as module
+from dynprof.backends.torch.detached_close import DetachedClose, Taken, _Returned
+from dynprof.backends.torch.kineto import KINETO
+from dynprof.backends.torch.torch_recording import TorchRecording
+from dynprof.backends.torch.unfinished_operators import UNFINISHED
+
+UNTRACED, LEFT, ENDED = "no thread calls it any more", "each has left it", "torch frees it"
+OFF = "no operator finds it any more"
+
+
+@pytest.fixture
+def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what happens, in order."""
+    happened: list[str] = []
+    for place in module, torch_recording:
+        monkeypatch.setattr(place, "stop_tracing_calls", lambda: happened.append(UNTRACED))
+    for name in ("dynprof.backends.torch.detached_close", "dynprof.backends.torch.torch_recording"):
+        monkeypatch.setattr(f"{name}.let_others_leave", lambda: happened.append(LEFT))
+    monkeypatch.setattr("torch.autograd._profiler_enabled", lambda: True)
+    return happened
+
+
+def lost(functions: Any, order: list[str], *, with_stack: bool = True) -> TorchRecording:
+    """Return a recording that runs on this thread, and has lost libkineto's session."""
+    profiler = SimpleNamespace(
+        with_stack=with_stack,
+        profiler=Mock(),
+        stop_trace=lambda: order.append(ENDED),
+    )
+    session = SimpleNamespace(lost=True, close=lambda _: None)
+    collectors = cast("Any", None)
+    recording = TorchRecording(profiler, cast("Any", session), None, functions, "", collectors)
+    recording._state = "running"
+    return recording
+
+
+def test_a_window_that_is_given_up_is_ended_as_carefully_in_place(order: list[str]) -> None:
+    """Torch frees at once what the calls of other threads are noted in."""
+    lost(None, order).discard()
+    assert order == [UNTRACED, LEFT, ENDED]
+
+
+def test_what_notes_no_calls_is_not_waited_for(order: list[str]) -> None:
+    """The thread's own operators are all that writes there."""
+    lost(None, order, with_stack=False).discard()
+    assert order == [ENDED]
+
+
+class Functions:
+    """Those of libtorch, as far as they matter here."""
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+
+    def take_off(self) -> Taken:
+        """Return a state."""
+        return Taken(cast("Any", self), cast("Any", object()))
+
+    def collect(self, _: object) -> None:
+        """Free it."""
+        self._order.append(ENDED)
+
+
+def test_a_window_that_is_given_up_is_ended_as_carefully_detached(order: list[str]) -> None:
+    """The collecting thread waits until the others have left."""
+    lost(Functions(order), order).discard()
+    KINETO.wait(30)
+    assert order == [UNTRACED, LEFT, ENDED]
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_events_are_collected_once_no_thread_can_write_there(
+    order: list[str], monkeypatch: pytest.MonkeyPatch, closing: str
+) -> None:
+    """The recording of all threads is off them, and each has left it, before torch collects it."""
+    functions: Any = DetachedClose.__new__(DetachedClose)
+    functions._state_of_all = lambda: 1
+    functions._remove_callback = lambda _: order.append(OFF)
+    functions._pop, functions._push = lambda _: _Returned(1), lambda _: None
+    functions._disable = lambda: order.append(ENDED)
+    monkeypatch.setattr("dynprof.backends.torch.detached_close.let_operators_end", lambda _: None)
+    monkeypatch.setattr(module, "usable", lambda: functions)
+    if closing == "detached":
+        functions.take_off_all().collect()
+    else:
+        profiler = SimpleNamespace(stop_trace=lambda: order.append(ENDED))
+        module.end_in_place(profiler, all_threads=True, traces_calls=False)
+    assert order == [OFF, OFF, LEFT, ENDED]
+
+
+def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str]) -> None:
+    """Its calls are traced on all threads, and those live on."""
+    recording = lost(Functions(order), order)
+    recording._held = Functions(order).take_off()
+    recording.abandon()
+    KINETO.wait(30)
+    assert order == [UNTRACED, LEFT, ENDED]
+
+
+def test_a_window_that_is_given_up_unread_leaves_who_may_be_in_an_operator(
+    order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which only the trace would have told: the next windows record their own thread alone."""
+    monkeypatch.setattr(UNFINISHED, "suppose", lambda: order.append("supposed"))
+    recording = lost(None, order)
+    recording._unread = True  # all threads were recorded, and nobody has read the events
+    recording.discard()
+    assert order == [UNTRACED, LEFT, ENDED, "supposed"]
+
+
+def test_a_file_of_operators_ends_once_each_thread_has_left_it(
+    order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch closes it at once, and whoever is amid an operator would write there."""
+    monkeypatch.setattr(operator_arguments, "let_others_leave", lambda: order.append(LEFT))
+    arguments = operator_arguments.OperatorArguments.__new__(operator_arguments.OperatorArguments)
+    arguments._ending, arguments._unwrap = threading.RLock(), lambda: None
+    arguments._observer = Mock(is_registered=True)
+    arguments._observer.unregister_callback = lambda: order.append(ENDED)
+    arguments.end()
+    assert order == [LEFT, ENDED]

@@ -1,0 +1,76 @@
+"""The gate between forks and changes of a profiler, without forking."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from dynprof.backends.torch import forks
+from dynprof.backends.torch.forks import _Gate
+
+
+def on_another_thread(gate: _Gate) -> bool:
+    """Return whether another thread can change a profiler now."""
+    done = threading.Event()
+
+    def change() -> None:
+        with gate.change():
+            done.set()
+
+    thread = threading.Thread(target=change, daemon=True)
+    thread.start()
+    return done.wait(0.5)
+
+
+def test_a_fork_that_began_before_it_was_guarded_ends_well() -> None:
+    """A fork that has not passed the gate opens nothing as it ends."""
+    gate = _Gate()
+    gate.end_fork()
+    assert on_another_thread(gate)
+
+
+def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
+    """What another thread was doing at the time of the fork is forgotten in the child."""
+    gate, inside, over = _Gate(), threading.Event(), threading.Event()
+
+    def change() -> None:
+        with gate.change():
+            inside.set()
+            over.wait()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    inside.wait()
+    old, gate_of_child = gate._lock, gate
+    gate_of_child.begin_anew()
+    assert on_another_thread(gate_of_child)
+    assert gate_of_child._lock is not old
+    over.set()
+    thread.join()
+
+
+def test_a_fork_waits_until_busy_threads_have_learnt_of_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Some milliseconds after a profiler was opened or closed, and not at all long after that."""
+    now_s, slept = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now_s[0] += seconds
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s[0])
+    monkeypatch.setattr(forks, "time", clock)
+    gate = _Gate()
+    for pause_s, waits in ((0.0, True), (0.01, True), (1.0, False)):
+        slept.clear()
+        with gate.change():
+            pass
+        now_s[0] += pause_s
+        gate.begin_fork()
+        gate.end_fork()
+        assert sum(slept) == pytest.approx(forks.NEWS_S - pause_s if waits else 0)

@@ -1,0 +1,88 @@
+"""Who sleeps is soon taken to have left what it was in; who computes or is held up there is not."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from dynprof.backends.torch import quiescence
+from dynprof.backends.torch.quiescence import (
+    PATIENCE_S,
+    PAUSES_S,
+    TICKS,
+    _Thread,
+    let_operators_end,
+    let_others_leave,
+)
+
+SLEEPS, RUNS = _Thread(5, asleep=True), _Thread(5, asleep=False)
+BLOCKED = _Thread(5, asleep=True, blocked=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "pause_s", "left"),
+    [
+        (SLEEPS, SLEEPS, PAUSES_S[0], True),
+        (RUNS, SLEEPS, PAUSES_S[-1], False),
+        (SLEEPS, RUNS, PAUSES_S[-1], False),
+        (RUNS, _Thread(5 + TICKS, asleep=False), PAUSES_S[0], True),
+        (BLOCKED, BLOCKED, PAUSES_S[0], False),
+        (SLEEPS, BLOCKED, PAUSES_S[0], False),
+        (BLOCKED, BLOCKED, PAUSES_S[-1], True),
+        (RUNS, None, PAUSES_S[0], True),
+    ],
+)
+def test_when_a_thread_has_left(
+    before: _Thread, now: _Thread | None, pause_s: float, *, left: bool
+) -> None:
+    """At once where it slept, and where the system held it up only after the longest pause."""
+    assert before.has_left(now, pause_s) is left
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_operators_of_a_thread_that_computes_get_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, *, runs: bool
+) -> None:
+    """Of threads that sleep at two looks in a row none is amid any."""
+    slept: list[float] = []
+    now_s = [0.0]
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now_s[0] += seconds
+
+    monkeypatch.setattr(quiescence, "_others", lambda: {1: SLEEPS, 2: RUNS if runs else SLEEPS})
+    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s[0])
+    monkeypatch.setattr(quiescence, "time", clock)
+    let_operators_end(0.1)
+    assert sum(slept) == pytest.approx(0.1 if runs else PAUSES_S[0])
+
+
+def test_who_is_held_up_is_waited_for_until_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock stands still where the system keeps it from the processor, amid what it is in."""
+    held_up, went_on = _Thread(5, asleep=False), _Thread(5 + TICKS, asleep=False)
+    looks, slept = iter([held_up, held_up, held_up, went_on]), list[float]()
+    monkeypatch.setattr(quiescence, "_others", lambda: {7: held_up})
+    monkeypatch.setattr(quiescence, "_look_at", lambda _: next(looks))
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
+    monkeypatch.setattr(quiescence, "time", clock)
+    let_others_leave()
+    assert tuple(slept) == PAUSES_S
+
+
+def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is never seen to go on is taken to have left in the end."""
+    slept = list[float]()
+    monkeypatch.setattr(quiescence, "_others", lambda: {7: RUNS})
+    monkeypatch.setattr(quiescence, "_look_at", lambda _: RUNS)
+    clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
+    monkeypatch.setattr(quiescence, "time", clock)
+    let_others_leave()
+    assert sum(slept) == pytest.approx(PATIENCE_S, abs=PAUSES_S[-1])
+
+
+def test_nobody_waits_for_the_thread_that_asks() -> None:
+    """It computes itself."""
+    assert threading.get_native_id() not in quiescence._others()

@@ -1,0 +1,84 @@
+"""Which threads were in an operator when a recording ended, read from torch's raw trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from dynprof.backends.torch.quiescence import let_others_leave, tasks
+from dynprof.backends.torch.unfinished_operators import Unfinished
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_threads_of_unfinished_events(tmp_path: Path) -> None:
+    """However long the trace is, and wherever in it the events lie; as plain JSON tells."""
+    chance = random.Random(7)  # noqa: S311
+    mine, gone = threading.get_native_id(), 2**30
+    for count in (0, 1, 3, 20_000):
+        events = [
+            {
+                "ph": "X",
+                "name": "aten::mm",
+                "tid": chance.choice([mine, gone, gone + 1]),
+                "args": {
+                    "Input Dims": [[chance.randint(1, 99)] * chance.randint(0, 40)],
+                    **({"finished": False} if chance.random() < 0.0002 else {}),
+                },
+            }
+            for _ in range(count)
+        ]
+        path = tmp_path / "trace.json"
+        path.write_text(json.dumps({"traceEvents": events}, indent=2))
+        found = Unfinished()
+        found.read(path)
+        told = {event["tid"] for event in events if "finished" in event["args"]}  # type: ignore[operator]
+        assert found._threads == told
+        assert found.threads() == told & {mine}
+
+
+def test_whoever_was_not_read_may_be_anywhere() -> None:
+    """Without a trace every thread of the process counts, until it has ended."""
+    found, leave = Unfinished(), threading.Event()
+    thread = threading.Thread(target=leave.wait)
+    thread.start()
+    found.suppose()
+    assert thread.native_id in found.threads()
+    leave.set()
+    thread.join()
+    while thread.native_id in tasks():  # the system takes its time
+        os.sched_yield()
+    assert thread.native_id not in found.threads()
+    assert threading.get_native_id() in found.threads()
+
+
+def test_threads_that_wait_or_compute_have_left() -> None:
+    """Neither an idle thread nor a busy one keeps anybody waiting for ever."""
+    leave = threading.Event()
+
+    def compute() -> None:
+        while not leave.is_set():
+            sum(range(1000))
+
+    threads = [threading.Thread(target=target) for target in (leave.wait, compute)]
+    for thread in threads:
+        thread.start()
+    let_others_leave()
+    leave.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_what_was_supposed_is_said_until_none_of_those_threads_is_left() -> None:
+    """What a later trace shows is not put down to one that was lost."""
+    unfinished = Unfinished()
+    unfinished.suppose()
+    assert unfinished.threads()
+    assert "whose trace was lost" in unfinished.why
+    unfinished._threads = {2**30}
+    assert unfinished.threads() == set()
+    assert "whose trace was lost" not in unfinished.why

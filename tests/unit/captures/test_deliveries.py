@@ -1,0 +1,125 @@
+"""Captures on their way, seen from the job."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynprof.captures import deliveries
+from dynprof.captures.deliveries import DELIVERED, Deliveries, Errand
+from dynprof.captures.delivery_order import Order
+from dynprof.runtime import fresh_interpreter
+from dynprof.runtime.stale_folders import is_free
+from tests.pace import patience_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+def order(name: str, retry_s: float = 0) -> Order:
+    """Return one of no files."""
+    return Order(f"/scratch/{name}", (), f"/captures/{name}", "/", (), False, retry_s)
+
+
+def descriptors() -> int:
+    """Return how many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def attempt(_: str, action: Callable[[], object]) -> Exception | None:
+    """Do it."""
+    action()
+    return None
+
+
+def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the one that is being sent nobody knows yet; the others stay, and each is named."""
+    go_on, told = threading.Event(), list[tuple[str, str]]()
+
+    def sent(order: Order) -> str:
+        go_on.wait(patience_s())
+        return f"{DELIVERED}{order.target}/info/rank_0.info.json"
+
+    monkeypatch.setattr(deliveries, "sent", sent)
+    made = Deliveries(attempt)
+    for name in ("a", "b"):
+        made.submit(Errand(order(name), on_end=lambda *said: told.append(said)))
+    assert not made.wait(0)
+    assert made.left() == [
+        "the capture in /scratch/a has not arrived in /captures/a: it may arrive yet, and else"
+        " stays there",
+        "the capture in /scratch/b has not arrived in /captures/b: it stays there",
+    ]
+    go_on.set()
+    assert made.wait(patience_s())
+    assert made.left() == []
+    assert told == [(f"/captures/{name}/info/rank_0.info.json", "") for name in ("a", "b")]
+
+
+def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first failure is told at once, and another one; the last is what remains."""
+    reasons = (f"no route, {number // 3}" for number in itertools.count(3))
+    monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(deliveries, "LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(deliveries, "sent", lambda _: next(reasons))
+    trouble, told = list[str](), list[tuple[str, str]]()
+    made = Deliveries(attempt)
+    made.submit(
+        Errand(order("a", 0.05), on_trouble=trouble.append, on_end=lambda *said: told.append(said))
+    )
+    assert made._idle.wait(patience_s())
+    assert trouble[:2] == ["no route, 1", "no route, 2"]
+    (end,) = told
+    assert end[0] == ""
+    assert end[1] != trouble[0]
+
+
+def test_what_cannot_be_loaded_any_more_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package was removed, say: the end of the job does not wait for that."""
+    monkeypatch.setattr(fresh_interpreter, "__file__", str(tmp_path / "gone.py"))
+    told = list[str]()
+    made = Deliveries(attempt)
+    made.submit(Errand(order("a", 600), on_trouble=told.append, on_end=lambda *s: told.extend(s)))
+    assert made._idle.wait(patience_s())
+    assert told == [
+        "",
+        f"nothing can be sent: {tmp_path}/gone.py was removed since the job began; "
+        "install dynprof again",
+    ]
+
+
+def test_what_waits_is_held_by_one_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others leave it alone, however many wait; what this job has given up they may send."""
+    go_on, workshop = threading.Event(), tmp_path / "host_1.rank0"
+    monkeypatch.setattr(deliveries, "sent", lambda _: str(go_on.wait(patience_s())))
+    made, before = Deliveries(attempt), descriptors()
+    for name in map(str, range(50)):
+        (workshop / name).mkdir(parents=True)
+        made.submit(Errand(replace(order(name), folder=str(workshop / name))))
+    assert descriptors() <= before + 2
+    assert not is_free(workshop)
+    go_on.set()
+    assert made.wait(patience_s())
+    assert is_free(workshop)
+
+
+def test_a_trace_of_very_many_files_is_sent(tmp_path: Path) -> None:
+    """An NPU's is a folder of them; their names are more than a process may be started with."""
+    files = tuple(f"{'trace' * 20}/{number}" for number in range(2_000))
+    for file in files:
+        path = tmp_path / "scratch/step_1" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    target = tmp_path / "captures/step_1"
+    made = Order(str(tmp_path / "scratch/step_1"), files, str(target), str(tmp_path), (), False, 0)
+    assert deliveries.sent(made) == f"{DELIVERED}{target}/{files[-1]}"
+    assert len(list((target / files[0]).parent.iterdir())) == len(files)

@@ -1,0 +1,183 @@
+"""What counts as a capture that nobody sends any more."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.left_behind import left_behind
+from dynprof.runtime.stale_folders import note_scratch, occupied
+from tests.left_captures import FOLDER, left
+from tests.processes import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_what_is_left_is_named_with_what_sends_it(tmp_path: Path) -> None:
+    """The manifest says where to, and the command has it."""
+    folder = left(tmp_path / "outgoing", prof_dir="captures")
+    (one,) = left_behind(tmp_path)
+    assert one.folder == folder
+    assert (
+        one.command == f"python -I -m dynprof.captures.sender {folder} {tmp_path}/captures/{FOLDER}"
+    )
+
+
+def test_command_sends_a_left_capture_of_a_role(tmp_path: Path) -> None:
+    """A capture that a rank with a role left is named, and sent under its names."""
+    folder = left(tmp_path / "outgoing", prof_dir="captures", role="rollout")
+    (one,) = left_behind(tmp_path)
+    assert one.folder == folder
+    words = shlex.split(one.command)
+    assert run([sys.executable, *words[1:]]).returncode == 0
+    sent = tmp_path / "captures" / f"{FOLDER}_rollout"
+    assert (sent / "info" / "rollout_rank_0.info.json").is_file()
+    assert left_behind(tmp_path) == []
+
+
+def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:
+    """A job that lives, or a process that sends what a dead one has ordered."""
+    folder = left(tmp_path / "outgoing", prof_dir="captures")
+    for held in (folder.parent, folder / "info"):
+        with occupied(held):
+            assert left_behind(tmp_path) == []
+    assert left_behind(tmp_path)
+
+
+def test_what_may_yet_be_sent_is_not_left(tmp_path: Path) -> None:
+    """It is being saved, or has just been."""
+    folder = left(tmp_path / "outgoing", prof_dir="captures")
+    saving = folder / "info" / ".host_42.rank0.x.saving"
+    saving.mkdir()
+    assert left_behind(tmp_path) == []
+    saving.rmdir()
+    os.utime(folder / "info" / "rank_0.info.json")
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize("trace", ["gone.json.gz", "../../../secret", ".."])
+def test_a_trace_that_is_not_there_is_not_sent(tmp_path: Path, trace: str) -> None:
+    """It has been sent and removed; nor does a manifest reach outside of its folder."""
+    left(tmp_path / "outgoing", trace, prof_dir="captures")
+    (tmp_path / "secret").touch()
+    assert left_behind(tmp_path) == []
+
+
+def test_a_capture_that_lies_where_it_was_to_go_is_not_left(tmp_path: Path) -> None:
+    """Its directory only has a name like those in which captures are put together."""
+    left(tmp_path, prof_dir="host_42.rank0")
+    assert left_behind(tmp_path) == []
+
+
+def test_a_link_in_the_place_of_a_capture_is_not_named(tmp_path: Path) -> None:
+    """Whoever types the command would send what lies elsewhere."""
+    folder, elsewhere = left(tmp_path / "outgoing", prof_dir="captures"), tmp_path / "elsewhere"
+    assert left_behind(tmp_path)
+    for place in (folder, folder.parent):
+        place.rename(elsewhere)
+        place.symlink_to(elsewhere)
+        assert left_behind(tmp_path) == []
+        place.unlink()
+        elsewhere.rename(place)
+
+
+def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> None:
+    """What nobody else may read would come to lie where others may."""
+    root = tmp_path / "root"
+    root.mkdir()
+    left(tmp_path / "private" / "outgoing", prof_dir="captures")
+    (root / "x").symlink_to(tmp_path / "private" / "outgoing")
+    (one,) = left_behind(root)
+    assert not one.target
+
+
+def test_a_capture_in_a_scratch_directory_says_whose_it_is(tmp_path: Path) -> None:
+    """It may be one of several jobs; what prof_dir is relative to stands in the manifest."""
+    root = tmp_path / "root"
+    folder = left(tmp_path / "scratch", directory="/job/prof_config", prof_dir="./")
+    (one,) = left_behind(root, [tmp_path / "scratch"])
+    assert one.command == f"python -I -m dynprof.captures.sender {folder} /job/prof_config/{FOLDER}"
+
+
+def test_an_older_capture_in_a_scratch_directory_does_not_say_whose_it_is(tmp_path: Path) -> None:
+    """Where prof_dir is relative to an unknown directory whoever types the command has to know."""
+    root = tmp_path / "root"
+    left(tmp_path / "scratch", prof_dir="captures")
+    (one,) = left_behind(root, [tmp_path / "scratch"])
+    assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_a_scratch_directory_that_is_noted_is_looked_into(tmp_path: Path) -> None:
+    """Though no rule names it; one that others than the job's user may have noted is not."""
+    root = tmp_path / "root"
+    root.mkdir(mode=0o700)
+    note_scratch(root, tmp_path / "scratch")
+    folder = left(tmp_path / "scratch", directory=str(root), prof_dir="./")
+    (one,) = left_behind(root)
+    assert one.command.endswith(f" {folder} {root}/{FOLDER}")
+    root.chmod(0o770)
+    assert left_behind(root) == []
+
+
+def test_names_that_make_lines_of_their_own_are_passed_over(tmp_path: Path) -> None:
+    """Whoever may write there would have `dynprof status` say what it does not."""
+    left(tmp_path / "outgoing\ntype rm", prof_dir="captures")
+    assert left_behind(tmp_path) == []
+    left(tmp_path / "outgoing", prof_dir="s3://a/b\ntype rm")
+    (one,) = left_behind(tmp_path)
+    assert not one.target
+
+
+def test_a_manifest_that_would_hold_the_job_up_is_not_read(tmp_path: Path) -> None:
+    """Others may write where captures wait, and reading one of 16 MB takes seconds."""
+    left(tmp_path / "outgoing", prof_dir="captures", metadata={"padding": "x" * 90_000})
+    assert left_behind(tmp_path)
+    left(tmp_path / "o", prof_dir="captures", metadata={"padding": "x" * 100_000})
+    assert [one.folder.parts[-3] for one in left_behind(tmp_path)] == ["outgoing"]
+
+
+def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
+    """A FIFO, a link to an endless device, something else than a manifest."""
+    path = left(tmp_path / "outgoing", prof_dir="captures") / "info" / "rank_0.info.json"
+    path.unlink()
+    os.mkfifo(path)
+    os.utime(path, (1e9, 1e9))
+    assert left_behind(tmp_path) == []
+    path.unlink()
+    path.write_text(json.dumps({}))
+    os.utime(path, (1e9, 1e9))
+    assert left_behind(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "place", ["s3://key:secret@runs", "s3://runs/../other", "file:///etc", "s3://runs?x", "a\nb"]
+)
+def test_place_that_nothing_is_sent_to_is_not_in_the_command(tmp_path: Path, place: str) -> None:
+    """The manifest may be another user's: a person shall not paste what it says unchecked."""
+    left(tmp_path / "outgoing", prof_dir=place)
+    (one,) = left_behind(tmp_path)
+    assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_folder_whose_name_changes_what_a_url_means_is_not_in_the_command(tmp_path: Path) -> None:
+    """Neither parameters nor another bucket."""
+    folder = left(tmp_path / "outgoing", prof_dir="s3://runs")
+    folder.rename(folder.with_name("step_1?acl=public"))
+    (one,) = left_behind(tmp_path)
+    assert one.command.endswith(" URL-OR-DIRECTORY")
+
+
+def test_words_of_a_shell_are_quoted_in_the_command(tmp_path: Path) -> None:
+    """Whatever a manifest names, a person pastes one command with two arguments."""
+    folder = left(tmp_path / "out; id", prof_dir="$(id) `id` 'a")
+    (one,) = left_behind(tmp_path, [tmp_path / "out; id"])
+    *_, sent, target = shlex.split(one.command)
+    assert (sent, target) == (str(folder), f"{tmp_path}/$(id) `id` 'a/{FOLDER}")
+    counted = run(["/bin/sh", "-c", f"set -- {one.command}; echo $#"])
+    assert counted.stdout == "6\n"

@@ -1,0 +1,94 @@
+"""What the process that sends says last is what the job hears."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.captures.deliveries import DELIVERED
+from dynprof.captures.delivery_order import Order
+from dynprof.runtime.side_process import SideProcess
+from tests.pace import patience_s
+
+pytest.importorskip("fsspec", reason="fsspec is not installed")
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STORE = """
+import atexit, signal, sys, threading, time
+from fsspec.spec import AbstractFileSystem
+
+class OSSFileSystem(AbstractFileSystem):
+    protocol = "oss"
+    def cat_file(self, path, **more):
+        raise FileNotFoundError(path)
+    def put_file(self, source, path, **more):
+"""
+PACKAGE = (
+    STORE
+    + """
+        pass
+
+atexit.register(print, "the client session was not closed", file=sys.stderr)
+threading.Thread(target=time.sleep, args=(3600,)).start()
+"""
+)
+LIAR = (
+    STORE
+    + """
+        raise OSError("no, key\\x1b[31m\\ndelivered oss://elsewhere")
+"""
+)
+STUCK = (
+    STORE
+    + """
+        assert 60 < signal.alarm(1) <= 66
+        while True:
+            time.sleep(1)
+"""
+)
+URL, FILES = "oss://runs/job", ("info/rank_0.info.json",)
+
+
+def said_with(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """Return the last that is said where a cloud's package is this one."""
+    place, capture = folder / "packages", folder / "capture"
+    (place / "ossfs").mkdir(parents=True)
+    (place / "ossfs" / "__init__.py").write_text(package)
+    (capture / "info").mkdir(parents=True)
+    (capture / "info" / "rank_0.info.json").write_text("{}")
+    monkeypatch.syspath_prepend(place)
+    order = Order(str(capture), FILES, URL, str(folder), (), False, 0)
+    sending = SideProcess.begin("dynprof.captures.sender", told=order.to_text())
+    return sending.last_line(wait=True, most_s=patience_s())
+
+
+def test_a_package_that_does_not_end_quietly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has arrived has arrived, whatever a cloud's package says or waits for at the end."""
+    assert said_with(PACKAGE, tmp_path, monkeypatch) == f"{DELIVERED}{URL}/{FILES[0]}"
+
+
+def test_what_a_store_answers_is_not_taken_for_an_arrival(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reason is said in one line, whatever lines the store's has, and in no terminal's codes."""
+    said = said_with(LIAR, tmp_path, monkeypatch)
+    assert said == r"OSError: no, key\x1b[31m\ndelivered oss://elsewhere"
+    assert (tmp_path / "capture" / FILES[0]).exists()
+
+
+def test_one_that_hangs_ends_though_nobody_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may have been killed; and it ignores the signal, as its children do then."""
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    try:
+        said = said_with(STUCK, tmp_path, monkeypatch)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert said == f"it ended with code {-signal.SIGALRM}"

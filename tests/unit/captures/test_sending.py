@@ -1,0 +1,251 @@
+"""What the process beside the training does with an order, once."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from dynprof.captures import delivery_targets
+from dynprof.captures.deliveries import DELIVERED
+from dynprof.captures.delivery_order import Order
+from dynprof.captures.sender import main, send_all
+
+FILES = ("trace.json", "info/rank_0.stacks", "info/rank_0.info.json")
+
+
+@pytest.fixture
+def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
+    """Return one of three files, from a scratch directory to one below the config's."""
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    folder = tmp_path / "scratch" / "step_1"
+    made = Order(
+        folder=str(folder),
+        files=FILES,
+        target=str(tmp_path / "captures" / "step_1"),
+        root=str(tmp_path),
+        prof_dirs=(),
+        follow_symlinks=False,
+        retry_s=0,
+    )
+    fill(folder, "one")
+    return made
+
+
+def fill(folder: Path, content: str) -> None:
+    """Write the three files."""
+    (folder / "info").mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (folder / name).write_text(f"{content} {name}")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Return all files below a folder."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_text() for path in found}
+
+
+def arrived(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return where the sender says that the last file lies."""
+    said = capsys.readouterr().err.strip()
+    assert said.startswith(DELIVERED)
+    return said.removeprefix(DELIVERED)
+
+
+def test_what_is_sent_is_there_and_no_longer_here(
+    order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole, under its names; the folders that it leaves empty go as well."""
+    main(order.to_text())
+    assert arrived(capsys) == f"{order.target}/{FILES[-1]}"
+    assert contents(tmp_path / "captures" / "step_1") == {name: f"one {name}" for name in FILES}
+    assert not (tmp_path / "scratch" / "step_1").exists()
+
+
+def test_what_another_left_in_the_folder_stays(order: Order, tmp_path: Path) -> None:
+    """Only what was sent is removed."""
+    (tmp_path / "scratch/step_1/info/rank_1.info.json").write_text("another's")
+    main(order.to_text())
+    assert contents(tmp_path / "scratch") == {"step_1/info/rank_1.info.json": "another's"}
+
+
+def test_a_second_capture_of_the_steps_gets_names_of_its_own(
+    order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first is untouched; of its own files only those named after the rank change."""
+    main(order.to_text())
+    fill(tmp_path / "scratch/step_1", "two")
+    again = replace(order, files=FILES[1:])
+    capsys.readouterr()
+    main(again.to_text())
+    assert arrived(capsys).endswith("info/rank_0.2.info.json")
+    found = contents(tmp_path / "captures" / "step_1")
+    assert found["info/rank_0.info.json"] == f"one {FILES[2]}"
+    assert found["info/rank_0.2.info.json"] == f"two {FILES[2]}"
+    assert found["info/rank_0.2.stacks"] == f"two {FILES[1]}"
+
+
+def test_metadata_that_is_there_already_stays(order: Order, tmp_path: Path) -> None:
+    """Captures with the same metadata share the target's file; other metadata gets its own."""
+    name = "profiler_metadata.json"
+    with_metadata = replace(order, files=(name, *FILES))
+    for content, run in (("one", 7), ("two", 7), ("three", 8)):
+        fill(Path(order.folder), content)
+        Path(order.folder, name).write_text(f"run {run}")
+        main(with_metadata.to_text())
+    found = contents(Path(order.target))
+    told = {name: text for name, text in found.items() if name.startswith("profiler")}
+    assert told == {name: "run 7", "profiler_metadata_0.3.json": "run 8"}
+
+
+def test_others_choose_names_once_the_chosen_ones_are_there(
+    order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of one rank send their captures of the same steps at once: both arrive, whole."""
+    other = replace(order, folder=str(tmp_path / "others" / "step_1"))
+    fill(Path(other.folder), "two")
+    put = delivery_targets._Directory.put
+    tried: list[str] = []
+
+    def put_beside_the_other(
+        self: delivery_targets._Directory, source: BinaryIO, name: str
+    ) -> None:
+        if name == FILES[1] and not tried:
+            tried.append(name)
+            with pytest.raises(BlockingIOError, match="others write"):
+                main(other.to_text())
+        put(self, source, name)
+
+    monkeypatch.setattr(delivery_targets, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(delivery_targets._Directory, "put", put_beside_the_other)
+    main(order.to_text())
+    main(other.to_text())
+    found = contents(Path(order.target))
+    assert {name: found[name] for name in FILES[1:]} == {name: f"one {name}" for name in FILES[1:]}
+    assert found["info/rank_0.2.stacks"] == f"two {FILES[1]}"
+    assert found["info/rank_0.2.info.json"] == f"two {FILES[2]}"
+    assert len(found) == 5  # both traces have one name here, and no lock is left
+
+
+def test_what_has_arrived_already_gets_no_second_name(
+    order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sender died after its last file, and nobody was told: the next try finds it."""
+    main(order.to_text())
+    fill(tmp_path / "scratch/step_1", "one")
+    capsys.readouterr()
+    main(order.to_text())
+    assert arrived(capsys).endswith("info/rank_0.info.json")
+    assert len(contents(tmp_path / "captures" / "step_1")) == 3
+
+
+class Full(io.StringIO):
+    """A file on a disk that is full."""
+
+    def write(self, _: str) -> int:
+        """Fail."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_where_it_cannot_be_said_that_it_has_arrived_nothing_is_removed(
+    order: Order,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A full disk under its standard error, say: the next try says it, and finds its own names."""
+    with monkeypatch.context() as full:
+        full.setattr("sys.stderr", Full())
+        with pytest.raises(OSError, match="No space left"):
+            main(order.to_text())
+    assert len(contents(tmp_path / "scratch")) == 3
+    main(order.to_text())
+    assert arrived(capsys).endswith("info/rank_0.info.json")
+    assert not contents(tmp_path / "scratch")
+    assert len(contents(tmp_path / "captures")) == 3
+
+
+def test_a_record_takes_the_place_of_the_last_and_stays_here(order: Order, tmp_path: Path) -> None:
+    """It is written again and again while a window goes on."""
+    record = replace(order, files=("info/window.json",), keeps=True)
+    for content in ("first", "second"):
+        (tmp_path / "scratch/step_1/info/window.json").write_text(content)
+        main(record.to_text())
+        assert contents(tmp_path / "captures") == {"step_1/info/window.json": content}
+        assert contents(tmp_path / "scratch")["step_1/info/window.json"] == content
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_others_put_in_the_place_of_a_file_is_not_sent(
+    order: Order, tmp_path: Path, name: str
+) -> None:
+    """A link to what only the job's user may read; nothing of it comes to lie there."""
+    secret = tmp_path / "secret"
+    secret.write_text("nobody may read this")
+    path = tmp_path / "scratch/step_1" / name
+    path.unlink()
+    path.symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic link"):
+        main(order.to_text())
+    assert secret.read_text() not in contents(tmp_path / "captures").values()
+    assert path.is_symlink()
+
+
+def test_what_is_there_already_is_not_removed(order: Order, tmp_path: Path) -> None:
+    """Sent to where it lies, by whatever name, it would be gone."""
+    (tmp_path / "link").symlink_to(tmp_path / "scratch")
+    before = contents(tmp_path / "scratch")
+    for place in ("scratch", "link"):
+        with pytest.raises(FileExistsError, match="is there already"):
+            main(replace(order, target=str(tmp_path / place / "step_1")).to_text())
+    assert contents(tmp_path / "scratch") == before
+
+
+def test_a_person_sends_to_a_place_that_lasts(order: Order, tmp_path: Path) -> None:
+    """What fsspec keeps in a process's memory would be gone with it."""
+    before = contents(tmp_path / "scratch")
+    with pytest.raises(ValueError, match="captures go to directories"):
+        send_all(Path(order.folder), "memory://runs/job")
+    assert contents(tmp_path / "scratch") == before
+
+
+@pytest.mark.parametrize("file", ["trace/key", "../../private/key"])
+def test_nothing_elsewhere_is_sent_or_removed(order: Order, tmp_path: Path, file: str) -> None:
+    """Also where a folder on the way is a link, which another may have put there meanwhile."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").write_text("nobody may read this")
+    (tmp_path / "scratch/step_1/trace").symlink_to(private)
+    with pytest.raises(OSError, match=r"trace|elsewhere"):
+        main(replace(order, files=(file, *FILES)).to_text())
+    assert (private / "key").read_text() not in contents(tmp_path / "captures").values()
+    assert contents(private)
+
+
+def test_the_disk_there_keeps_what_the_job_needs(
+    order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written; all of it stays here."""
+    monkeypatch.setattr("dynprof.captures.delivery_targets.free_disk_mb", lambda _: 100.0)
+    with pytest.raises(OSError, match=r"100 MB are free in .*keeps 200 for the job"):
+        main(replace(order, least_free_mb=200.0).to_text())
+    assert not contents(tmp_path / "captures")
+    assert len(contents(tmp_path / "scratch")) == 3
+
+
+def test_a_target_outside_what_the_owner_allows_is_not_written(
+    order: Order, tmp_path: Path
+) -> None:
+    """The process that sends asks the rules itself: a link may have come in between."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "captures").symlink_to(outside)
+    with pytest.raises(OSError, match="captures"):
+        main(order.to_text())
+    assert not contents(outside)
+    assert len(contents(tmp_path / "scratch")) == 3

@@ -1,0 +1,97 @@
+"""Ranks that come up just as ``arm`` saves the config."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from typer.testing import CliRunner
+
+from dynprof.cli import app, arm, late_ranks
+from dynprof.config.editing import change
+from dynprof.journal.edit_outcomes import Answer
+from dynprof.journal.status import Status
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def rank(number: int, raw: bytes | None) -> Status:
+    """Return the status of a live rank that has read a save, or has not."""
+    edits = (Answer(1, hashlib.sha256(raw).hexdigest(), 0.0, "waiting"),) if raw else ()
+    here: dict[str, Any] = {"host": host_name(), "pid_namespace": pid_namespace()}
+    return Status(
+        "waiting", rank=number, world_size=2, pid=os.getpid(), heartbeat=time.time(), edits=edits,
+        **here,
+    )  # fmt: skip
+
+
+def armed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *looks: bool, others: int = 0
+) -> tuple[int, str]:
+    """Have a rank come up as ``arm`` saves; return the exit code, and what is said.
+
+    Args:
+        folder: Of the config.
+        monkeypatch: Puts the rank there.
+        looks: Whether it has read the save at each look, the last of which goes on.
+        others: How many ranks have been there before.
+    """
+    (folder / CONFIG_NAME).write_text("{}")
+    (folder / STATUS_DIR).mkdir()
+    left = list(looks)
+
+    def write(status: Status) -> None:
+        path = folder / STATUS_DIR / f"rank_{status.rank}.json"
+        path.write_text(json.dumps(dataclasses.asdict(status)))
+
+    def saved(*given: Any) -> bytes:
+        raw = change(*given)
+
+        def comes_up(_: float) -> None:
+            write(rank(others, raw if (left.pop(0) if left[1:] else left[0]) else None))
+
+        comes_up(0)
+        monkeypatch.setattr(time, "sleep", comes_up)
+        return raw
+
+    for number in range(others):
+        write(rank(number, None))
+    monkeypatch.setattr(arm, "change", saved)
+    monkeypatch.setattr(late_ranks, "READ_S", late_ranks.READ_S if looks[-1] else 0.0)
+    done = CliRunner().invoke(app, ["arm", str(folder)], env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+def test_who_has_read_the_save_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody was there a moment before it: "no process watches", arm said of a job that served."""
+    code, said = armed(tmp_path, monkeypatch, True)
+    assert (code, "1 live rank is asked" in said, "superseded" in said) == (0, True, False)
+
+
+def test_who_reads_it_soon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks again two seconds after it has begun, at the latest."""
+    code, said = armed(tmp_path, monkeypatch, False, False, True)
+    assert (code, "1 live rank is asked" in said) == (0, True)
+
+
+def test_who_comes_beside_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is none of those that are not there."""
+    code, said = armed(tmp_path, monkeypatch, True, others=1)
+    assert (code, "2 live ranks are asked" in said, "not there" in said) == (0, True, False)
+
+
+def test_who_began_after_the_save_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lay there as it began is no request; and it is no process that was last heard of."""
+    code, said = armed(tmp_path, monkeypatch, False)
+    assert (code, "last heard of" in said) == (3, False)
+    assert "who watches it has begun since, and is asked by the next save" in said

@@ -1,0 +1,55 @@
+"""The text that an attached process runs."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.errors import LaunchError
+from dynprof.launch import attaching, in_target, injected
+from dynprof.launch.attaching import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("action", "may_fork"), [("attach", False), ("detach", True)])
+def test_forks_wait_for_what_is_loaded_not_for_what_is_saved(
+    monkeypatch: pytest.MonkeyPatch, action: str, may_fork: bool
+) -> None:
+    """The end of a session may take minutes, in which a loader's workers begin as ever."""
+    no_forks, found = _thread.RLock(), []
+
+    def another_thread() -> None:
+        if got := no_forks.acquire(blocking=False):
+            no_forks.release()
+        found.append(got)
+
+    def act(_: object) -> dict[str, object]:
+        forks = threading.Thread(target=another_thread)
+        forks.start()
+        forks.join()
+        return {}
+
+    monkeypatch.setattr(in_target, "act", act)
+    injected.answered({"action": action}, set(), no_forks)
+    assert found == [may_fork]
+
+
+def test_an_answer_that_the_command_waits_for_no_more_is_dropped(tmp_path: Path) -> None:
+    """Its folder has gone; the job's standard error hears nothing of that."""
+    injected.tell(str(tmp_path / "gone"), 0.0, {"begun": "x"})
+
+
+def test_one_that_was_reached_and_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    """A call that holds Python's lock may keep it from going on for ever."""
+    (tmp_path / "taken").touch()
+    with (
+        Target(os.getpid()) as target,
+        pytest.raises(LaunchError, match="was reached, and has not"),
+    ):
+        attaching._answer(os.getpid(), tmp_path, attaching._Order(target), 0.02, "attach")

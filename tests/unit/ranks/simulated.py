@@ -1,0 +1,335 @@
+"""A job of ranks in virtual time: a real leader, and ranks that follow by the protocol.
+
+The ranks here are a second implementation of the protocol, in place of ``Member``. What they show
+is how the leader decides; test_member.py tests the real ``Member``.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from dynprof.config import RankSet
+from dynprof.journal.edit_outcomes import ON_THE_WAY
+from dynprof.ranks.agreement_rules import Agreement, Terms
+from dynprof.ranks.leader import Leader
+from dynprof.ranks.messages import (
+    Cancellation,
+    Farewell,
+    Hello,
+    Joined,
+    Opening,
+    Parted,
+    Profiler,
+    Proposal,
+    Question,
+    Reply,
+    Report,
+    Withdrawal,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from dynprof.ranks.messages import Message, News
+    from dynprof.ranks.record import JobWindows
+
+PLAIN = Profiler("torch", ("CPU", "CUDA"))
+
+
+@dataclass
+class Rank:
+    """One rank; its steps go on with virtual time, but while it stands still.
+
+    Attributes:
+        number: Its number.
+        step_s: How long its steps take.
+        ahead: By how much its numbers of steps are ahead of rank 0's.
+        runs: Whether it runs dynprof.
+        problem: Why it cannot record.
+        busy_until_s: Until when a window before is being saved.
+        usable: What it can record with.
+        is_dead: Whether its process is gone.
+        recorded: Number and first step of each window that it has recorded.
+    """
+
+    number: int
+    step_s: float | None = 0.01
+    ahead: int = 0
+    runs: bool = True
+    problem: str = ""
+    host: str = "node0"
+    busy_until_s: float = -1.0
+    usable: tuple[Profiler, ...] = (PLAIN,)
+    marches: bool = False
+    is_alone: bool = False
+    is_dead: bool = False
+    recorded: list[tuple[int, int]] = field(default_factory=list)
+    waiting: tuple[int, int] | None = None
+    proposed: Proposal | None = None
+    outcomes: dict[int, str] = field(default_factory=dict)
+    stopped: list[Message] | None = None
+    still_since_s: float | None = None
+    lost_s: float = 0.0
+    hears_from: int = 0
+
+
+class Records:
+    """What the leader notes, as :class:`dynprof.ranks.record.JobWindows` does."""
+
+    def __init__(self) -> None:
+        self.told: dict[int, dict[int, str]] = {}
+        self.gone: dict[int, set[int]] = {}
+        self.made: dict[int, Agreement] = {}
+        self.settled: list[Agreement] = []
+        self.waits: dict[int, dict[int, str]] = {}
+
+    @property
+    def pending(self) -> dict[int, set[int]]:
+        found = {}
+        for number, made in self.made.items():
+            told, gone = self.told.get(number, {}), self.gone.get(number, set())
+            ranks = {r for r in made.ranks if told.get(r, "waiting") in ON_THE_WAY} - gone
+            if ranks:
+                found[number] = ranks
+        return found
+
+    @property
+    def stands(self) -> bool:
+        return False
+
+    def hear(self, report: Report) -> None:
+        for gone in self.gone.values():
+            gone.discard(report.rank)
+        if report.number and report.outcome:
+            self.told.setdefault(report.number, {})[report.rank] = report.outcome
+
+    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
+        for number in self.pending:
+            self.gone.setdefault(number, set()).update(ranks)
+
+    def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
+        self.waits[number] = dict(ranks)
+
+    def settle(self, made: Agreement) -> None:
+        self.made[made.number] = made
+        self.settled.append(made)
+
+
+class Job:
+    """Ranks, and the leader among them.
+
+    Args:
+        ranks: All of them, in their order.
+        delay_s: Returns how long the next message takes.
+    """
+
+    def __init__(self, ranks: list[Rank], delay_s: Callable[[], float] = lambda: 0.001) -> None:
+        self.ranks, self._delay_s = ranks, delay_s
+        self.now_s = 0.0
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
+        self._order, self._places = itertools.count(), itertools.count()
+        self._arrives_s: dict[int, float] = {}  # to a rank, or from it
+        self.said: list[Message] = []
+        self.records = Records()
+        self.made = self.records.settled
+        self.leader = Leader(
+            len(ranks),
+            "rank 0",
+            self._say,
+            self._mine,
+            cast("JobWindows", self.records),
+            self.clock,
+        )
+        self.leader.begin()
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def run(self, seconds: float) -> None:
+        """Let time go by."""
+        until_s = self.now_s + seconds
+        while True:
+            due_s = self._due[0][0] if self._due else math.inf
+            next_s = min(due_s, max(self.leader.deadline, self.now_s))
+            if next_s > until_s:
+                break
+            self.now_s = max(self.now_s, next_s)
+            if due_s <= self.now_s:
+                heapq.heappop(self._due)[2]()
+            else:
+                before_s = self.leader.deadline
+                self.leader.tick()
+                if self.leader.deadline <= self.now_s and before_s == self.leader.deadline:
+                    self.now_s += 1e-6
+        self.now_s = until_s
+
+    def arm(self, number: int, ranks: str = "all", **terms: object) -> Agreement | None:
+        """Propose a window, and see for a while what comes of it."""
+        self.propose(number, ranks, **terms)
+        self.run(1.0)
+        return next((one for one in self.made if one.number == number), None)
+
+    def propose(self, number: int, ranks: str = "all", **terms: object) -> None:
+        asked = RankSet.parse(ranks)
+        self.leader.propose(Proposal(number, ranks, 0.0), Terms(asked, **terms))  # type: ignore[arg-type]
+
+    def stop(self, rank: int) -> None:
+        """Stop the process of a rank."""
+        self.ranks[rank].stopped = []
+
+    def go_on(self, rank: int) -> None:
+        """Have it go on, with the messages that it has missed."""
+        missed, self.ranks[rank].stopped = self.ranks[rank].stopped, None
+        for message, place in missed or ():  # type: ignore[misc]
+            self._hear(self.ranks[rank], message, place)
+
+    def lose_store(self, rank: int) -> None:
+        """Have a rank lose the store, refuse what was proposed, and join again."""
+        one = self.ranks[rank]
+        if one.is_dead or one.stopped is not None:
+            return
+        if one.proposed:
+            one.outcomes[one.proposed.number], one.proposed = "refused", None
+        one.hears_from = next(self._places)  # what is on its way to it is lost
+        self._tell(Joined(rank, one.hears_from + 1))
+
+    def stand(self, rank: int) -> None:
+        """Have a rank stay in its step."""
+        self.ranks[rank].still_since_s = self.now_s
+
+    def move(self, rank: int) -> None:
+        """Have it end that step; it tells the leader, as it has been in it for long."""
+        one = self.ranks[rank]
+        one.lost_s += self.now_s - (one.still_since_s or self.now_s)
+        one.still_since_s = None
+        if one.proposed:
+            reply = self._reply(one, one.proposed.number, one.place, takes_part=True)  # type: ignore[attr-defined]
+            self._tell(reply) if rank else self.leader.refresh(reply)
+
+    def step(self, rank: Rank) -> int:
+        """Return the number of the step that a rank is in."""
+        now_s = self.now_s if rank.still_since_s is None else rank.still_since_s
+        return int((now_s - rank.lost_s) / (rank.step_s or 1.0)) + rank.ahead
+
+    def _later(self, action: Callable[[], object], seconds: float) -> None:
+        self._at(self.now_s + seconds, action)
+
+    def _at(self, moment_s: float, action: Callable[[], object]) -> None:
+        heapq.heappush(self._due, (moment_s, next(self._order), action))
+
+    def _arrives(self, way: int) -> float:
+        """Return when a message arrives that overtakes none before it, as in the store's log."""
+        arrives_s = max(self.now_s + self._delay_s(), self._arrives_s.get(way, 0.0))
+        self._arrives_s[way] = arrives_s
+        return arrives_s
+
+    def _say(self, message: Message, _expect: int) -> int:
+        place = next(self._places)
+        self.said.append(message)
+        for rank in self.ranks[1:]:
+            hear = functools.partial(self._hear, rank, message, place)
+            self._at(self._arrives(rank.number), hear)
+        return place
+
+    def _mine(self, message: Message, place: int) -> Reply:
+        return self._answer(self.ranks[0], message, place)
+
+    def _hear(self, rank: Rank, message: Message, place: int) -> None:
+        if rank.is_dead or not rank.runs or place < rank.hears_from:
+            return
+        if rank.stopped is not None:
+            rank.stopped.append((message, place))  # type: ignore[arg-type]
+        elif isinstance(message, Hello):
+            self._tell(Joined(rank.number, place + 1))
+        elif isinstance(message, Farewell):
+            self._tell(Parted(rank.number))
+        else:
+            reply = self._answer(rank, message, place)
+            if isinstance(message, (Proposal, Question)):
+                self._tell(reply)
+
+    def _tell(self, news: News) -> None:
+        self._at(self._arrives(-news.rank), lambda: self.leader.hear([news]))
+
+    def _answer(self, rank: Rank, message: Message, place: int) -> Reply:
+        number, problem, part = getattr(message, "number", 0), "", False
+        rank.place = place  # type: ignore[attr-defined]
+        if isinstance(message, Proposal):
+            rank.proposed, problem = message, rank.problem
+            part = not problem and rank.number in RankSet.parse(message.ranks or message.config)
+        elif isinstance(message, Opening):
+            self._open(rank, message)
+        elif isinstance(message, Withdrawal):
+            if rank.proposed and rank.proposed.number == number:
+                rank.outcomes[number], rank.proposed = message.outcome, None
+        elif isinstance(message, Cancellation) and rank.waiting:
+            rank.outcomes[rank.waiting[0]], rank.waiting = "disarmed", None
+        elif isinstance(message, Question):
+            part = rank.proposed is not None
+        return self._reply(rank, number, place, problem, takes_part=part)
+
+    def _reply(
+        self, rank: Rank, number: int, place: int, problem: str = "", *, takes_part: bool = False
+    ) -> Reply:
+        still_s = 0.0 if rank.still_since_s is None else self.now_s - rank.still_since_s
+        outcome = rank.outcomes.get(number, "")
+        usable = rank.usable
+        if rank.proposed and rank.proposed.profiler:
+            usable = (rank.proposed.profiler,)
+        return Reply(
+            rank=rank.number,
+            place=place,
+            report=Report(
+                rank.number, number, rank.host, outcome=outcome, still_s=still_s, step_s=rank.step_s
+            ),
+            problem=problem,
+            takes_part=takes_part,
+            busy="it saves" if takes_part and self.now_s < rank.busy_until_s else "",
+            step=self.step(rank),
+            fast_s=rank.step_s,
+            marches=rank.marches,
+            is_alone=rank.is_alone,
+            would=usable[0] if takes_part else None,
+            usable=rank.usable,
+        )
+
+    def _open(self, rank: Rank, opening: Opening) -> None:
+        if rank.waiting and rank.waiting[0] in opening.superseded:
+            rank.outcomes[rank.waiting[0]], rank.waiting = "superseded", None
+        asked, rank.proposed = rank.proposed, None
+        if asked is None or asked.number != opening.number:
+            return
+        named = RankSet.parse(asked.ranks or asked.config)
+        if rank.number in opening.left_out or rank.number not in named:
+            return
+        if self.step(rank) >= opening.step:
+            self._end(rank, opening.number, "refused")
+            return
+        rank.waiting = opening.number, opening.step
+        rank.outcomes[opening.number] = "waiting"
+        self._record_when_due(rank, opening.number, opening.step)
+
+    def _record_when_due(self, rank: Rank, number: int, step: int) -> None:
+        if rank.waiting != (number, step) or rank.is_dead:
+            return
+        if self.step(rank) < step or rank.stopped is not None:
+            steps = max(1, step - self.step(rank))
+            wait_s = min(60.0, steps * (rank.step_s or 1.0))
+            self._later(lambda: self._record_when_due(rank, number, step), wait_s)
+            return
+        rank.waiting = None
+        rank.recorded.append((number, step))
+        self._end(rank, number, "saved")
+
+    def _end(self, rank: Rank, number: int, outcome: str) -> None:
+        rank.outcomes[number] = outcome
+        report = Report(rank.number, number, rank.host, outcome=outcome)
+        if rank.number:
+            self._tell(report)
+        else:
+            self.records.hear(report)

@@ -1,0 +1,173 @@
+"""When a process takes part in a group of ranks, and when no more."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.ranks import agreements
+from dynprof.ranks.agreement_rules import LEADER, Agreement
+from dynprof.ranks.job_group import JobGroup
+from dynprof.ranks.messages import Cancellation, Proposal, Report, Withdrawal
+
+if TYPE_CHECKING:
+    from tests.fake_job import Job
+
+
+class Part:
+    """Takes part in a group, with no threads."""
+
+    made: list[Part] = []
+    leads, leader, newest, away_s = True, "", 6, 0.0
+
+    def __init__(self, group: JobGroup, *_: object) -> None:
+        self.group, self.ended = group, False
+        self.proposed: list[Any] = []
+        self.given_up: list[tuple[str, str]] = []
+        self.made.append(self)
+
+    def begin(self, on_part: object) -> None:
+        """Begin nothing."""
+
+    def look(self) -> None:
+        """See nothing."""
+
+    changed = ask_store = look
+
+    def end(self, *, hears_the_last: bool = True) -> None:
+        """Note it."""
+        self.ended = not hears_the_last or self.ended
+
+    def wait_for_part(self, timeout_s: float) -> None:
+        """Know at once."""
+
+    def propose(self, *given: object) -> None:
+        """Note it."""
+        self.proposed.append(given[0])
+
+    tell = propose
+
+    def give_up(self, outcome: str, why: str) -> None:
+        """Note it."""
+        self.given_up.append((outcome, why))
+
+
+@pytest.fixture
+def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return the store of the job's process group; empty for none."""
+    stores: list[object] = []
+
+    def group(*_: object) -> JobGroup | None:
+        return JobGroup(0, 2, functools.partial(next, iter(()), stores[0])) if stores else None
+
+    monkeypatch.setattr(agreements, "group_to_agree_in", group)
+    monkeypatch.setattr(agreements, "TakingPart", Part)
+    monkeypatch.setattr(Part, "made", [])
+    monkeypatch.setattr(agreements, "before_destroy", lambda _: None)
+    assert job.session.status().agreement == ""
+    return stores
+
+
+def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[object]) -> None:
+    """Torch still has it for a moment, and another thread may look then; the next is joined."""
+    parts = job.session._agreements
+    store.append("one")
+    parts.look()
+    assert job.session.status().agreement == "leads"
+    parts._leave_in_order()
+    parts.look()
+    assert [part.ended for part in Part.made] == [True]
+    store[0] = "two"
+    parts.look()
+    assert [part.group.store for part in Part.made][1:] == ["two"]
+
+
+def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a minute the record says so; what they report later still counts."""
+    store.append("one")
+    job.edit(active=3)
+    windows = job.session._agreements._windows
+    assert windows
+    windows.settle(Agreement(7, step=5, ranks=(0, 1)))
+    windows.hear(Report(0, 7, outcome="saved"))
+    for away_s, pending in ((0.0, {7: {1}}), (59.0, {7: {1}}), (60.0, {})):
+        monkeypatch.setattr(Part, "away_s", away_s)
+        job.session._agreements.look()
+        assert windows.pending == pending
+    windows.hear(Report(1, 7, outcome="open"))
+    assert windows.pending == {7: {1}}
+
+
+def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
+    job: Job, store: list[object]
+) -> None:
+    """The ranks agree in no group then, and may open at different steps."""
+    store.append("one")
+    job.session._agreements.look()
+    job.session._agreements._leave_in_order()
+    job.edit(active=3)
+    assert job.session.inbox.waiting
+    assert "the process group is gone; this rank serves alone what was just saved" in job.log()
+
+
+def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
+    """A rank served edits of its own before; the next request has a number that is new on all."""
+    store.append("one")
+    job.edit(active=3)
+    job.edit(active=4)
+    assert [one.number for one in Part.made[0].proposed] == [7, 8]
+
+
+def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[object]) -> None:
+    """The leader refuses what others may have asked for, and says why to all; it proposes none."""
+    store.append("one")
+    (job.root / "profiler_config.json").touch(0o600)
+    for mode in (0o777, 0o700):
+        job.root.chmod(mode)
+        job.edit(active=3, ranks=[1], prof_dir=str(job.root.parent / "elsewhere"))
+    said, proposed = Part.made[0].proposed
+    assert isinstance(said, Withdrawal)
+    assert "/prof_dir: " in said.reasons[0]
+    assert "lies outside of" in said.reasons[0]
+    assert isinstance(proposed, Proposal)
+    assert job.session.status().edits[0].outcome == "refused"
+
+
+def test_a_cancel_gives_up_what_is_being_agreed_on_and_reaches_all_ranks(
+    job: Job, store: list[object]
+) -> None:
+    """The leader waits for no rank any longer, and tells each of them to cancel."""
+    store.append("one")
+    job.edit(active=3)
+    job.edit(cancel=True)
+    (part,) = Part.made
+    assert part.given_up == [("disarmed", "disarmed by request 8")]
+    assert isinstance(part.proposed[-1], Cancellation)
+
+
+def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the rank serves what it has read alone."""
+    now, layout = [1000.0], job.session._process.layout
+    monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Part, "leads", False)
+    monkeypatch.setattr(Part, "leader", agreements.named(LEADER, layout.host, layout))
+    store.append("one")
+    job.edit(active=2)
+    for seconds in (0, 15, 299):
+        now[0] = 1000.0 + seconds
+        job.session._agreements.look()
+        job.step(3)
+        assert (job.manifests(), job.session.status().edits) == ([], ())
+    assert "said nothing since this file was saved; this rank waits for it" in job.log()
+    now[0] = 1300.0
+    job.session._agreements.look()
+    job.step(4)
+    assert "this rank serves it alone" in job.log()
+    assert job.manifests()[0].complete

@@ -1,0 +1,204 @@
+"""A second connection to the job's store, where it harms nobody."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.ranks.job_group import (
+    TIMEOUT,
+    CannotServeError,
+    JobGroup,
+    StoreLostError,
+    group_to_agree_in,
+    job_group,
+)
+from dynprof.ranks.store import Hearing, Keys, Saying, value_of
+from dynprof.runtime import rank
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import GROUP, Rank, find_rank
+from dynprof.windows.process_context import ProcessContext
+
+if TYPE_CHECKING:
+    import datetime
+
+
+class Store:
+    """A store of torch's.
+
+    Attributes:
+        timeouts: Those that were set.
+    """
+
+    def __init__(self, *, extended: bool = True) -> None:
+        self._extended = extended
+        self.timeouts: list[datetime.timedelta] = []
+
+    def clone(self) -> Store:
+        """Return another connection."""
+        return Store()
+
+    def has_extended_api(self) -> bool:
+        """Return whether it knows append()."""
+        return self._extended
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """Note it."""
+        self.timeouts.append(timeout)
+
+
+def test_the_connections_are_others_and_patient() -> None:
+    """The job's own keeps its timeout; torch complains on stderr of a call that times out."""
+    of_job = Store()
+    mine = [connection._store for connection in JobGroup(1, 8, lambda: of_job).connect()]
+    assert of_job not in mine
+    assert [of_job.timeouts, *(one.timeouts for one in mine)] == [[], [TIMEOUT], [TIMEOUT]]
+
+
+def test_roles_that_share_a_store_have_keys_of_their_own() -> None:
+    """Each role of a shared store has a leader and messages of its own."""
+    distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
+    shared = distributed.TCPStore("127.0.0.1", 0, is_master=True)
+    for role in ("", "trainer", "rollout"):
+        connection = JobGroup(0, 2, lambda: shared, role).connect()[0]
+        assert value_of(connection, Keys.leader) is None
+        Saying(connection).begin(role)
+    for role in ("", "trainer", "rollout"):
+        calls, waits = JobGroup(1, 2, lambda: shared, role).connect()
+        hearing = Hearing(calls, waits)
+        assert (hearing.leader(), hearing.place) == (role.encode(), 1)
+
+
+def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> None:
+    """Torch would write pages to stderr."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    store = Store()
+    store.host, store.port = "127.0.0.1", port  # type: ignore[attr-defined]
+    with pytest.raises(StoreLostError, match=f"127.0.0.1:{port}: "):
+        JobGroup(1, 8, lambda: store).connect()
+
+
+def test_what_closes_connections_at_once_is_no_store() -> None:
+    """A proxy takes them while its store is away; torch would try for half an hour."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        store = Store()
+        store.host, store.port = proxy.getsockname()  # type: ignore[attr-defined]
+        closing = threading.Thread(target=lambda: proxy.accept()[0].close())
+        closing.start()
+        with pytest.raises(StoreLostError, match="it closes connections at once"):
+            JobGroup(1, 8, lambda: store).connect()
+        closing.join()
+
+
+@pytest.mark.parametrize("store", [object(), Store(extended=False)])
+def test_a_store_that_cannot_serve_is_named(store: object) -> None:
+    """As that of files."""
+    with pytest.raises(CannotServeError, match=f"the job's {type(store).__name__} knows no"):
+        JobGroup(1, 8, lambda: store).connect()
+
+
+def test_the_store_beneath_its_prefixes_is_named() -> None:
+    """A process group's is always a PrefixStore, which tells nobody what to change."""
+    files = type("FileStore", (), {})()
+    store = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=files))
+    with pytest.raises(CannotServeError, match="the job's FileStore knows no second connection"):
+        JobGroup(1, 8, lambda: store).connect()
+
+
+def test_a_store_that_may_run_out_of_files_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each rank's connection fills it, the job's own next one would fail."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    JobGroup(1, 206, Store).connect()
+    with pytest.raises(CannotServeError, match=r"1024 files may be open here, .* 1,000 ranks"):
+        JobGroup(1, 1000, Store).connect()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, 0))
+    JobGroup(1, 100_000, Store).connect()
+
+
+def test_a_store_that_the_job_has_let_go_of_is_not_reached() -> None:
+    """It is that of a process group that is no more."""
+    with pytest.raises(CannotServeError, match="the job has left its process group"):
+        JobGroup(1, 8, lambda: None).connect()
+
+
+class World:
+    """A default group of torch's, with its store.
+
+    Attributes:
+        error: What it raises where it is used.
+    """
+
+    def __init__(self, backend: str = "gloo", error: Exception | None = None) -> None:
+        self._backend, self.error, self.store = backend, error, Store()
+
+    def name(self) -> str:
+        """Return the name of its backend."""
+        return self._backend
+
+    def rank(self) -> int:
+        """Return the first."""
+        return 0
+
+    def size(self) -> int:
+        """Return how many there are."""
+        return 2
+
+    def _get_sequence_number_for_group(self) -> int:
+        if self.error:
+            raise self.error
+        return 7
+
+
+def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.13.0+cpu") -> None:
+    """Put a torch in place that has initialised that group."""
+    c10d = SimpleNamespace(_get_default_store=lambda: world.store, _get_default_group=lambda: world)
+    distributed = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        get_rank=world.rank,
+        get_world_size=world.size,
+        group=SimpleNamespace(WORLD=world),
+        distributed_c10d=c10d,
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+
+
+def test_a_group_that_is_being_destroyed_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may do that at any moment."""
+    torch_with(monkeypatch, World(error=ValueError("Default process group has not been")))
+    group = job_group()
+    assert group
+    assert group.collectives() is None
+
+
+def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is forked finds it as if it had made it; it has one once it has made one."""
+    monkeypatch.setattr(rank, "_inherited", None)
+    torch_with(monkeypatch, World())
+    assert job_group()
+    assert find_rank() == Rank(0, 2, GROUP)
+    rank.leave_to_parent()  # as a child just forked does
+    assert job_group() is None
+    assert find_rank().source != GROUP
+    torch_with(monkeypatch, World())
+    assert job_group()
+    assert find_rank() == Rank(0, 2, GROUP)
+
+
+def test_where_it_is_switched_off_no_rank_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``DYNPROF_AGREE=0``: each serves what it reads itself."""
+    torch_with(monkeypatch, World())
+    layout, rank = Layout(Path(), 0, "host", 42), Rank(0, 2, GROUP)
+    processes = [ProcessContext(layout, rank, (), store=store) for store in (None, Store())]
+    assert all(map(group_to_agree_in, processes))
+    monkeypatch.setenv("DYNPROF_AGREE", "0")
+    assert not any(map(group_to_agree_in, processes))

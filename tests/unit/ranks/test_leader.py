@@ -1,0 +1,399 @@
+"""The leader, in virtual time: who records, from which step, or why none does."""
+
+from __future__ import annotations
+
+import pytest
+
+from dynprof.ranks.leader import JOIN_S, SOON_S
+from dynprof.ranks.messages import (
+    NO_DYNPROF,
+    SILENT,
+    Cancellation,
+    Joined,
+    Opening,
+    Profiler,
+    Proposal,
+)
+from tests.unit.ranks.simulated import Job, Rank
+
+
+def job(count: int, **of_last: object) -> Job:
+    """Return a job whose ranks have joined; the last has other traits."""
+    ranks = [Rank(number) for number in range(count - 1)]
+    found = Job([*ranks, Rank(count - 1, **of_last)])  # type: ignore[arg-type]
+    found.run(1.0)
+    return found
+
+
+def recorded(job: Job) -> list[list[tuple[int, int]]]:
+    """Return what each rank has recorded."""
+    return [rank.recorded for rank in job.ranks]
+
+
+def test_all_ranks_open_at_one_step_soon() -> None:
+    """It is the first that all reach after they know of it, some 50 ms from the proposal."""
+    found = job(4)
+    made = found.arm(1)
+    assert made is not None
+    assert made.ranks == (0, 1, 2, 3)
+    assert recorded(found) == [[(1, made.step)]] * 4
+    assert 0.02 < (made.step or 0) * 0.01 - 1.0 < 0.15
+    assert found.records.told == {1: dict.fromkeys(range(4), "saved")}
+
+
+def test_a_named_step_is_taken_and_a_past_one_refused() -> None:
+    """The reason names a rank and where it is."""
+    found = job(2)
+    assert found.arm(1, start=150) is not None
+    assert recorded(found) == [[(1, 150)]] * 2
+    made = found.arm(2, start=100)
+    assert made is not None
+    assert made.reasons == ("step 100 has begun already: rank 0 is at step 200",)
+
+
+def test_the_next_multiple_is_one() -> None:
+    """It is the first that all reach."""
+    found = job(2)
+    found.run(0.0)
+    found.arm(1, multiple=64)
+    assert recorded(found) == [[(1, 128)]] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks"),
+    [
+        ("1,3", (1, 3)),
+        ("every 2nd", (0, 2, 4)),
+        ("one per host", (0, 3)),
+        ("slowest and median", (1, 4)),
+        ("2,slowest", (2, 4)),
+    ],
+)
+def test_ranks_are_chosen_by_numbers_hosts_and_step_times(
+    asked: str, ranks: tuple[int, ...]
+) -> None:
+    """The others answer and record nothing."""
+    times = (0.01, 0.012, 0.011, 0.013, 0.02)
+    found = Job([Rank(n, step_s=t, host=f"node{n // 3}") for n, t in enumerate(times)])
+    found.run(1.0)
+    made = found.arm(1, asked)
+    found.run(5.0)
+    assert made is not None
+    assert made.ranks == ranks
+    assert [rank.number for rank in found.ranks if rank.recorded] == list(ranks)
+
+
+def test_what_one_rank_cannot_serve_none_opens() -> None:
+    """The reason names the rank."""
+    found = job(3, problem="no such profiler")
+    made = found.arm(1)
+    assert made is not None
+    assert made.reasons == ("rank 2: no such profiler",)
+    assert recorded(found) == [[]] * 3
+
+
+@pytest.mark.parametrize("downgrade", [True, False])
+def test_a_rank_with_fewer_activities_is_refused_or_all_come_down_to_it(downgrade: bool) -> None:
+    """As ``agreement.unable`` says."""
+    less = Profiler("torch", ("CPU",))
+    found = job(2, usable=(less,))
+    made = found.arm(1, downgrade=downgrade)
+    assert made is not None
+    assert (made.step is not None) == downgrade
+    if downgrade:
+        (*_, last) = (one for one in found.said if isinstance(one, Proposal))
+        assert last.profiler == less
+    else:
+        assert "rank 1: it would record with torch (CPU)" in made.reasons
+
+
+def test_a_busy_rank_delays_the_start_until_it_is_free() -> None:
+    """The status names it, and why."""
+    found = job(3, busy_until_s=4.0)
+    found.propose(1)
+    found.run(1.0)
+    assert found.records.waits == {1: {2: "it saves"}}
+    found.run(2.5)
+    assert found.made == []
+    found.move(2)
+    found.run(1.0)
+    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
+def test_a_busy_rank_is_left_out_past_the_patience() -> None:
+    """By name; the others record."""
+    found = job(3, busy_until_s=100.0)
+    found.propose(1, patience_s=2.0)
+    found.run(3.0)
+    assert found.made[0].left_out == {2: "it saves"}
+    assert [len(one) for one in recorded(found)] == [1, 1, 0]
+
+
+def test_a_rank_in_a_long_step_delays_the_start_but_of_a_named_step() -> None:
+    """An evaluation that the others do not wait for; where all stand, none is waited for."""
+    found = job(3)
+    found.stand(1)
+    found.run(5.0)
+    found.propose(1)
+    found.run(1.0)
+    assert found.records.waits[1][1].startswith("it has been in step 100 for 5 s")
+    found.move(1)
+    found.run(10.0)
+    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+    for rank in range(3):
+        found.stand(rank)
+    found.run(5.0)
+    assert found.arm(2) is not None
+
+
+def test_a_silent_rank_is_left_out_past_the_patience_and_takes_part_again_later() -> None:
+    """It was waited for once; the next window does not wait."""
+    found = job(3)
+    found.stop(2)
+    found.propose(1, patience_s=SOON_S)
+    found.run(3 * SOON_S)
+    assert found.made[0].left_out == {2: SILENT}
+    before_s = found.now_s
+    made = found.arm(2, patience_s=SOON_S)
+    assert made is not None
+    assert (found.now_s - before_s, made.ranks) == (1.0, (0, 1))
+    found.go_on(2)
+    found.run(1.0)
+    made = found.arm(3)
+    assert made is not None
+    assert made.ranks == (0, 1, 2)
+
+
+def test_a_silent_rank_that_goes_on_in_time_takes_part() -> None:
+    """Its late reply ends the waiting."""
+    found = job(2)
+    found.stop(1)
+    found.propose(1)
+    found.run(SOON_S + 2.0)
+    assert found.records.waits == {1: {1: SILENT}}
+    found.go_on(1)
+    found.run(1.0)
+    assert [len(one) for one in recorded(found)] == [1, 1]
+
+
+def test_a_rank_without_dynprof_is_named_once_the_job_is_not_young() -> None:
+    """Ranks may call init() some seconds apart."""
+    found = job(3, runs=False)
+    found.propose(1)
+    found.run(1.0)
+    assert found.made == []
+    found.run(JOIN_S)
+    assert found.made[0].left_out == {2: NO_DYNPROF}
+    assert found.made[0].ranks == (0, 1)
+
+
+def test_a_rank_that_joins_late_takes_part_in_what_waits_and_in_what_follows() -> None:
+    """Its ``init()`` comes some seconds after that of the others, or after minutes."""
+    for late_s in (1.0, 100.0):
+        found = job(3, runs=False)
+        found.propose(1)
+        found.run(late_s)
+        found.ranks[2].runs = True
+        found.leader.hear([Joined(2, 1)])
+        found.run(1.0)
+        made = found.arm(2)
+        assert made is not None
+        assert made.ranks == (0, 1, 2)
+        assert [len(one) for one in recorded(found)] == [2, 2, 1 + (late_s < JOIN_S)]
+
+
+@pytest.mark.parametrize("dies_s", [0.0, 0.0015, 0.01])
+def test_a_rank_that_dies_before_or_after_its_reply_costs_the_others_no_window(
+    dies_s: float,
+) -> None:
+    """Who dies before is left out, who dies after is found silent in the window."""
+    found = job(3)
+    found.propose(1, patience_s=2.0)
+    found.run(dies_s)
+    found.ranks[2].is_dead = True
+    found.run(60.0)
+    (made,) = found.made
+    assert made.left_out == ({2: SILENT} if dies_s == 0.0 else {})
+    assert found.records.gone == ({} if dies_s == 0.0 else {1: {2}})
+    assert recorded(found) == [[(1, made.step)]] * 2 + [[]]
+
+
+def test_of_two_edits_at_once_the_newer_is_recorded() -> None:
+    """The ranks hear both proposals before they have replied to the first."""
+    found = job(3)
+    found.propose(1)
+    found.run(0.0001)
+    made = found.arm(2)
+    assert made is not None
+    assert [one.outcome for one in found.made] == ["superseded", "refused"]
+    assert recorded(found) == [[(2, made.step)]] * 3
+
+
+def test_a_newer_edit_takes_the_place_of_one_that_waits() -> None:
+    """Each is answered once."""
+    found = job(2, busy_until_s=1e9)
+    found.propose(1)
+    found.run(1.0)
+    found.propose(2, patience_s=1.0)
+    found.run(2.0)
+    assert [(one.number, one.outcome, one.step is None) for one in found.made] == [
+        (1, "superseded", True),
+        (2, "refused", False),
+    ]
+
+
+def test_a_cancel_ends_the_waiting_and_disarms_a_window_that_is_agreed() -> None:
+    """All ranks hear it, one that was stopped as it was said too."""
+    found = job(2, busy_until_s=5.0)
+    found.propose(1)
+    found.run(1.0)
+    found.leader.give_up("disarmed", "disarmed by request 2")
+    assert found.made[0].outcome == "disarmed"
+    found.run(5.0)
+    found.arm(3, start=10_000)
+    found.stop(1)
+    found.leader.tell(Cancellation(4, "", 0.0))
+    found.run(60.0)
+    assert [rank.outcomes[3] for rank in found.ranks] == ["disarmed", "waiting"]
+    found.go_on(1)
+    assert found.ranks[1].outcomes[3] == "disarmed"
+
+
+def test_a_window_that_waits_far_off_is_superseded_on_all_ranks() -> None:
+    """Also on those that the newer one does not ask for."""
+    found = job(3)
+    found.arm(1, start=100_000)
+    found.arm(2, "0-1")
+    assert [rank.outcomes[1] for rank in found.ranks] == ["superseded"] * 3
+    assert [len(one) for one in recorded(found)] == [1, 1, 0]
+
+
+def test_a_window_that_opens_first_is_waited_for() -> None:
+    """Else some ranks would record it, and some not."""
+    found = job(2)
+    found.arm(1, start=250)
+    found.propose(2, start=300)
+    found.run(5.0)
+    assert recorded(found) == [[(1, 250), (2, 300)]] * 2
+
+
+def test_a_window_for_other_ranks_is_served_next_to_a_long_one() -> None:
+    """Neither knows of the other."""
+    found = job(4)
+    found.arm(1, "0-1", start=400)
+    found.arm(2, "2-3")
+    found.run(5.0)
+    assert [[number for number, _ in one] for one in recorded(found)] == [[1], [1], [2], [2]]
+
+
+def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> None:
+    """Where dynprof was attached to it, a window over several ranks is refused."""
+    found = job(3, is_alone=True)
+    made = found.arm(1)
+    assert made is not None
+    assert "rank 2: its steps are counted since dynprof was attached" in made.reasons[0]
+    found.arm(2, ranks="2")
+    assert [len(one) for one in recorded(found)] == [0, 0, 1]
+
+
+def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
+    """The reason says what to call; where one does not march, a remark names both numbers."""
+    for marches in (True, False):
+        found = Job([Rank(0, marches=True), Rank(1, ahead=70, marches=marches), Rank(2)])
+        found.run(1.0)
+        made = found.arm(1)
+        assert made is not None
+        assert (made.step is None) == marches
+        assert any("call dp.set_state()" in reason for reason in made.reasons) == marches
+        if not marches:
+            (remark,) = made.remarks
+            assert remark.startswith("rank 1 is at step 170 where rank 0 is at 100: each opens")
+
+
+def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
+    """Then its pace is known well enough."""
+    found = job(2)
+    for rank in found.ranks:
+        rank.step_s = None
+    found.propose(1)
+    found.run(10.0)
+    ((opening,),) = ([one for one in found.said if isinstance(one, Opening)],)
+    assert opening.step < 60
+
+
+def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
+    """The ranks are asked again, and the lead is that of the second round."""
+    found = job(3)
+    found.stop(1)
+    found.propose(1)
+    found.run(SOON_S - 1.0)
+    found.go_on(1)
+    found.run(1.0)
+    (made,) = found.made
+    assert (made.step or 0) * found.ranks[0].step_s < found.now_s  # type: ignore[operator]
+    assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("asked", ["all", "0,1,one per host"])
+def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again(asked: str) -> None:
+    """It has lost what was proposed, with its connection."""
+    found = job(2)
+    found.ranks[1].is_dead = True
+    found.propose(1, asked)
+    found.run(1.0)
+    found.ranks[1].is_dead = False
+    found.leader.hear([Joined(1, 100)])
+    found.run(1.0)
+    assert [len(one) for one in recorded(found)] == [1, 1]
+
+
+def test_a_leader_that_is_cut_off_from_all_that_agreed_opens_no_window_alone() -> None:
+    """The others refuse what was proposed, as they lost the store."""
+    found = job(3, busy_until_s=100.0)
+    found.propose(1, patience_s=8.0)
+    found.run(1.0)
+    for rank in (1, 2):
+        found.stop(rank)
+    found.run(20.0)
+    (made,) = found.made
+    assert made.step is None
+    assert made.reasons[0].startswith("ranks 1 to 2 answered at first: no other rank does now")
+    assert recorded(found) == [[]] * 3
+
+
+def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:
+    """Nothing is asked while nothing is under way."""
+    found = job(2)
+    said = len(found.said)
+    found.run(3600.0)
+    assert len(found.said) == said
+    found.arm(1, start=400_000)
+    found.ranks[1].is_dead = True
+    found.run(30.0)
+    assert found.records.gone == {1: {1}}
+
+
+def test_a_question_about_another_window_ends_no_waiting() -> None:
+    """It is open as the patience ends; the ranks that are ready record all the same."""
+    found = Job([Rank(0), Rank(1, busy_until_s=1e9), Rank(2), Rank(3)])
+    found.run(1.0)
+    found.arm(1, "0", start=100_000)
+    found.propose(2, "1,3", patience_s=6.0)
+    found.run(0.5)
+    found.stop(2)
+    found.run(40.0)
+    assert found.made[-1].left_out == {1: "it saves"}
+    assert [number for number, _ in found.ranks[3].recorded] == [2]
+
+
+def test_a_leader_that_ends_waits_for_what_others_still_save_but_not_forever() -> None:
+    """Then it leaves, and all that live leave too."""
+    found = job(3)
+    found.arm(1, start=100_000)
+    found.leader.end()
+    assert not found.leader.is_over
+    found.run(20.0)
+    assert found.leader.is_over
+    found.leader.leave()
+    found.run(1.0)
+    assert found.leader.others == set()

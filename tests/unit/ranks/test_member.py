@@ -1,0 +1,403 @@
+"""What a rank does with what its leader says, and what it tells of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from dynprof.backends.base import Blocked
+from dynprof.config import parse_config, template_text
+from dynprof.journal.edit_outcomes import MOST
+from dynprof.ranks.attached_step_numbers import StepNumbers
+from dynprof.ranks.member import narrowed
+from dynprof.ranks.messages import (
+    Cancellation,
+    Hello,
+    Opening,
+    Profiler,
+    Proposal,
+    Question,
+    Reply,
+    Said,
+    Withdrawal,
+    said_in,
+    to_text,
+)
+from dynprof.requests.edits import Edit
+from dynprof.requests.request import Asked
+from dynprof.runtime.layout import window_dir_name
+from tests.fake_job import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.ranks.job_group import JobGroup
+    from dynprof.windows.loop import Loop
+
+
+class Group:
+    """A process group in which each step begins so many collectives."""
+
+    def __init__(self, job: Job, rank: int = 0, each: float = 2) -> None:
+        self._job, self.rank, self._each = job, rank, each
+
+    def collectives(self) -> int:
+        """Return how many there have been."""
+        return int(self._job.session.inbox.step * self._each)
+
+
+def consider(job: Job, number: int, active: int = 3, at_s: float | None = None) -> Reply:
+    """Have a rank consider a proposal."""
+    text = f'{{"active": {active}}}'
+    at_s = float(number) if at_s is None else at_s
+    return job.session._member.answer(Proposal(number, text, at_s), 0)
+
+
+def open_at(job: Job, number: int, step: int) -> str:
+    """Have it open at a step; return its problem."""
+    return job.session._member.answer(Opening(number, step), 0).problem
+
+
+def outcome(job: Job, number: int) -> str:
+    """Return what it says of a request."""
+    return job.session._member.answer(Question(number), 0).report.outcome
+
+
+@pytest.mark.parametrize(("each", "marches"), [(2, True), (1, True), (0.95, True), (0.2, False)])
+def test_ranks_whose_steps_have_collectives_step_together(
+    job: Job, each: float, marches: bool
+) -> None:
+    """Those that have one every some steps, as a checkpoint's barrier, need not."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, each=each))
+    for _ in range(3):
+        member.look()
+        job.step(10)
+    assert member.answer(Question(0), 0).marches == marches
+
+
+def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job) -> None:
+    """The step before was seen in its collective, this one is not."""
+    member, counts = job.session._member, iter([11, 20])
+    member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: next(counts), rank=0))
+    member.look()
+    job.step(10)
+    member.look()
+    assert member.answer(Question(0), 0).marches
+
+
+@pytest.mark.parametrize(
+    ("named", "recorded"),
+    [({}, ["CPU", "CUDA"]), ({"activities": ["CPU"]}, ["CPU"])],
+)
+def test_ranks_that_agree_record_all_that_the_template_asks_for(
+    named: dict[str, list[str]], recorded: list[str]
+) -> None:
+    """The template's CPU and NPU are all that the ranks have; activities that are named stay."""
+    text = json.dumps({**json.loads(template_text()), **named})
+    parsed = parse_config(text.encode())
+    asked = Asked(Edit(text.encode(), 0.0), parsed.config, parsed, now=False)
+    proposal = Proposal(1, text, 0.0, profiler=Profiler("torch", ("CPU", "CUDA")))
+    assert narrowed(asked, proposal).config.activities == recorded
+    assert narrowed(asked, Proposal(1, text, 0.0)) is asked
+
+
+@pytest.mark.parametrize("where", ["plan", "serve"])
+def test_what_dynprof_fails_at_is_said_to_the_leader_and_answered(
+    job: Job, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As a working directory that is gone; the next proposal is considered as any."""
+    member, edits = job.session._member, job.session._edit_handler
+
+    def fail(*given: object) -> None:
+        raise FileNotFoundError(f"no such folder, {len(given)}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(edits, where, fail)
+        reply = consider(job, 1, 3, 1.0)
+        if where == "serve":
+            reply = member.answer(Opening(1, 5), 0)
+    failed = "dynprof failed at it: FileNotFoundError: no such folder, 2"
+    assert (reply.problem, reply.takes_part) == (failed, False)
+    (answer,) = job.session.status().edits
+    assert (answer.outcome, answer.text) == ("refused", failed)
+    assert consider(job, 2, 3, 2.0).takes_part
+    assert open_at(job, 2, 5) == ""
+
+
+@pytest.mark.parametrize("edited_at_s", [-1e18, -1.0, 1e300, float("inf"), float("nan")])
+def test_the_clock_of_the_leader_may_say_anything(job: Job, edited_at_s: float) -> None:
+    """What is saved there is recorded all the same, in a folder that has a name."""
+    assert consider(job, 1, 2, edited_at_s).takes_part
+    assert open_at(job, 1, 3) == ""
+    job.step(8)
+    (manifest,) = job.manifests()
+    assert manifest.complete
+    year = "9999" if edited_at_s > 0 else "1970"
+    assert manifest.request.edited_at.startswith(year)
+    assert [path.name for path in job.root.glob("step_*")] == [f"step_3-4_{year}0101T000000Z"]
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, hours: int) -> None:
+    """Its window opens at the agreed step, in the folder that the leader's clock names."""
+    job.clock.wall = time.time()
+    job.step(2)
+    saved_s = job.clock.wall + hours * 3600
+    reply = consider(job, 1, 2, saved_s)
+    assert (reply.takes_part, reply.problem, reply.busy) == (True, "", "")
+    assert open_at(job, 1, 5) == ""
+    job.step(8)
+    (manifest,) = job.manifests()
+    assert (manifest.complete, manifest.steps.first, manifest.steps.last) == (True, 5, 6)
+    (folder,) = job.root.glob("step_*")
+    assert folder.name == window_dir_name(5, 6, saved_s)
+
+
+def test_what_was_proposed_is_refused_once_no_leader_will_open_it(job: Job) -> None:
+    """A rank that is left alone says why, and to save it again."""
+    assert consider(job, 1).takes_part
+    job.session._member.left_alone("this rank was away")
+    (answer,) = job.session.status().edits
+    assert (answer.outcome, answer.text) == ("refused", "this rank was away; save it again.")
+    assert open_at(job, 1, 5) == ""
+    job.step(8)
+    assert job.manifests() == []
+
+
+def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
+    """What it proposes is what it says, not what the leader before proposed by that number."""
+    member = job.session._member
+    for active, edited_at_s in ((3, 1.0), (7, 2.0)):
+        assert consider(job, 1, active, edited_at_s).takes_part
+        assert open_at(job, 1, 100) == ""
+        waiting = job.session.inbox.waiting
+        assert waiting
+        assert waiting.config.active == active
+        member.left_alone("nobody leads the ranks any more")
+
+
+def test_a_window_that_opens_between_two_looks_is_waited_for(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request is agreed on once it is over, and not refused as it comes too late then."""
+    consider(job, 1, 30, 1.0)
+    open_at(job, 1, 5)
+    occupied = type(job.session._loop).occupied
+
+    def look(loop: Loop) -> bool:
+        """Return what was so a moment ago."""
+        seen = cast("bool", occupied.__get__(loop))
+        job.step(10)
+        return seen
+
+    monkeypatch.setattr(type(job.session._loop), "occupied", property(look))
+    reply = consider(job, 2, 2, 2.0)
+    assert (reply.problem, reply.busy) == ("", "its window before is not closed and saved")
+
+
+def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> None:
+    """A rank that forgot it would count as one that began again."""
+    consider(job, 1)
+    open_at(job, 1, 1_000_000)
+    for number in range(2, MOST + 5):
+        job.session._member.know(number, number)
+    assert outcome(job, 1) == "waiting"
+    assert len(job.session._member._numbers) < MOST + 5
+
+
+def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
+    """What is open already, and what they did not mean, goes on."""
+    member = job.session._member
+
+    def outcomes() -> list[str]:
+        return [outcome(job, number) for number in (1, 2)]
+
+    consider(job, 1, 3, 1.0)
+    open_at(job, 1, job.session.inbox.step + 1)
+    job.step(2)
+    consider(job, 2, 3, 2.0)
+    open_at(job, 2, job.session.inbox.step + 1000)
+    member.answer(Opening(9, 9, {}, (1, 3)), 0)
+    assert outcomes() == ["open", "waiting"]
+    member.answer(Opening(9, 9, {}, (1, 2)), 0)
+    assert outcomes() == ["open", "superseded"]
+    member.answer(Opening(9, 9, {}, (1, 2)), 0)
+    job.step(6)
+    assert outcomes() == ["saved", "superseded"]
+
+
+def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
+    """Also where this rank has had fewer edits; its own go on from there, and cancels too."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, rank=1))
+    job.edit(active=2)
+    assert consider(job, 5, 3, 2.0).report.newest == 5
+    open_at(job, 5, 100)
+    job.edit(active=2)
+    member.answer(Cancellation(9, '{"cancel": true}', 4.0), 0)
+    assert [one.number for one in job.session.status().edits] == [1, 5, 6, 9]
+    assert outcome(job, 5) == "superseded"
+    assert "where rank 0 runs" not in job.log()
+
+
+def test_a_number_that_is_taken_here_is_said_to_be_another(job: Job) -> None:
+    """The leader has not heard of this rank's own edits yet, or counts from one again."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, rank=1))
+    for active in (1, 2, 3):
+        job.edit(active=active)
+    assert consider(job, 2, 4, 2.0).takes_part
+    open_at(job, 2, 100)
+    assert [one.number for one in job.session.status().edits] == [1, 2, 3, 4]
+    assert "request 4 here is request 2 where rank 0 runs" in job.log()
+    assert outcome(job, 2) == "waiting"
+
+
+def test_a_rank_waits_to_agree_while_its_backend_would_refuse(job: Job) -> None:
+    """What the training thread alone can see, a graph capture, does not count there."""
+    job.backend.in_the_way = "a graph is being captured"
+    assert consider(job, 1, 2, 1.0).busy == ""
+    job.backend.blocked = (Blocked("another profiler is on", "refused"),)
+    assert consider(job, 2, 2, 2.0).busy == "another profiler is on"
+
+
+def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:
+    """The others have recorded other steps by then: this rank has no part in their window."""
+    admission = job.session._loop.admission
+    consider(job, 1, 2, 1.0)
+    open_at(job, 1, 5)
+    admission._waited = (1, "a graph is being captured")
+    job.backend.in_the_way = "a graph"
+    job.step(7)
+    job.backend.in_the_way = None
+    job.step(5)
+    (answer,) = job.session.status().edits
+    assert (answer.outcome, job.manifests()) == ("refused", [])
+    assert "5" in answer.text
+
+
+@pytest.mark.parametrize("when", ["as they agree", "while it waits"])
+@pytest.mark.parametrize("number", [2, 600])
+def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
+    job: Job, number: int, when: str
+) -> None:
+    """The step of that number is another iteration than that of the others: it refuses at once."""
+    member = job.session._member
+    job.step(20)
+    consider(job, 1, 2, 1.0)
+    if when == "while it waits":
+        open_at(job, 1, 500)
+    job.session.set_step(number)
+    if when == "as they agree":
+        open_at(job, 1, number + 3)
+    job.step(1)
+    told = member.answer(Question(1), 0).report
+    assert (told.outcome, "were numbered anew after" in told.why) == ("refused", True)
+    job.step(8)
+    assert job.manifests() == []
+    consider(job, 2, 2, 2.0)
+    open_at(job, 2, job.session.inbox.step + 3)
+    job.session.set_step(job.session.inbox.step)
+    job.step(8)
+    assert job.manifests()[0].complete
+
+
+def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> None:
+    """And the next one that there is nothing."""
+    member = job.session._member
+    member.group = cast("JobGroup", Group(job, 1))
+    consider(job, 1, 2, 1.0)
+    member.answer(Withdrawal(1, ("disarmed by request 2",), outcome="disarmed"), 0)
+    for number in (2, 3):
+        member.answer(Cancellation(number, '{"cancel": true}', float(number)), 0)
+    answers = {one.number: one.text for one in job.session.status().edits}
+    assert answers[2] == "cancel, disarms what there is"
+    assert "nothing is open or waiting" in answers[3]
+
+
+def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:
+    """Nobody proposes it: who follows the request hears of it from each rank, with the reason."""
+    member = job.session._member
+    for _ in range(2):
+        member.answer(Withdrawal(4, ("rank 0 has refused it: no such place",), '{"active": 2}'), 0)
+    (answer,) = job.session.status().edits
+    assert (answer.number, answer.outcome) == (4, "refused")
+    assert answer.text == "rank 0 has refused it: no such place"
+    assert job.session.status().problems == ()
+    job.edit(active=2)
+    job.step(4)
+    assert [one.request.number for one in job.manifests()] == [5]
+
+
+@pytest.mark.parametrize("rules", [(), ("listed",)])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"prof_dir": "{tmp}/elsewhere"},
+        {"storage": {"scratch_dir": "{tmp}/elsewhere"}},
+        {"prof_dir": "s3://bucket/captures"},
+    ],
+)
+def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
+    tmp_path: Path, asked: dict[str, object], rules: tuple[str, ...]
+) -> None:
+    """Whatever the rights to the config here: another process may have written the proposal."""
+    job = Job(tmp_path / "prof_config")
+    text = json.dumps({"active": 1, **asked}).replace("{tmp}", str(tmp_path))
+    (job.root / "profiler_config.json").write_text(text)  # and only this user can change it
+    for place in (job.root / "profiler_config.json", job.root, tmp_path):
+        place.chmod(0o700)
+    process = job.session._process
+    if rules:
+        process.layout = replace(
+            process.layout, prof_dirs=(tmp_path / "elsewhere",), urls=("s3://bucket",)
+        )
+    member = job.session._member
+    said = said_in(to_text(Said("", 0, Proposal(1, text, 1.0))).encode())
+    assert said
+    reply = member.answer(said.message, 0)
+    if rules:
+        assert "another rank" not in reply.problem
+        return
+    assert "another rank asks for it, over the job's store; allow it on every rank" in reply.problem
+    assert "init(prof_dirs=[...]) or DYNPROF_PROF_DIRS" in reply.problem
+    member.answer(Opening(1, 3), 0)
+    job.step(8)
+    assert not (tmp_path / "elsewhere").exists()
+    assert job.session.status().edits[-1].outcome == "refused"
+
+
+def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job) -> None:
+    """It is busy until its next step has the number; where none is known, it says so."""
+    member, counts = job.session._member, iter(range(10, 100, 2))
+    member.group = cast("JobGroup", Group(job, rank=1))
+    taken: list[int] = []
+    member.numbers = StepNumbers(lambda: next(counts), lambda: True, taken.append)
+    for step in (1, 2, 3):
+        member.numbers.begin_step(step)
+    text = '{"active": 1}'
+    reply = member.answer(Proposal(1, text, 1.0, begun=((52, 12), (53, 14))), 0)
+    assert ("the number that it has on rank 0" in reply.busy, reply.is_alone) == (True, False)
+    member.numbers.begin_step(4)
+    reply = member.answer(Question(1), 1)
+    assert (taken, reply.busy) == ([54], "")
+    assert member.answer(Proposal(2, text, 2.0), 2).is_alone
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path) -> None:
+    """The message is JSON; its reader sees the byte, escaped."""
+    job = Job(tmp_path / os.fsdecode(b"caf\xe9"))
+    consider(job, 1, 2)
+    open_at(job, 1, 3)
+    job.step(8)
+    report = job.session._member.answer(Question(1), 0).report
+    assert (report.outcome, report.cut) == ("saved", "")
+    assert "/caf\\udce9/step_" in report.capture
+    assert said_in(to_text(Said("", 0, Hello(report.capture))).encode())

@@ -1,0 +1,248 @@
+"""What the leader knows of a window on all ranks, and what it writes down."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from dynprof.captures.deliveries import Deliveries
+from dynprof.captures.window_record import load_window_record
+from dynprof.config import parse_config
+from dynprof.errors import CaptureError
+from dynprof.journal.edit_outcomes import TOLD
+from dynprof.ranks.agreement_rules import Agreement
+from dynprof.ranks.messages import PARTED, Report
+from dynprof.ranks.record import (
+    FORGOTTEN,
+    LEFT,
+    LONG_S,
+    NO_ANSWER,
+    STANDS_S,
+    JobWindows,
+)
+from dynprof.requests.edits import Edit
+from dynprof.requests.request import Asked
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import Rank
+from dynprof.testing import FakeClock
+from dynprof.windows.process_context import ProcessContext
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from dynprof.captures.window_record import WindowRecord
+    from dynprof.journal.journal import Journal
+
+RAW = b'{"active": 3, "warmup": 2}'
+
+
+def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
+    """Do it, and return the exception that it ended with."""
+    assert doing == "writing the record of a window"
+    try:
+        action()
+    except OSError as error:
+        return error
+    return None
+
+
+class Known(JobWindows):
+    """The windows of a job of five ranks, of which 0 to 2 agreed on step 7."""
+
+    def __init__(self, root: Path, ranks: tuple[int, ...] = (0, 1, 2)) -> None:
+        layout, self.clock = Layout(root, 0, "host", 42), FakeClock()
+        process = ProcessContext(layout, Rank(0, 5, "test"), (), clock=self.clock)
+        self.warned: list[str] = []
+        self.root = root
+        journal = cast("Journal", SimpleNamespace(warning=self.warned.append, info=str))
+        super().__init__(process, 5, "rank 0 on host", attempt, Deliveries(attempt), journal)
+        self.begin(4, asked())
+        self.settle(Agreement(4, 7, ranks, {3: "it does not run dynprof"}, (), 0.25))
+        self.write()
+        self.warned.clear()
+
+    def say(self, rank: int, outcome: str, state: str = "idle", **more: object) -> None:
+        """Hear a rank."""
+        self.hear(Report(rank, 4, f"h{rank}", 0, state, outcome, f"/c{rank}", **more))  # type: ignore[arg-type]
+
+    @property
+    def record(self) -> WindowRecord:
+        """What is on disk."""
+        self.clock.advance(2.0)
+        self.write()
+        return load_window_record(self.root / "step_9-11_19700101T000000Z/info/window.json")
+
+
+def asked(edited_at_s: float = 0.0) -> Asked:
+    """Return what an edit asks for."""
+    parsed = parse_config(RAW)
+    return Asked(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
+
+
+def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
+    """Steps are counted from the end of the warm-up, as the folder's name is."""
+    record = Known(tmp_path).record
+    assert (record.start_step, record.first, record.last) == (7, 9, 11)
+    assert record.agreed_ms == 250.0
+    assert (record.asked, record.world_size) == ((0, 1, 2, 3), 5)
+    assert {one.outcome for one in record.ranks.values()} == {"waiting"}
+    assert (record.missing, record.complete) == ({3: "it does not run dynprof"}, False)
+
+
+def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
+    """Who is still at it is named once most are done."""
+    known = Known(tmp_path)
+    known.say(0, "saved")
+    known.say(1, "open", "recording")
+    known.say(2, "saved")
+    status = known.status()
+    assert (status.saved, status.pending, status.asked) == (2, 1, 4)
+    assert status.states == {"idle": 2, "missing": 2, "recording": 1}
+    assert status.stragglers == {1: "still recording", 3: "it does not run dynprof"}
+    known.say(1, "saved")
+    assert not known.pending
+    assert [(one.host, one.capture) for one in known.record.ranks.values()] == [
+        ("h0", "/c0"), ("h1", "/c1"), ("h2", "/c2"),
+    ]  # fmt: skip
+
+
+def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) -> None:
+    """A capture that was cut short is named, and why."""
+    for cut in ("", "stopped by the script"):
+        known = Known(tmp_path)
+        known.settle(Agreement(4, 7, (0, 1, 2), remarks=("rank 1: it is elsewhere",)))
+        assert known.warned == ["request 4: rank 1: it is elsewhere"]
+        for rank in range(3):
+            known.say(rank, "saved", cut=cut if rank == 1 else "")
+        assert known.record.complete == (not cut)
+        remarks = ["rank 1: it is elsewhere", *([f"rank 1 was cut short: {cut}"] if cut else [])]
+        assert known.status().remarks == tuple(remarks)
+        assert known.record.remarks == ("rank 1: it is elsewhere",)
+
+
+def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -> None:
+    """The log and the record name it; the others have their captures."""
+    known = Known(tmp_path)
+    known.say(2, "refused", why="another profiler")
+    known.say(0, "saved")
+    assert known.record.missing[2] == "refused: another profiler"
+    assert known.warned == ["request 4: rank 2 has no capture of it: refused: another profiler"]
+
+
+def test_a_window_that_all_ranks_give_up_is_lost_by_none(tmp_path: Path) -> None:
+    """It was superseded or disarmed everywhere; had it begun somewhere, it is lost."""
+    known = Known(tmp_path)
+    for rank in range(3):
+        known.say(rank, "superseded")
+    assert known.status().unsaved == {"superseded": 3}
+    assert known.record.missing.keys() == {3}
+    known.say(0, "saved")
+    assert known.record.missing.keys() == {1, 2, 3}
+
+
+def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) -> None:
+    """What it has saved before stays in the record."""
+    known = Known(tmp_path)
+    known.say(0, "saved")
+    known.say(2, "open")
+    known.lose([0, 2])
+    assert known.pending == {4: {1}}
+    assert known.record.missing == {2: NO_ANSWER, 3: "it does not run dynprof"}
+    known.lose([1], PARTED)
+    assert known.record.missing[1] == PARTED
+    known.say(2, "saved")
+    assert known.record.ranks[2].outcome == "saved"
+
+
+def test_a_rank_that_began_again_knows_nothing_of_the_window(tmp_path: Path) -> None:
+    """But what it had saved is there all the same."""
+    known = Known(tmp_path)
+    known.say(0, "saved")
+    known.say(0, "")
+    known.say(1, "")
+    assert known.record.missing[1] == FORGOTTEN
+    assert known.record.ranks[0].outcome == "saved"
+
+
+def test_a_rank_that_records_though_it_was_not_heard_is_no_missing_one(tmp_path: Path) -> None:
+    """Its reply came too late, its capture did not."""
+    known = Known(tmp_path)
+    known.say(3, "saved")
+    assert known.record.ranks.keys() == {0, 1, 2, 3}
+
+
+def test_where_the_leader_leaves_the_record_comes_to_its_end(tmp_path: Path) -> None:
+    """A rank that stands still is worth no waiting."""
+    known = Known(tmp_path, (1,))
+    known.say(1, "open", still_s=STANDS_S + 1, step_s=0.1)
+    assert known.stands
+    known.leave()
+    assert known.record.missing[1] == LEFT.format("open")
+    assert known.status().pending == 0
+
+
+def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -> None:
+    """In the status at once, in the log after some seconds, once."""
+    known = Known(tmp_path)
+    known.begin(5, asked(1.0))
+    known.wait_for(5, {2: "it saves"})
+    assert known.status().stragglers == {2: "waited for: it saves"}
+    known.look()
+    assert known.warned == []
+    for _ in range(2):
+        known.clock.advance(LONG_S)
+        known.look()
+    assert known.warned == ["request 5 waits for rank 2: it saves"]
+
+
+def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None:
+    """Of the newest; where no rank opens there is no record, but a reason."""
+    known = Known(tmp_path)
+    for number in range(5, 5 + 2 * TOLD):
+        known.begin(number, asked(float(number)))
+        known.settle(Agreement(number, reasons=("rank 2 cannot",)))
+        known.write()
+    status = known.status()
+    assert (status.problems, status.record, len(status.earlier)) == (
+        ("rank 2 cannot",),
+        "",
+        TOLD - 1,
+    )
+    assert known.pending == {4: {0, 1, 2}}
+
+
+def test_a_record_that_cannot_be_written_is_tried_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk keeps no rank from agreeing."""
+    known = Known(tmp_path)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("dynprof.captures.window_record.write_atomic", fail)
+        known.say(0, "saved")
+        assert known.record.ranks[0].outcome == "waiting"
+    known.clock.advance(2.0)
+    known.look()
+    assert known.record.ranks[0].outcome == "saved"
+
+
+def test_what_was_proposed_is_refused_where_the_store_is_lost(tmp_path: Path) -> None:
+    """Who waits for it is told why."""
+    known = Known(tmp_path)
+    known.begin(5, asked(1.0))
+    known.drop("the job's store was lost")
+    assert known.status().problems == ("the job's store was lost",)
+
+
+def test_a_file_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
+    """Whatever is in its place."""
+    path = tmp_path / "window.json"
+    path.write_text('{"ranks": 3}')
+    with pytest.raises(CaptureError, match="is not the record of a window"):
+        load_window_record(path)

@@ -1,0 +1,403 @@
+"""The threads of ranks: they agree, leave in order, and come back after the store was away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from dynprof.config import RankSet
+from dynprof.ranks import taking_part
+from dynprof.ranks.agreement_rules import Terms
+from dynprof.ranks.job_group import StoreLostError, Timed
+from dynprof.ranks.messages import PARTED, Opening, Proposal, Reply, Report
+from dynprof.ranks.store import GONE, Keys
+from dynprof.ranks.taking_part import TakingPart
+from dynprof.runtime.error_boundary import ErrorBoundary
+from tests.unit.ranks.memory_store import MemoryStore
+from tests.unit.ranks.simulated import Records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dynprof.ranks.agreement_rules import Agreement
+    from dynprof.ranks.job_group import JobGroup
+    from dynprof.ranks.member import Member
+    from dynprof.ranks.messages import Message
+    from dynprof.ranks.record import JobWindows
+
+
+class Group:
+    """The ranks of a store, which may be away."""
+
+    is_gone = False
+
+    def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
+        self.rank, self.world_size, self._stores = rank, size, stores
+
+    def connect(self) -> list[Timed]:
+        """Return connections to the newest store."""
+        if self._stores[-1].is_lost:
+            raise StoreLostError("no route")
+        return [Timed(self._stores[-1]) for _ in range(2)]
+
+
+class Notes:
+    """A journal."""
+
+    def remember(self, *, last_error: str) -> None:
+        """Forget it."""
+
+    def error(self, text: str) -> None:
+        """Forget it."""
+
+
+class Nothing(Records):
+    """Records of no window."""
+
+    pending: dict[int, set[int]] = {}
+
+    def write(self) -> None:
+        """Write none."""
+
+    leave = write
+
+    def drop(self, why: str) -> None:
+        """Refuse none."""
+
+
+class Rank:
+    """One rank: its threads, and what it was told."""
+
+    numbers = None
+
+    def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
+        self.rank, self.fails = rank, False
+        self.heard: list[Message] = []
+        self.said: list[str] = []
+        records = Nothing()
+        self.made = records.settled
+        self.alone: list[str] = []
+        self.busy = ""
+        self.part = TakingPart(
+            cast("JobGroup", Group(rank, size, stores)),
+            cast("Member", self),
+            f"rank {rank}",
+            ErrorBoundary(Notes()),
+            self.said.append,
+            cast("JobWindows", records),
+        )
+
+    def answer(self, message: Message, place: int) -> Reply:
+        """Do what the leader says."""
+        if self.fails:
+            raise FileNotFoundError("no such folder")
+        self.heard.append(message)
+        number = getattr(message, "number", 0)
+        report = Report(self.rank, number, step_s=0.01)
+        step = int(time.monotonic() * 100)
+        return Reply(
+            self.rank, place, report, takes_part=True, step=step, fast_s=0.01, busy=self.busy
+        )
+
+    def ready_again(self, place: int) -> Reply:
+        """Say where it is now."""
+        return self.answer(Opening(1, 0), place)
+
+    def news(self) -> None:
+        """Have none."""
+
+    def reports(self) -> tuple[Report, ...]:
+        """Have none."""
+        return ()
+
+    def left_alone(self, why: str) -> None:
+        """Note it."""
+        self.alone.append(why)
+
+
+def until(found: Callable[[], object]) -> None:
+    """Wait for something that other threads do."""
+    waits = threading.Event()
+    for _ in range(3000):
+        if found():
+            return
+        waits.wait(0.01)
+    raise AssertionError("it did not come")
+
+
+@pytest.fixture
+def stores() -> list[MemoryStore]:
+    """Return the store; a test may add the one that comes after it."""
+    return [MemoryStore()]
+
+
+@pytest.fixture
+def ranks(stores: list[MemoryStore]) -> Iterator[list[Rank]]:
+    """Return three ranks that have met."""
+    made = [Rank(number, 3, stores) for number in range(3)]
+    for rank in made:
+        rank.part.begin()
+    until(lambda: meets(made))
+    yield made
+    for rank in reversed(made):
+        rank.part.end()
+    assert not [
+        one for one in threading.enumerate() if one.name in ("dynprof-ranks", "dynprof-hear")
+    ]
+
+
+def meets(ranks: list[Rank]) -> bool:
+    """Return whether the leader hears all the others."""
+    leading = ranks[0].part._leading
+    return bool(leading and leading.others == {1, 2})
+
+
+def agree(ranks: list[Rank], number: int, **terms: object) -> Agreement:
+    """Have them agree on a window."""
+    asked = Terms(RankSet.parse("all"), **terms)  # type: ignore[arg-type]
+    ranks[0].part.propose(Proposal(number, "{}", 0.0), asked)
+    until(lambda: ranks[0].made and ranks[0].made[-1].number == number)
+    return ranks[0].made[-1]
+
+
+def steps(rank: Rank) -> list[int]:
+    """Return the steps at which a rank was told to open."""
+    return [one.step for one in rank.heard if isinstance(one, Opening) and one.step]
+
+
+def test_ranks_agree_and_an_idle_job_asks_the_store_nothing(
+    ranks: list[Rank], stores: list[MemoryStore]
+) -> None:
+    """Each is told the same step."""
+    made = agree(ranks, 1)
+    assert made.ranks == (0, 1, 2)
+    until(lambda: [steps(rank) for rank in ranks] == [[made.step]] * 3)
+    until(lambda: stores[0].calls == before(stores[0]))
+    calls = stores[0].calls
+    for rank in ranks:
+        rank.part.changed()
+    assert stores[0].calls == calls
+
+
+def before(store: MemoryStore) -> int:
+    """Return how many calls there were a moment ago."""
+    calls = store.calls
+    threading.Event().wait(0.05)
+    return calls
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank], rank: int) -> None:
+    """It looks at itself, not at the store."""
+    ranks[rank].busy = "it saves"
+    threading.Timer(0.2, setattr, (ranks[rank], "busy", "")).start()
+    made = agree(ranks, 1)
+    assert made.ranks == (0, 1, 2)
+    assert made.took_s > 0.15
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_fails_at_something_goes_on_to_agree(ranks: list[Rank], rank: int) -> None:
+    """The others learn why; the next window is agreed on."""
+    ranks[rank].fails = True
+    made = agree(ranks, 1)
+    why = f"rank {rank}: dynprof failed at it: FileNotFoundError: no such folder"
+    assert made.reasons == (why,)
+    ranks[rank].fails = False
+    assert agree(ranks, 2).ranks == (0, 1, 2)
+
+
+def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
+    """It is named; its threads are gone at once."""
+    ranks[2].part.end()
+    assert hearing() == 2
+    until(lambda: ranks[0].part._leading and ranks[0].part._leading.others == {1})
+    assert agree(ranks, 1).left_out == {2: PARTED}
+
+
+def test_a_leader_that_ends_has_the_others_leave_the_store(
+    ranks: list[Rank], stores: list[MemoryStore]
+) -> None:
+    """None is in a wait as its server ends, and little is left in the store."""
+    agree(ranks, 1)
+    ranks[0].part.end()
+    assert not [one for one in threading.enumerate() if one.name == "dynprof-hear"]
+    assert [rank.alone for rank in ranks[1:]] == [["the rank that leads has ended"]] * 2
+    assert len(stores[0].values) < 12
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_whose_group_went_unannounced_is_out_of_the_store(
+    ranks: list[Rank], rank: int
+) -> None:
+    """A thread that blocks in C++ as Python ends would abort the process."""
+    ranks[rank].part.group.is_gone = True  # type: ignore[misc]
+    ranks[rank].part.end()
+    until(lambda: hearing() == (0 if rank == 0 else 2))  # who leads says farewell to all
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_agrees_no_more_is_out_of_the_store(
+    ranks: list[Rank], rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where dynprof fails, nothing else would wake the thread that blocks there."""
+    monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
+    ranks[rank].part.changed()
+    until(lambda: ranks[rank].part.is_over)
+    assert hearing() == 2
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    """A network may forget an idle connection, and tell neither side."""
+    monkeypatch.setattr(taking_part, "RENEW_S", 0.05)
+    monkeypatch.setattr(taking_part, "CUT_S", 0.5)
+    monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
+    made = [Rank(number, 3, stores) for number in range(3)]
+    cut = MemoryStore()  # where nothing is ever said
+    connect = made[rank].part.group.connect
+    ways = iter([[connect()[0], Timed(cut)]])
+    monkeypatch.setattr(made[rank].part.group, "connect", lambda: next(ways, None) or connect())
+    made[0].part.begin()
+    until(lambda: made[0].part.leads)
+    for one in made[1:]:
+        one.part.begin()
+    until(lambda: made[rank].alone)
+    until(lambda: meets(made))
+    assert agree(made, 1).ranks == (0, 1, 2)
+    assert "the job's store was lost: nothing was heard of it for 180 s" in made[rank].said[0]
+    assert rank == 0 or not made[2].alone
+    cut.lose()
+    for one in reversed(made):
+        one.part.end()
+
+
+class Mortal:
+    """The store of a process that is killed after a number of calls more, ``left``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store, self.left = store, 1_000_000
+
+    def wait(self, keys: list[str], _: object) -> None:
+        """Wait for a value, or for the end."""
+        while keys[0] not in self._store.values:
+            if self.left < 0:
+                raise RuntimeError("killed")
+            threading.Event().wait(0.001)
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("killed")
+        return cast("Callable[..., object]", getattr(self._store, name))
+
+
+@pytest.mark.parametrize("calls", range(14))
+def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """What it proposed is opened by all at one step, or by none; they agree with its successor."""
+    made, mortal = [Rank(number, 3, stores) for number in range(3)], Mortal(stores[0])
+    monkeypatch.setattr(made[0].part.group, "connect", lambda: [Timed(mortal), Timed(mortal)])
+    for rank in made:
+        rank.part.begin()
+    until(lambda: meets(made))
+    mortal.left = calls
+    made[0].part.group.is_gone = True  # type: ignore[misc]
+    made[0].part.propose(Proposal(1, "{}", 0.0), Terms(RankSet.parse("all")))
+    until(lambda: made[0].part.is_over or steps(made[2]))
+    made[0].part.end()
+    again = [Rank(0, 3, stores), *made[1:]]
+    again[0].part.begin()
+    until(lambda: meets(again) and all(rank.alone for rank in made[1:]))
+    assert steps(made[1]) == steps(made[2])
+    assert agree(again, 2).ranks == (0, 1, 2)
+    for rank in (*made[1:], again[0]):
+        rank.part.end()
+
+
+def test_an_edit_waits_once_for_a_leader_that_does_not_run_dynprof(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Edits of later are served at once."""
+    waits_s: list[float] = []
+    alone = Rank(1, 2, stores)
+    monkeypatch.setattr(alone.part._decided, "wait", waits_s.append)
+    alone.part.wait_for_part(10.0)
+    monkeypatch.setattr(alone.part, "_began_s", time.monotonic() - 10.0)
+    alone.part.wait_for_part(10.0)
+    assert waits_s[0] > waits_s[1] == 0.0
+
+
+def hearing() -> int:
+    """Return how many ranks may be in the store."""
+    return sum(one.name == "dynprof-hear" for one in threading.enumerate())
+
+
+def test_a_store_that_grows_silent_is_tried_again_soon(
+    ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pauses grow with the time of the cut, not with that of the job before it."""
+    part, pauses = ranks[1].part, list[float]()
+    monkeypatch.setattr(part, "_pause", pauses.append)
+    part._served_s -= 1e5
+    part._lose("it is silent")  # as the journal's thread sees first
+    stores[0].lose()
+    until(lambda: pauses)
+    assert pauses[0] == taking_part.PAUSE_S
+
+
+@pytest.mark.parametrize(("away_s", "pause_s"), [(40.0, 10.0), (1000.0, 60.0)])
+def test_a_store_that_is_away_is_tried_again_within_a_quarter_of_that_time(
+    stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, away_s: float, pause_s: float
+) -> None:
+    """A rank tries again after a quarter of the time, and after a minute at most."""
+    now, pauses = [0.0], list[float]()
+    monkeypatch.setattr(taking_part, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    part = Rank(1, 2, stores).part
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        part._ended.set()
+
+    monkeypatch.setattr(part, "_pause", pause)
+    stores[0].lose()
+    now[0] = away_s
+    part._serve_until_ended()
+    assert pauses == [pause_s]
+
+
+def test_a_rank_that_was_away_refuses_what_was_proposed_and_agrees_on_the_next(
+    ranks: list[Rank], stores: list[MemoryStore]
+) -> None:
+    """A rank whose next message is gone gives up what was proposed, and joins again."""
+    place = int(stores[0].values[Keys.next])
+    stores[0].set(Keys.say(place), GONE)
+    until(lambda: all(rank.alone for rank in ranks[1:]))
+    why = "this rank was away, and the others have gone on"
+    assert [rank.alone for rank in ranks] == [[], [why], [why]]
+    assert agree(ranks, 1).ranks == (0, 1, 2)
+
+
+def test_ranks_agree_again_once_the_store_is_back(
+    ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is away each is by itself, and says so."""
+    monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
+    stores[0].lose()
+    until(lambda: all(rank.alone for rank in ranks))
+    assert not ranks[0].part.leads
+    assert ranks[1].part.leader == ""
+    ranks[0].part.propose(Proposal(1, "{}", 0.0), Terms(RankSet.parse("all")))
+    until(lambda: ranks[0].made)
+    assert ranks[0].made[0].reasons == ("the other ranks could not be asked",)
+    stores.append(MemoryStore())
+    until(lambda: meets(ranks))
+    assert agree(ranks, 2).ranks == (0, 1, 2)
+    assert "the ranks agree again" in ranks[1].said

@@ -1,0 +1,116 @@
+"""Processes of dynprof's own get no secret of the job's, but the keys of the storage they reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.runs.executors import Workers, ended
+from dynprof.backends.torch import detached_close_selftest
+from dynprof.captures.analysis_start import begin_analysis
+from dynprof.captures.deliveries import sent
+from dynprof.captures.delivery_order import Order
+from dynprof.runtime import side_process
+from dynprof.runtime.destination import FILE_SYSTEMS
+from dynprof.runtime.fresh_interpreter import OF_A_KIND, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+KEYS = {
+    "AWS_SECRET_ACCESS_KEY": "s3",
+    "GOOGLE_APPLICATION_CREDENTIALS": "gs",
+    "AZURE_STORAGE_KEY": "az",
+    "OSS_ACCESS_KEY_SECRET": "oss",
+    "OCI_CLI_KEY_CONTENT": "oci",
+    "KRB5CCNAME": "hdfs",
+}
+"""A key of each kind of storage."""
+OTHERS = {"WANDB_API_KEY", "HF_TOKEN", "DATABASE_PASSWORD", "TORCH_TOKEN", "DYNPROF_PROF_DIRS"}
+"""Variables that no process of dynprof's own needs, whatever it does."""
+SHOW = "import json, os, sys; shown = json.dumps(dict(os.environ)); "
+"""Code of a child that shows its environment."""
+SAYS = f"{SHOW}print(shown, file=sys.stderr)"
+
+
+@pytest.fixture(autouse=True)
+def _job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process be a job with secrets, whose children show their environment."""
+    for name in (*KEYS, *OTHERS):
+        monkeypatch.setenv(name, "s3cr3t")
+    monkeypatch.setattr(side_process, "command", lambda *_: [sys.executable, "-c", SAYS])
+
+
+def analysis(place: str) -> str:
+    """Return what the analysis of a capture in some place shows."""
+    return begin_analysis(f"{place}/a.trace.json").last_line(wait=True) or ""
+
+
+def delivery(place: str) -> str:
+    """Return what a delivery to some place shows."""
+    return sent(Order("/tmp", ("a",), place, "/tmp", (), False, 1.0))
+
+
+def worker(place: str) -> str:
+    """Return what a worker of ``dynprof analyse`` shows for traces in some place."""
+    with ended(Workers(1, places=[f"{place}/a.trace.json"])) as workers:
+        found = {name: workers.submit(os.getenv, name).result() for name in (*KEYS, *OTHERS)}
+    return json.dumps({name: value for name, value in found.items() if value is not None})
+
+
+CHILDREN = pytest.mark.parametrize("child", [analysis, delivery, worker])
+
+
+@CHILDREN
+def test_a_child_that_works_on_files_has_no_secret(child: Callable[[str], str]) -> None:
+    assert not {*KEYS, *OTHERS} & json.loads(child("/captures")).keys()
+
+
+@CHILDREN
+def test_a_child_that_reaches_a_url_has_the_keys_of_that_kind_alone(
+    child: Callable[[str], str],
+) -> None:
+    found = json.loads(child("s3://bucket/captures")).keys() & {*KEYS, *OTHERS}
+    assert found == {"AWS_SECRET_ACCESS_KEY"}
+
+
+def test_the_self_test_has_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code = f"{SHOW}print(json.dumps(dict(verdict=shown)))"
+    monkeypatch.setattr(detached_close_selftest, "library", lambda: tmp_path)
+    monkeypatch.setattr(
+        detached_close_selftest, "command", lambda *_, **__: [sys.executable, "-c", code]
+    )
+    shown = json.loads(detached_close_selftest.ask_fresh_interpreter().answer)
+    assert shown["CUDA_VISIBLE_DEVICES"] == ""
+    assert not {*KEYS, *OTHERS} & shown.keys()
+
+
+@pytest.mark.parametrize(("name", "kind"), KEYS.items())
+def test_each_kind_of_storage_has_its_own_keys(name: str, kind: str) -> None:
+    assert environment(f"{kind}://a/b").keys() & KEYS.keys() == {name}
+    assert environment("/a", f"simplecache::{kind}://a/b")[name] == "s3cr3t"
+
+
+def test_every_kind_of_url_that_captures_go_to_has_its_keys() -> None:
+    assert OF_A_KIND.keys() == FILE_SYSTEMS.keys()
+
+
+def test_proxies_and_certificates_are_for_urls_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://me:s3cr3t@proxy")
+    monkeypatch.setenv("SSL_CERT_FILE", "/certificates")
+    told = {"https_proxy", "SSL_CERT_FILE"}
+    assert environment("s3://a/b").keys() >= told
+    assert not environment("/a").keys() & told
+
+
+def test_what_loaders_and_torch_need_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS", "LC_ALL", "TORCH_DEVICE_BACKEND_AUTOLOAD")
+    for name in needed:
+        monkeypatch.setenv(name, "1")
+    assert environment().keys() >= {"PATH", *needed}
+    assert environment()["DYNPROF_DISABLE"] == "1"

@@ -1,0 +1,128 @@
+"""Where a capture is put together, and where it goes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dynprof.runtime.destination import (
+    OUTGOING,
+    destination,
+    parted,
+    placed,
+    why_no_destination,
+)
+from dynprof.runtime.layout import Layout
+
+URL = "s3://bucket/captures"
+
+
+def layout(root: Path) -> Layout:
+    """Return the files of a process whose config nobody else can change."""
+    root.chmod(0o700)
+    made = Layout(root, 3, "host", 42)
+    made.config.touch(0o600)
+    return made
+
+
+def test_a_directory_is_written_in_directly(tmp_path: Path) -> None:
+    """Without a scratch directory nothing is moved."""
+    found = destination(layout(tmp_path), "captures", None)
+    assert found.is_direct
+    assert found.folder("step_1-2") == tmp_path / "captures" / "step_1-2"
+
+
+def test_with_a_scratch_directory_each_process_has_its_own_place_there(tmp_path: Path) -> None:
+    """Two processes of one rank put nothing into each other's folders."""
+    found = destination(layout(tmp_path), "captures", "scratch")
+    other = destination(replace(layout(tmp_path), pid=43), "captures", "scratch")
+    assert not found.is_direct
+    assert found.final == other.final == tmp_path / "captures"
+    assert found.workshop.parent == other.workshop.parent == tmp_path / "scratch"
+    assert found.workshop != other.workshop
+
+
+def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -> None:
+    """Where nothing else is said."""
+    found = destination(layout(tmp_path), f"{URL}/", None)
+    assert found.workshop.parent == tmp_path / OUTGOING
+    assert found.folder("step_1-2") == f"{URL}/step_1-2"
+    assert found.is_shared()
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("captures", ""),
+        (URL, ""),
+        ("hdfs://name-node:8020/user/me", ""),
+        ("abfss://captures@account.dfs.core.windows.net/x", ""),
+        ("abfss://me:secret@account.dfs.core.windows.net/x", "a URL with credentials"),
+        ("oci://bucket@namespace/captures", ""),
+        ("oci://me:secret@namespace/captures", "a URL with credentials"),
+        ("s3://secret@bucket/x", "a URL with credentials or parameters"),
+        ("ftp://host/path", "captures go to directories, and to s3://"),
+        ("file:///tmp", "captures go to directories, and to s3://"),
+        ("simplecache::s3://bucket/x", "captures go to directories, and to s3://"),
+        ("s3://me:secret@bucket/x", "a URL with credentials or parameters"),
+        ("s3://me:secret/with-slash@bucket/x", "a URL with credentials or parameters"),
+        ("s3://arn:aws:s3:us-west-2:123456789012:accesspoint/name/x", ""),
+        ("s3://bucket/x?key=secret", "a URL with credentials or parameters"),
+        ("s3://bucket/x#frag", "a URL with credentials or parameters"),
+        ("s3:/me:secret@bucket/x", "a URL has two slashes: write s3://bucket/path"),
+        ("s3://", "this URL names no place"),
+        ("s3:///", "this URL names no place"),
+        ("s3://bucket/a/../b", "this URL names no place"),
+        ("s3://bucket/x::s3://other", "this URL names no place"),
+    ],
+)
+def test_what_is_wrong_with_a_url(place: str, why: str) -> None:
+    """It is said in a sentence that never has the secret."""
+    said = why_no_destination(place)
+    assert said.startswith(why)
+    assert bool(said) == bool(why)
+    assert "secret" not in said
+
+
+def test_a_url_needs_leave_where_others_may_change_the_config(tmp_path: Path) -> None:
+    """One that begins with an allowed one has it; one whose name only looks like it has not."""
+    shared = layout(tmp_path)
+    assert not destination(shared, URL, None).why_forbidden(shared)
+    tmp_path.chmod(0o770)
+    assert "is none of the URLs that init() allowed" in destination(
+        shared, URL, None
+    ).why_forbidden(shared)
+    allowed = replace(shared, urls=(URL,))
+    assert not destination(allowed, f"{URL}/mine", None).why_forbidden(allowed)
+    assert not destination(allowed, f"{URL}/", None).why_forbidden(allowed)
+    assert destination(allowed, f"{URL}-of-others", None).why_forbidden(allowed)
+    assert destination(allowed, "s3://bucket", None).why_forbidden(allowed)
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the job's Python lacks for this kind of URL, before anything is recorded."""
+    for name in ("fsspec", "s3fs"):
+        monkeypatch.setitem(sys.modules, name, None)
+    mine = layout(tmp_path)
+    why = destination(mine, URL, None).why_not(mine)
+    assert why == "s3:// needs fsspec and s3fs, and the job's Python has none"
+
+
+def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:
+    """It is named where it is the one that does not serve."""
+    mine = layout(tmp_path)
+    (tmp_path / "file").touch()
+    why = destination(mine, "captures", "file/below").why_not(mine)
+    assert why == f"{tmp_path / 'file'} is not a directory"
+    tmp_path.chmod(0o770)
+    assert "/elsewhere" in destination(mine, "captures", "/elsewhere").why_forbidden(mine)
+
+
+def test_directories_and_urls_are_told_apart() -> None:
+    """As ``init(prof_dirs=...)`` has them in one list; a URL is the same from everywhere."""
+    assert parted(["/a", URL, "/b"]) == (["/a", "/b"], (URL,))
+    assert placed(Path("/root"), URL) == URL
+    assert placed(Path("/root"), "captures") == "/root/captures"

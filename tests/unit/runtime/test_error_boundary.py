@@ -1,0 +1,36 @@
+"""The error boundary between dynprof and the training job."""
+
+from __future__ import annotations
+
+from dynprof.runtime.error_boundary import ErrorBoundary
+
+
+class Notes:
+    """Keeps what a boundary writes down."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def remember(self, *, last_error: str) -> None:
+        """Keep nothing: the next call has it."""
+
+    def error(self, text: str) -> None:
+        """Keep it."""
+        self.errors.append(text.partition("\n")[0])
+
+
+def test_failure_to_give_up_stays_behind_the_wall() -> None:
+    """Where an action fails and giving it up fails as well, both are noted and neither raises."""
+    notes = Notes()
+
+    def act() -> None:
+        raise LookupError("no window")
+
+    def give_up(error: Exception) -> None:
+        raise RuntimeError("no manifest") from error
+
+    ErrorBoundary(notes).attempt_or("a step", act, give_up)
+    assert notes.errors == [
+        "a step failed: LookupError: no window",
+        "giving up a step failed: RuntimeError: no manifest",
+    ]

@@ -1,0 +1,227 @@
+"""Captures of graphs and profilers keep out of each other's way, on all threads."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.errors import BackendError
+from dynprof.runtime import graph_captures
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES, GraphCaptures, graph_capture
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Graph:
+    """Has the methods of torch's graphs; a mode that it does not know makes it fail."""
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> str:  # noqa: ARG002
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise ValueError(capture_error_mode)
+        return capture_error_mode
+
+    def capture_end(self) -> None:
+        """End."""
+
+
+@pytest.fixture
+def graphs() -> tuple[GraphCaptures, type[Graph]]:
+    """A class of graphs, and who knows of its captures."""
+    captures, made = GraphCaptures(), type("Made", (Graph,), dict(vars(Graph)))
+    captures.follow(made, "a graph")
+    return captures, made
+
+
+def elsewhere(action: Callable[[], object]) -> threading.Thread:
+    """Do something on another thread."""
+    thread = threading.Thread(target=action, name="another", daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_capture_is_known_on_all_threads(
+    graphs: tuple[GraphCaptures, type[Graph]], mode: str
+) -> None:
+    """A capture in any mode is known on all threads from its begin to its end."""
+    captures, made = graphs
+    graph = made()
+    assert graph.capture_begin(capture_error_mode=mode) == mode
+    told: list[object] = []
+    elsewhere(lambda: told.extend((captures.under_way(), captures.mine()))).join()
+    assert told == ["a graph is being captured on thread MainThread", None]
+    assert captures.mine() == told[0]
+    graph.capture_end()
+    assert captures.under_way() is None
+
+
+def test_several_at_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+    """One is under way until the last has ended."""
+    captures, made = graphs
+    one, other = made(), made()
+    one.capture_begin()
+    other.capture_begin()
+    one.capture_end()
+    assert captures.under_way()
+    other.capture_end()
+    assert captures.under_way() is None
+
+
+def test_a_capture_that_does_not_begin(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+    """Is none, and the script gets its own exception."""
+    captures, made = graphs
+    with pytest.raises(ValueError, match="none"):
+        made().capture_begin(capture_error_mode="none")
+    assert captures.under_way() is None
+
+
+def test_a_graph_that_is_gone(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+    """A graph that is gone is captured no more, and nothing keeps it."""
+    captures, made = graphs
+    made().capture_begin()
+    gc.collect()
+    assert captures.under_way() is None
+
+
+def test_a_class_is_followed_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+    """However often it is asked for; what the script subclasses counts as well."""
+    captures, made = graphs
+    before = made.capture_begin
+    captures.follow(made, "a graph")
+    assert made.capture_begin is before
+    child = type("Child", (made,), {})()
+    child.capture_begin()
+    assert captures.under_way()
+    child.capture_end()
+
+
+def test_a_capture_waits_for_a_profiler_that_is_opened_or_closed(
+    graphs: tuple[GraphCaptures, type[Graph]],
+) -> None:
+    """A capture begins after a profiler has been opened or closed, not during it."""
+    captures, made = graphs
+    order, graph = [], made()
+
+    def capture() -> None:
+        graph.capture_begin()
+        order.append("captured")
+
+    with captures.held_back():
+        thread = elsewhere(capture)
+        thread.join(0.05)
+        order.append("closed")
+    thread.join()
+    assert order == ["closed", "captured"]
+
+
+def test_a_profiler_waits_for_the_capture_of_another_thread(
+    graphs: tuple[GraphCaptures, type[Graph]],
+) -> None:
+    """A profiler is opened or closed after the capture of another thread, not during it."""
+    captures, made = graphs
+    order, begun, graph = [], threading.Event(), made()
+
+    def capture() -> None:
+        graph.capture_begin()
+        begun.set()
+        order.append("captured")
+        graph.capture_end()
+
+    thread = elsewhere(capture)
+    assert begun.wait(60)
+    with captures.held_back():
+        order.append("closed")
+    thread.join()
+    assert order == ["captured", "closed"]
+
+
+def test_not_for_ever(
+    graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait for a capture ends with an error at a limit, at once for one of its own thread."""
+    captures, made = graphs
+    graph = made()
+    elsewhere(graph.capture_begin).join()
+    monkeypatch.setattr(graph_captures, "WAIT_S", 0.01)
+    with pytest.raises(BackendError, match="captured on thread another"), captures.held_back():
+        pass
+    graph.capture_end()
+    monkeypatch.setattr(graph_captures, "WAIT_S", 600.0)
+    graph.capture_begin()
+    with pytest.raises(BackendError, match="captured on thread MainThread"), captures.held_back():
+        pass
+
+
+def test_what_is_put_off(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+    """Is done once, by its own thread, when that is in no capture any more."""
+    captures, made = graphs
+    done: list[str] = []
+    assert captures.put_off(lambda: done.append("at once")) is None
+    outer, inner, others = made(), made(), made()
+    outer.capture_begin()
+    inner.capture_begin()
+    elsewhere(others.capture_begin).join()
+    assert captures.put_off(lambda: done.append("later"))
+    inner.capture_end()
+    elsewhere(others.capture_end).join()
+    assert done == []
+    outer.capture_end()
+    outer.capture_end()
+    assert done == ["later"]
+
+
+@pytest.fixture
+def _none_left() -> Iterator[None]:
+    yield
+    GRAPH_CAPTURES.forget()
+
+
+@pytest.mark.usefixtures("_none_left")
+def test_a_declared_capture() -> None:
+    """A region that the script declares is a capture until it ends, also by an exception."""
+
+    def fail() -> None:
+        with graph_capture():
+            assert GRAPH_CAPTURES.mine()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert GRAPH_CAPTURES.under_way() is None
+
+
+def test_a_declared_capture_that_is_entered_again() -> None:
+    """On the same thread or on another one: it lasts until it was left as often."""
+    region, left = graph_capture(), threading.Event()
+
+    def enter_and_leave() -> None:
+        with region:
+            pass
+        left.set()
+
+    with region:
+        with region:
+            pass
+        assert GRAPH_CAPTURES.mine()
+        elsewhere(enter_and_leave)
+        assert left.wait(30)
+        assert GRAPH_CAPTURES.mine()
+    assert GRAPH_CAPTURES.under_way() is None
+
+
+def test_the_end_of_the_process(
+    graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waits for captures, though not for ever; after that they count no more."""
+    captures, made = graphs
+    monkeypatch.setattr(graph_captures, "CAPTURES_WAIT_S", 0.01)
+    graph = made()
+    elsewhere(graph.capture_begin).join()
+    captures.process_ends()
+    assert captures.under_way() is None
+    with captures.held_back():
+        graph.capture_end()

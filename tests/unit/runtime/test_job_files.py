@@ -1,0 +1,118 @@
+"""What lies below a folder in which a job is at work."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.analysis.runs.newest import newest_window
+from dynprof.analysis.runs.one_trace import newest_in, traces_in
+from dynprof.errors import CaptureError
+from dynprof.runtime.job_files import DEEPEST, files_below, folders_below, skipped_below, written_s
+from tests.processes import run
+from tests.users import ALICE, MALLORY, as_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def made(path: Path, text: str = "{}") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_a_folder_that_goes_away_meanwhile_is_not_there(tmp_path: Path) -> None:
+    """As that of a capture which is put together while an operator asks for a report."""
+    names = {made(tmp_path / name / "trace.json") for name in "abc"}
+    found = files_below(tmp_path)
+    first = next(found)
+    gone = max(names - {first})
+    shutil.rmtree(gone.parent)
+    assert {first, *found} == names - {gone}
+
+
+@pytest.mark.parametrize("ending", [".saving", ".recording"])
+def test_captures_that_are_not_whole_are_none(tmp_path: Path, ending: str) -> None:
+    """A trace that is being written is no trace, nor the newest, of a command that reads one."""
+    half = made(tmp_path / f"step_1/info/.host_1.rank0.abc{ending}/a.trace.json", "{")
+    with pytest.raises(CaptureError, match="holds no trace"):
+        newest_in(tmp_path)
+    whole = made(tmp_path / "step_0/a.trace.json")
+    assert written_s(half) <= written_s(whole)
+    made(half, "{ newer")
+    assert newest_in(tmp_path) == whole
+    assert newest_window(tmp_path) == (tmp_path, [])
+
+
+def test_a_folder_that_only_ends_so_is_looked_into(tmp_path: Path) -> None:
+    """What is hidden and ends so is dynprof's, nothing else."""
+    whole = [made(tmp_path / name / "a.trace.json") for name in ("x.saving", ".hidden")]
+    assert sorted(files_below(tmp_path)) == sorted(whole)
+
+
+def test_a_file_that_is_gone_was_written_before_all_others(tmp_path: Path) -> None:
+    """So the newest of some files can be asked for while some are removed."""
+    assert written_s(tmp_path / "gone") == 0 < written_s(made(tmp_path / "here"))
+
+
+def test_behind_a_file_system_of_fsspecs_it_is_as_here() -> None:
+    """Whose paths are none of this machine."""
+    upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
+    folder = upath.UPath("memory://bucket/below")
+    for name in ("a", ".x.saving"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "trace.json").write_text("{}")
+    assert list(files_below(folder)) == [folder / "a" / "trace.json"]
+    assert {path.name for path in folders_below(folder)} == {"below", "a", ".x.saving"}
+
+
+def test_links_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
+    """To files and folders, whatever they lead to; the user may name a link itself."""
+    there = made(tmp_path / "there/a.trace.json")
+    folder = tmp_path / "folder"
+    (folder / "info").mkdir(parents=True)
+    links = [folder / name for name in ("b.trace.json", "info/rank_0.info.json", "step_1-2_x")]
+    for link in links:
+        link.symlink_to(there if link.suffix else there.parent)
+    (folder / "notes.txt").symlink_to(there)  # not what a command reads
+    assert list(files_below(folder)) == []
+    assert sorted(skipped_below(folder)) == sorted(f"{link} is a symbolic link" for link in links)
+    assert traces_in(links[0]) == traces_in(links[2]) == [there]
+
+
+def test_folders_that_lie_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
+    """Python 3.11 ends with RecursionError in folders that are nested a thousand deep."""
+    deepest = made(tmp_path.joinpath(*"a" * DEEPEST, "a.trace.json"))
+    top = os.open(deepest.parent, os.O_RDONLY)
+    for _ in range(1500):  # their whole path is longer than the system takes
+        os.mkdir("b", dir_fd=top)
+        above, top = top, os.open("b", os.O_RDONLY, dir_fd=top)
+        os.close(above)
+    os.close(top)
+    assert list(files_below(tmp_path)) == [deepest]
+    assert len(list(folders_below(tmp_path))) == DEEPEST + 1
+    too_deep = f"{deepest.parent / 'b'} is more than {DEEPEST} folders deep"
+    assert skipped_below(tmp_path) == [too_deep]
+    assert run(["rm", "-r", tmp_path / "a"]).returncode == 0  # shutil.rmtree fails as well
+
+
+@as_root
+def test_files_of_users_with_no_say_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
+    """Neither the folder's owner, root nor the user of the command; their folders as well."""
+    mine, theirs = (made(tmp_path / "job" / name) for name in ("a.trace.json", "b.trace.json"))
+    inside = made(tmp_path / "job/step_1/a.trace.json")
+    roots = made(tmp_path / "job/root.trace.json")
+    ALICE.own(mine.parent, mine)
+    MALLORY.own(theirs, inside.parent, inside)
+    for name in ("analysis", "ASCEND_PROFILER_OUTPUT"):  # reports of a group member
+        MALLORY.own(made(tmp_path / "job" / name / "report.html").parent)
+    assert sorted(files_below(tmp_path)) == sorted([mine, roots])
+    uid = MALLORY.uid
+    named = {f"{path} belongs to uid {uid}" for path in (theirs, inside.parent)}
+    assert set(skipped_below(tmp_path)) == named
+    MALLORY.own(tmp_path / "job")
+    assert theirs in files_below(tmp_path)

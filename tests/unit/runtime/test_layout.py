@@ -1,0 +1,79 @@
+"""File names, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from dynprof.runtime.layout import RANK_NAME, Layout, free_disk_mb, rank_name, window_dir_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_names(tmp_path: Path) -> None:
+    """Files lie where the documents say."""
+    layout = Layout(tmp_path, 7, "node-1", 99)
+    names = [layout.config, layout.schema, layout.log, layout.status]
+    assert [str(path.relative_to(tmp_path)) for path in names] == [
+        "profiler_config.json",
+        "profiler_config.schema.json",
+        "log/dp_node-1_99_rank_7.log",
+        "status/rank_7.json",
+    ]
+    assert layout.trace_name(1.5, "pt.trace.json") == "node-1_99.rank7.1500.pt.trace.json"
+    assert window_dir_name(3, 5, 0) == "step_3-5_19700101T000000Z"
+
+
+def test_a_role_precedes_the_rank_in_names(tmp_path: Path) -> None:
+    """A role precedes the rank in the names of its files, and has window folders of its own."""
+    layout = Layout(tmp_path, 7, "node-1", 99, role="rollout")
+    names = [layout.log, layout.status, layout.status_apart, layout.manifest(tmp_path, 2)]
+    assert [str(path.relative_to(tmp_path)) for path in names] == [
+        "log/dp_node-1_99_rollout_rank_7.log",
+        "status/rollout_rank_7.json",
+        "status/rollout_rank_7.node-1_99.json",
+        "info/rollout_rank_7.2.info.json",
+    ]
+    assert layout.trace_name(1.5, "pt.trace.json") == "node-1_99.rollout_rank7.1500.pt.trace.json"
+    assert layout.named == "rollout rank 7"
+    assert window_dir_name(3, 5, 0, "rollout") == "step_3-5_19700101T000000Z_rollout"
+
+
+def test_names_of_any_role_are_parsed() -> None:
+    """The pattern of ranks' names takes those with a role and without one, and no others."""
+    for name in (rank_name("", 3), rank_name("rollout-2", 30), rank_name("rank", 0)):
+        assert re.fullmatch(RANK_NAME, name), name
+    for other in ("_rank_3", "a_b_rank_3", "rank_", f"{'r' * 33}_rank_3", "ro\u00f6_rank_3"):
+        assert not re.fullmatch(RANK_NAME, other), other
+
+
+def test_prof_dir_is_relative_to_the_config(tmp_path: Path) -> None:
+    """A relative ``prof_dir`` starts at the config's directory, an absolute one is itself."""
+    layout = Layout(tmp_path, 0, "h", 1)
+    assert layout.capture_dir("./") == tmp_path
+    assert layout.capture_dir("a/../b") == tmp_path / "b"
+    assert str(layout.capture_dir("/scratch/x")) == "/scratch/x"
+
+
+def test_free_disk_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
+    """The place need not exist yet."""
+    assert free_disk_mb(tmp_path / "not" / "yet") > 0
+
+
+def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
+    """A link above the directory is the system's business; one below it leads nowhere."""
+    root = tmp_path / "real" / "prof_config"
+    root.mkdir(parents=True)
+    root.chmod(0o770)
+    (tmp_path / "alias").symlink_to(tmp_path / "real")
+    (root / "below").symlink_to(tmp_path)
+    layout = Layout(root, 0, "host", 42)
+    named = layout.capture_dir(f"{tmp_path}/alias/prof_config/captures")
+    assert (named, layout.why_forbidden(named)) == (root / "captures", "")
+    inner = layout.capture_dir("below/alias")
+    assert layout.why_forbidden(inner) == f"{root}/below is a symbolic link, which is not followed"
+    outside = layout.capture_dir(f"{tmp_path}/alias/elsewhere")
+    assert f"{tmp_path}/real/elsewhere lies outside of {root}, and " in layout.why_forbidden(
+        outside
+    )

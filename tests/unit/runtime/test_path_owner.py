@@ -1,0 +1,90 @@
+"""Whose a path is, as far as root's commands are concerned."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynprof.errors import OwnerError
+from dynprof.runtime.acting_user import owner_on_the_way
+from tests.users import ALICE, CHECKOUT, MALLORY, PACKAGES, ROOT, as_root
+
+
+@as_root
+def test_first_user_but_root_on_the_way_decides(shared_tmp: Path) -> None:
+    """Neither the folder itself nor what lies below counts, once a folder above is a user's."""
+    home = shared_tmp / "alice"
+    (home / "of_mallory" / "of_root").mkdir(parents=True)
+    ALICE.own(home)
+    MALLORY.own(home / "of_mallory")
+    path = home / "of_mallory" / "of_root" / "not_there"
+    assert owner_on_the_way(path) == (ALICE.uid, home, path)
+    assert owner_on_the_way(shared_tmp / "not_there")[0] == 0
+
+
+@as_root
+def test_link_counts_with_its_own_owner(shared_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's link to what is root's is the user's; root's link to a user's folder is followed."""
+    home, secret = shared_tmp / "alice", shared_tmp / "secret"
+    (home / "run").mkdir(parents=True)
+    secret.mkdir()
+    theirs, absolute, relative = (shared_tmp / name for name in ("theirs", "absolute", "relative"))
+    theirs.symlink_to(secret)
+    absolute.symlink_to(home)
+    relative.symlink_to("secret/../alice")
+    ALICE.own(home, theirs)
+    assert owner_on_the_way(theirs / "x") == (ALICE.uid, theirs, theirs / "x")
+    for link in (absolute, relative):
+        assert owner_on_the_way(link / "run") == (ALICE.uid, home, home / "run")
+    assert owner_on_the_way(relative / ".." / "secret")[1] == home
+    monkeypatch.setattr(Path, "readlink", pytest.fail)  # it may be something else by then
+    assert owner_on_the_way(theirs)[0] == ALICE.uid
+
+
+@as_root
+def test_loop_of_links_is_nobody_elses(shared_tmp: Path) -> None:
+    """What opens it says what is wrong."""
+    (shared_tmp / "loop").symlink_to("loop")
+    assert owner_on_the_way(shared_tmp / "loop")[0] == 0
+
+
+@as_root
+def test_what_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
+    """They could do it between this look and the opening; the sticky bit protects what exists."""
+    there = shared_tmp / "there"
+    there.touch()
+    shared_tmp.chmod(0o1777)
+    assert owner_on_the_way(there)[0] == 0
+    with pytest.raises(OwnerError, match=r"there is no .*/new\. Check the path; .* mkdir it first"):
+        owner_on_the_way(shared_tmp / "new" / "run")
+    for mode, group in (0o777, 0), (0o775, ALICE.uid):
+        shared_tmp.chmod(mode)
+        os.chown(shared_tmp, 0, group)
+        with pytest.raises(OwnerError, match=r"other users may replace .*/there.* chmod \+t "):
+            owner_on_the_way(there)
+    os.chown(shared_tmp, 0, 0)  # the group is root's
+    assert owner_on_the_way(there)[0] == 0
+
+
+@as_root
+def test_owner_outside_of_a_container_counts_as_root(shared_tmp: Path) -> None:
+    """Its root is a user of the host, and can become no user that has no number there."""
+    home = shared_tmp / "alice"
+    home.mkdir()
+    ALICE.own(home)
+    told = """
+import sys
+from pathlib import Path
+from dynprof.runtime.acting_user import owner_on_the_way
+print(owner_on_the_way(Path(sys.argv[1]))[0])
+"""
+    path = {"PYTHONPATH": f"{CHECKOUT}:{PACKAGES}"}
+    inside = ("unshare", "--user", "--map-root-user")
+    if (tried := ROOT.run(*inside, "true")).returncode:
+        pytest.skip(f"no user namespace can be made here: {tried.stderr}")
+    done = ROOT.run(*inside, sys.executable, "-c", told, home, env=path)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert owner_on_the_way(home)[0] == ALICE.uid

@@ -1,0 +1,62 @@
+"""Numbers and their nouns agree, in whatever sentence they stand."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import dynprof
+from dynprof.runtime.plural import counted, listed, spanned
+
+PACKAGE = Path(dynprof.__file__).parent
+BESIDE = re.compile(r"\{[^{}]*\b(len\(|count|total\b|number\()[^{}]*\} [a-z]+s\b")
+"""A number that varies, with a noun in the plural beside it."""
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0 steps"), (1, "1 step"), (2, "2 steps"), (1200, "1,200 steps"), (0.5, "0.5 steps")],
+)
+def test_a_number_and_its_noun_agree(count: float, words: str) -> None:
+    """One is one; all else is several, with the thousands apart."""
+    assert counted(count, "step") == words
+
+
+def test_a_plural_of_its_own_and_a_verb() -> None:
+    """What does not take an s, or goes on to its verb, is given in both forms."""
+    assert counted(1, "copy", "copies") == "1 copy"
+    assert counted(3, "rank is asked", "ranks are asked") == "3 ranks are asked"
+
+
+def test_a_list() -> None:
+    """Of one and of several."""
+    assert (listed("rank", [7]), listed("rank", [0, 7])) == ("rank 7", "ranks 0, 7")
+
+
+def test_first_and_last() -> None:
+    """A span of one step is one step."""
+    assert (spanned(7, 7), spanned(7, 9), spanned(7, 9, "-")) == (
+        "step 7",
+        "steps 7 to 9",
+        "steps 7-9",
+    )
+
+
+def test_no_sentence_leaves_the_plural_to_its_reader() -> None:
+    """No ``step(s)``, and no number that may be one beside a noun that says several."""
+    found = [
+        f"{path.relative_to(PACKAGE)}: {line.strip()}"
+        for path in PACKAGE.rglob("*.py")
+        for line in path.read_text().splitlines()
+        if BESIDE.search(line)
+    ]
+    found += [
+        f"{path.relative_to(PACKAGE)}: {node.value}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "(s)" in node.value
+    ]
+    assert found == []

@@ -1,0 +1,72 @@
+"""What is known of the scratch directories in which captures were put together."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.runtime.stale_folders import MOST, note_scratch, workshops
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a directory that only this user may change."""
+    path = tmp_path / "root"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def used(place: Path) -> Path:
+    """Make the folder of a process in a scratch directory; return it."""
+    folder = place / "host_42.rank0"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_what_was_noted_is_found(root: Path, tmp_path: Path) -> None:
+    """Each once, however often it is noted; what is no folder of a process is not."""
+    folder = used(tmp_path / "scratch")
+    (tmp_path / "scratch" / "host_43.rank1").touch()
+    (tmp_path / "scratch" / "datasets").mkdir()
+    for _ in range(2):
+        note_scratch(root, tmp_path / "scratch")
+    note_scratch(root, tmp_path / "of another machine")
+    assert workshops(root) == [folder]
+
+
+def test_a_folder_that_is_another_users_or_a_link_is_none(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All users of a machine may write in a scratch directory."""
+    folder = used(tmp_path / "scratch")
+    (tmp_path / "scratch" / "host_43.rank1").symlink_to(folder)
+    note_scratch(root, tmp_path / "scratch")
+    assert workshops(root) == [folder]
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("dynprof.runtime.stale_folders.who_else_may_change", lambda _: "")
+    assert workshops(root) == []
+
+
+@pytest.mark.parametrize("note", ["", "[", "\ud800", '"relative"', "7" * (1 << 17)])
+def test_a_note_that_is_none_is_passed_over(root: Path, tmp_path: Path, note: str) -> None:
+    """It may have been cut off, or be no note at all."""
+    note_scratch(root, tmp_path / "scratch")
+    (path,) = root.glob(".scratch_dir_*")
+    path.write_bytes(note.encode(errors="surrogatepass"))
+    assert workshops(root) == []
+
+
+def test_the_newest_notes_are_kept(root: Path, tmp_path: Path) -> None:
+    """Jobs whose scratch directory is named after them do not fill the directory."""
+    for number in range(MOST + 4):
+        used(tmp_path / str(number))
+        note_scratch(root, tmp_path / str(number))
+        for note in root.glob(".scratch_dir_*"):
+            os.utime(note, (1e9, note.stat().st_mtime - 10))
+    assert sorted(int(folder.parent.name) for folder in workshops(root)) == list(range(4, MOST + 4))
+    assert len(list(root.glob(".scratch_dir_*"))) == MOST

@@ -1,0 +1,31 @@
+"""Processes of dynprof's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.runtime import side_process
+from dynprof.runtime.side_process import SideProcess
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def begun(monkeypatch: pytest.MonkeyPatch, code: str) -> SideProcess:
+    """Return one that runs some code."""
+    import sys
+
+    monkeypatch.setattr(side_process, "command", lambda *_: [sys.executable, "-c", code])
+    return SideProcess.begin("any")
+
+
+def test_one_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And that is what it says last."""
+    sleeping = begun(monkeypatch, "import time; time.sleep(1000)")
+    assert sleeping.last_line(wait=True, most_s=0.05) == "it was not done after 0.05 s"
+
+
+def test_a_long_last_line_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one with a long path is."""
+    path = "/x" * 4000
+    assert begun(monkeypatch, f"import sys; sys.exit({path!r})").last_line(wait=True) == path

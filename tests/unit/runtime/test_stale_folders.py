@@ -1,0 +1,118 @@
+"""Unfinished work of dead processes is removed, that of living ones is not."""
+
+from __future__ import annotations
+
+import fcntl
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.runtime.output import MARK, PrivateFolder
+from dynprof.runtime.stale_folders import occupied, remove_leftovers
+from tests.processes import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(
+    params=[
+        "step_1-2_x/info/.h_1.rank0.saving",
+        "sub/step_1-2_x/info/.h_1.rank0.saving",
+        "outgoing/h_1.rank0/step_1-2_x/info/.h_1.rank0.saving",
+        "sub/.h_1.rank0.recording",
+        "outgoing/h_1.rank0/.h_1.rank0.recording",
+    ]
+)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return a folder of unfinished work; captures are also put together in a folder apart."""
+    path: Path = tmp_path / request.param
+    path.mkdir(parents=True)
+    path.chmod(0o700)
+    (path / MARK).touch()
+    (path / "half.json").write_text("[")
+    return path
+
+
+def test_what_nobody_holds_is_removed(tmp_path: Path, folder: Path) -> None:
+    """The folder goes, with what is in it; its neighbours stay."""
+    (folder.parent / "rank_0.info.json").touch()
+    assert remove_leftovers((tmp_path,), "h") == [folder]
+    assert [path.name for path in folder.parent.iterdir()] == ["rank_0.info.json"]
+
+
+def test_what_a_living_process_holds_stays(tmp_path: Path, folder: Path) -> None:
+    """However old it looks; once let go of, it is a leftover."""
+    with occupied(folder):
+        assert remove_leftovers((tmp_path,), "h") == []
+    assert remove_leftovers((tmp_path,), "h") == [folder]
+
+
+@pytest.mark.parametrize(("patience_s", "got_it"), [(60.0, True), (0.05, False)])
+def test_a_lock_is_waited_for_as_long_as_asked(
+    folder: Path, patience_s: float, got_it: bool
+) -> None:
+    """Until who holds it lets go, or for so long."""
+    got = []
+
+    def wait() -> None:
+        with occupied(folder, patience_s=patience_s) as mine:
+            got.append(mine)
+
+    waiting = threading.Thread(target=wait)
+    with occupied(folder):
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive() == got_it
+    waiting.join()
+    assert got == [got_it]
+
+
+def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
+    """The lock goes with the process, whatever it dies of."""
+    code = "import sys,os;from pathlib import Path\n"
+    code += "from dynprof.runtime.stale_folders import occupied\n"
+    code += "with occupied(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    done = run([sys.executable, "-c", code, folder])
+    assert done.returncode == -9
+    assert remove_leftovers((tmp_path,), "h") == [folder]
+
+
+def test_another_machines_work_stays(tmp_path: Path, folder: Path) -> None:
+    """Its locks are not known here."""
+    assert remove_leftovers((tmp_path,), "other") == []
+
+
+def test_what_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it gets its lock it has no mark yet, and nobody tries its lock."""
+    seen: list[object] = []
+
+    def lock(descriptor: int, how: int) -> None:
+        seen.append(remove_leftovers((tmp_path,), "h"))
+        flock(descriptor, how)
+
+    flock = fcntl.flock
+    monkeypatch.setattr(fcntl, "flock", lock)
+    made = PrivateFolder(tmp_path / ".h_1.rank0.recording")
+    monkeypatch.undo()
+    assert seen == [[]]
+    assert remove_leftovers((tmp_path,), "h") == []
+    made.remove()
+
+
+def test_a_link_is_never_removed_through(tmp_path: Path) -> None:
+    """A link by that name leads elsewhere; what lies there is none of ours."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / ".h_1.rank0.recording").symlink_to(tmp_path / "victim")
+    assert remove_leftovers((tmp_path,), "h") == []
+    assert (tmp_path / "victim").is_dir()
+
+
+@pytest.mark.parametrize("change", ["mode", "mark"])
+def test_what_a_member_gives_such_a_name_stays(tmp_path: Path, folder: Path, change: str) -> None:
+    """Another user may rename a folder of the job's user, but not mark it or change its mode."""
+    folder.chmod(0o750) if change == "mode" else (folder / MARK).unlink()
+    assert remove_leftovers((tmp_path,), "h") == []
+    assert (folder / "half.json").exists()

@@ -1,0 +1,188 @@
+"""Whether anybody but this user can change a file, by its mode or that of a folder above it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.runtime.who_may_change import (
+    who_else_may_change,
+    who_else_may_replace,
+    why_not_watched,
+)
+from tests import processes
+from tests.users import ALICE, MALLORY, as_root
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a file that nobody else may change."""
+    folder = tmp_path / "job" / "prof_config"
+    folder.mkdir(parents=True)
+    found = folder / "profiler_config.json"
+    found.touch()
+    for place in (found, folder, folder.parent):
+        place.chmod(0o700)
+    return found
+
+
+def test_a_file_of_ones_own(path: Path) -> None:
+    """Though everybody may write in a sticky folder above, as /tmp is."""
+    assert who_else_may_change(path) == ""
+    path.parent.parent.chmod(0o1777)
+    assert who_else_may_change(path) == ""
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+@pytest.mark.parametrize("above", [0, 1, 2])
+def test_others_that_may_write(path: Path, mode: int, above: int) -> None:
+    """The file, its folder or one above, in which they could put another one in its place."""
+    place = (path, *path.parents)[above]
+    place.chmod(mode)
+    assert who_else_may_change(path) == f"others than the job's user may write {place}"
+
+
+def test_a_sticky_folder_keeps_no_file_of_its_own_apart(path: Path) -> None:
+    """Where the config lies in it, others could take the name while it is gone."""
+    path.parent.chmod(0o1770)
+    assert str(path.parent) in who_else_may_change(path)
+
+
+def test_links_that_lead_to_what_others_may_write(path: Path) -> None:
+    """As with follow_symlinks: whoever may replace what a link leads to may change the config."""
+    apart = path.parent.parent / "apart"
+    apart.mkdir()
+    path.rename(apart / "real.json")
+    path.symlink_to(apart / "real.json")
+    assert who_else_may_change(path) == ""
+    apart.chmod(0o1777)
+    assert who_else_may_change(path) == f"others than the job's user may write {apart}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_of_another_user(path: Path) -> None:
+    """He may change it as he likes."""
+    os.chown(path, 12345, 12345)
+    assert who_else_may_change(path) == f"{path} is another user's"
+
+
+def test_a_file_that_is_gone(path: Path) -> None:
+    """What cannot be looked at is not trusted."""
+    path.unlink()
+    assert "it is not known who may write" in who_else_may_change(path)
+
+
+@pytest.fixture
+def folder(shared_tmp: Path) -> Path:
+    """Return a folder of Alice's in one of hers, below a sticky folder as ``/tmp``."""
+    found = shared_tmp / "job" / "prof_config"
+    found.mkdir(parents=True)
+    for place in (found, found.parent):
+        place.chmod(0o755)
+    ALICE.own(found, found.parent)
+    shared_tmp.chmod(0o1777)
+    return found
+
+
+def replaced_by(folder: Path) -> str:
+    """Return what Alice is told of a folder that she wants to have watched."""
+    with ALICE.acting():
+        return who_else_may_replace(folder)
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o700, 0o770, 0o1777, 0o3777])
+def test_a_folder_of_the_jobs_user_or_root_is_replaced_by_no_other(folder: Path, mode: int) -> None:
+    """Whatever others may put into it: each file that is read has its own check."""
+    folder.chmod(mode)
+    assert replaced_by(folder) == ""
+    assert replaced_by(folder / "not" / "yet") == ""
+    folder.parent.chmod(0o775)  # a group that the owner chose
+    os.chown(folder, 0, 0)
+    assert replaced_by(folder) == ""
+
+
+@as_root
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o3777])
+@pytest.mark.parametrize("above", [0, 1])
+def test_a_folder_that_another_user_made_beforehand(folder: Path, mode: int, above: int) -> None:
+    """The sticky bit of the folder keeps its owner from nothing."""
+    place = (folder, folder.parent)[above]
+    MALLORY.own(place)
+    place.chmod(mode | 0o055)
+    assert replaced_by(folder) == f"{place} belongs to uid 61002, not to uid 61001"
+
+
+@as_root
+def test_a_folder_that_every_user_may_rename(folder: Path) -> None:
+    """By the mode of the one above, though the folder itself is private."""
+    folder.parent.chmod(0o777)
+    why = f"every user may rename what is in {folder.parent}, for lack of chmod +t"
+    assert replaced_by(folder) == why
+    folder.parent.chmod(0o1777)
+    assert replaced_by(folder) == ""
+
+
+@as_root
+def test_a_link_of_another_user_on_the_way(folder: Path, shared_tmp: Path) -> None:
+    """It leads to a folder of the job's user, which he did not mean."""
+    link = shared_tmp / "prof_config"
+    link.symlink_to(folder)
+    MALLORY.own(link)
+    assert replaced_by(link) == f"{link} belongs to uid 61002, not to uid 61001"
+    ALICE.own(link)
+    assert replaced_by(link) == ""
+
+
+@as_root
+def test_a_container_that_knows_no_other_user(folder: Path, tmp_path: Path) -> None:
+    """The folders above a volume show as nobody's there; the volume itself must be the user's."""
+    volume = folder / "volume"
+    volume.mkdir()
+    told = """
+import sys
+from pathlib import Path
+from dynprof.runtime.who_may_change import who_else_may_replace
+print(repr([who_else_may_replace(Path(place)) for place in sys.argv[1:]]))
+"""
+    inside = ("unshare", "--user", "--map-root-user")
+    done = processes.run([*inside, sys.executable, "-c", told, volume, folder], cwd=tmp_path)
+    if done.returncode:
+        pytest.skip(f"no user namespace can be made here: {done.stderr}")
+    nobodys = f"{folder} belongs to nobody (uid 65534), not to root (uid 0)"
+    assert done.stdout.strip() == repr(["", nobodys])
+
+
+@as_root
+def test_owner_of_the_script_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is the owner of a folder above it, such as a workspace that is mounted."""
+    MALLORY.own(folder.parent)
+    script = folder / "train.py"
+    script.touch()
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    assert replaced_by(folder) == ""
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", os.__file__, raising=False)
+    assert replaced_by(folder) == f"{folder.parent} belongs to uid 61002, not to uid 61001"
+
+
+@as_root
+def test_users_that_the_environment_names_are_trusted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MALLORY.own(folder.parent)
+    with ALICE.acting():
+        assert why_not_watched(folder).endswith(": DYNPROF_TRUST_UIDS=61002")
+    monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5, 61002")
+    assert replaced_by(folder) == ""
+    monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5,mallory")
+    with pytest.raises(ValueError, match="has 'mallory': write numbers of users, such as 1000"):
+        replaced_by(folder)
+    monkeypatch.setenv("DYNPROF_TRUST_UIDS", "*")
+    folder.parent.chmod(0o777)
+    assert replaced_by(folder) == ""
