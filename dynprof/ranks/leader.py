@@ -250,7 +250,7 @@ class Leader:
         current = self._current
         if current and reply.report.number == current.proposal.number:
             before = current.replies.get(reply.rank, reply)
-            if before.place <= reply.place:
+            if (before.place, before.again) <= (reply.place, reply.again):
                 current.replies[reply.rank] = with_fields(
                     reply,
                     problem=reply.problem or before.problem,

@@ -314,7 +314,7 @@ class Member:
         """Return what this rank says to a proposal for which it is ready now; None while not."""
         if not self._pending or self._proposal is None:
             return None
-        return self._reply(self._proposal.number, place, takes_part=True)
+        return with_fields(self._reply(self._proposal.number, place, takes_part=True), again=True)
 
     def news(self) -> Report | None:
         """Return what this rank has not told yet; None for nothing."""

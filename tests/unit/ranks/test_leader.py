@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from dynprof.ranks.leader import JOIN_S, SOON_S
 from dynprof.ranks.messages import (
@@ -118,6 +119,20 @@ def test_a_busy_rank_delays_the_start_until_it_is_free() -> None:
     found.move(2)
     found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
+def test_what_a_rank_said_before_it_was_ready_may_come_late() -> None:
+    """Replies and news are read from two keys."""
+    found = job(2, busy_until_s=100.0)
+    found.propose(1)
+    found.run(1.0)
+    busy, place = found.ranks[1], found.ranks[1].place  # type: ignore[attr-defined]
+    late = found._reply(busy, 1, place, takes_part=True)
+    busy.busy_until_s = 0.0
+    ready = with_fields(found._reply(busy, 1, place, takes_part=True), again=True)
+    found.leader.hear([ready, late])
+    found.run(1.0)
+    assert [len(one) for one in recorded(found)] == [1, 1]
 
 
 def test_a_busy_rank_is_left_out_past_the_patience() -> None:
