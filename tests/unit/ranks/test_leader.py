@@ -336,6 +336,20 @@ def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
     assert opening.step < 60
 
 
+def test_ranks_whose_first_step_ends_as_they_are_looked_at_open_together() -> None:
+    """Their next ones are a hundred times as short."""
+    found = Job([Rank(rank, step_s=0.002, is_new=True) for rank in range(2)], lambda: 0.005)
+    found.run(1.0)
+    for rank in range(2):
+        found.stand(rank)
+    found.propose(1)
+    found.run(0.12)
+    for rank in range(2):
+        found.move(rank)
+    found.run(2.0)
+    assert recorded(found) == [[(1, found.made[-1].step)]] * 2
+
+
 def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
     """The ranks are asked again, and the lead is that of the second round."""
     found = job(3)
