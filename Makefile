@@ -16,7 +16,7 @@ quick: $(VENV)/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/fuzz
 
 test: $(VENV)/ready
-	$(BIN)/pytest -n 6 --dist worksteal
+	$(BIN)/pytest -n 6 --dist worksteal --ignore tests/integrations
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -84,7 +84,8 @@ hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
 
-# The callbacks in the real frameworks, on the CPU: 1.9 GB, most of it torch, ray and pyarrow.
+# The callbacks in the real frameworks, on the CPU, and analysis on a cluster: 1.9 GB, most of it
+# torch, ray and pyarrow.
 integrations: $(VENV)-integrations/ready
 	$(VENV)-integrations/bin/python -c "import accelerate, lightning, ray.train, transformers"
 	$(VENV)-integrations/bin/pytest tests/integrations
@@ -189,7 +190,7 @@ $(VENV)-dist/ready: pyproject.toml
 $(VENV)-integrations/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-integrations
 	$(VENV)-integrations/bin/pip install --quiet --disable-pip-version-check \
-	    -e ".[all,accelerate,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
+	    -e ".[all,accelerate,dask,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
 	    "torch==2.13.0"
 	touch $@
 

@@ -14,8 +14,10 @@ import re
 import select
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import psutil
@@ -25,7 +27,6 @@ from tests.pace import patience_s
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 WITHOUT_TORCH = ("dynprof.session.startup",)
 WITH_TORCH = "torch", "torch._dynamo", "torch.distributed.run", *WITHOUT_TORCH
@@ -37,7 +38,7 @@ COMMAND = (
 """What an interpreter loads for scripts of the two kinds, and for a command.
 
 The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one. And
-what torchrun is; its workers are interpreters of their own.
+what torchrun is.
 """
 AT_START = "GLIBC_TUNABLES", "LD_LIBRARY_PATH", "MALLOC_", "PYTHONMALLOC"
 """The beginnings of variables that an interpreter is started with, where a script has them."""
@@ -176,18 +177,40 @@ def _fork(
     pipes: Sequence[IO[str]],
     needs: tuple[str, ...],
 ) -> ForkedScript:
-    """Have a script run, which writes to two files."""
+    """Have a script run that ends with the test, and writes to two files."""
     asked["env"][processes.MARK] = mark = processes.new_mark()
+    script = _begin(asked, files, pipes, needs)
+    script.mark = mark
+    processes.note(script)
+    return script
+
+
+def _begin(
+    asked: dict[str, Any],
+    files: Sequence[IO[str]],
+    pipes: Sequence[IO[str]],
+    needs: tuple[str, ...],
+) -> ForkedScript:
     own = {name: of for name, of in asked["env"].items() if name.startswith(AT_START)}
     connection = _interpreter(needs, tuple(own.items()))
     ended, told = os.pipe()
     fds = [told, *(file.fileno() for file in files)]
     socket.send_fds(connection, [json.dumps(asked).encode()], fds)
     os.close(told)
-    script = ForkedScript(json.loads(connection.recv(forkserver.MOST_BYTES)), ended, pipes)
-    script.mark = mark
-    processes.note(script)
-    return script
+    return ForkedScript(json.loads(connection.recv(forkserver.MOST_BYTES)), ended, pipes)
+
+
+def begin_workers_of_torchrun() -> None:
+    """Have torchrun begin its workers so, in the process that it is; they print where it does."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+
+    def begin(_: object, command: Sequence[str], env: dict[str, str]) -> ForkedScript:
+        path = Path(command[-1]).resolve()
+        asked: dict[str, Any] = {"text": path.read_text(), "path": str(path), "env": env}
+        asked |= {"folder": str(path.parent), "arguments": [], "warnings": [], "unloads": False}
+        return _begin(asked, [sys.stdout, sys.stderr], [], WITH_TORCH)
+
+    SubprocessHandler._popen = begin
 
 
 @functools.cache

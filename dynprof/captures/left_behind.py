@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError, ConfigError
 from dynprof.runtime.destination import is_url, placed, why_no_destination
 from dynprof.runtime.layout import MANIFESTS
-from dynprof.runtime.stale_folders import OLD_S, is_free, workshops
+from dynprof.runtime.stale_folders import OLD_S, is_free, matches, workshops
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -67,16 +67,11 @@ def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:
         root: That of a config; scratch directories that its jobs have used are looked into as well.
         places: Others in which captures of its job may have been put together.
     """
-    found = {path for place in (root, *places) for one in _MANIFESTS for path in _glob(place, one)}
-    found |= {path for place in workshops(root) for path in _glob(place, _MANIFEST)}
+    found = {
+        path for place in (root, *places) for one in _MANIFESTS for path in matches(place, one)
+    }
+    found |= {path for place in workshops(root) for path in matches(place, _MANIFEST)}
     return [one for path in sorted(found) if (one := _left(path, root))]
-
-
-def _glob(place: Path, pattern: str) -> list[Path]:
-    try:
-        return list(place.glob(pattern))
-    except OSError:  # folders vanish meanwhile
-        return []
 
 
 def _left(path: Path, root: Path) -> LeftBehind | None:

@@ -58,7 +58,8 @@ LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
 SLOW_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
 CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
 FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
-APART_S = 0.1  # Two looks at a rank that does not know yet how long its steps take.
+APART_S = 0.1  # From look to look at ranks that do not know yet how long their steps take.
+SEEN_S, SEEN_STEPS = 1.0, 3  # They are looked at until this time or as many steps have passed.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
 LAST_S, LAST_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
 
@@ -250,7 +251,7 @@ class Leader:
         current = self._current
         if current and reply.report.number == current.proposal.number:
             before = current.replies.get(reply.rank, reply)
-            if before.place <= reply.place:
+            if (before.place, before.again) <= (reply.place, reply.again):
                 current.replies[reply.rank] = with_fields(
                     reply,
                     problem=reply.problem or before.problem,
@@ -418,9 +419,9 @@ class Leader:
         current = self._the_current
         for rank, one in ready.items():
             step, at_s = current.first.setdefault(rank, (one.step, current.asked_s))
-            if one.fast_s is None and current.asked_s > at_s:
-                seen_s = (current.asked_s - at_s) / (max(0, one.step - step) + 1)
-                ready[rank] = with_fields(one, fast_s=seen_s)
+            seen_s, steps = current.asked_s - at_s, max(0, one.step - step)
+            if one.fast_s is None and (seen_s >= SEEN_S or steps >= SEEN_STEPS):
+                ready[rank] = with_fields(one, fast_s=seen_s / (steps + 1))
         unknown = any(one.fast_s is None for one in ready.values())
         if ready and unknown and now_s < current.answered_s + APART_S:
             current.waits, self._wake_s = True, current.answered_s + APART_S

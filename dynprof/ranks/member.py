@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from dynprof.windows.process_context import ProcessContext
 
 USUAL_STEP_MS = 100.0  # Where none has been measured yet.
+KNOWN = 3  # Seconds in which steps ended, from which on the fastest of them tells.
 SOON_S = 2.0
 """A window that opens in this time is not superseded: some ranks would record it, some not."""
 NEWS_S = 300.0  # The end of a window is told again to a leader for this long.
@@ -313,7 +314,7 @@ class Member:
         """Return what this rank says to a proposal for which it is ready now; None while not."""
         if not self._pending or self._proposal is None:
             return None
-        return self._reply(self._proposal.number, place, takes_part=True)
+        return with_fields(self._reply(self._proposal.number, place, takes_part=True), again=True)
 
     def news(self) -> Report | None:
         """Return what this rank has not told yet; None for nothing."""
@@ -378,10 +379,14 @@ class Member:
         )
 
     def _fast_s(self) -> float | None:
-        """Return how long steps took in the fastest second of late."""
+        """Return how long steps took in the fastest second of late; None while too few are known.
+
+        The first step may compile for a minute, and the others take a millisecond.
+        """
         pairs = itertools.pairwise(self._costs.recent_steps())
         times = [(to_s - from_s) / (to - last) for (from_s, last), (to_s, to) in pairs if to > last]
-        return min((one for one in times if one > 0), default=None)
+        known = [one for one in times if one > 0]
+        return min(known) if len(known) >= KNOWN else None
 
 
 def narrowed(asked: Asked, proposal: Proposal) -> Asked:

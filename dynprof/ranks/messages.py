@@ -135,6 +135,7 @@ class Reply(_Message, frozen=True):
     marches: bool = False  # whether each step has a collective, so that the ranks step together
     would: Profiler | None = None  # what it would record with; None where it takes no part
     usable: tuple[Profiler, ...] = ()  # all that it could record with
+    again: bool = False  # whether it replied to that message before, when it was not ready
 
 
 class Joined(_Message, frozen=True):

@@ -284,7 +284,8 @@ class JobWindows:
         rank, before = report.rank, known.told.get(report.rank)
         has_ended = before and before.outcome not in ("", *ON_THE_WAY)
         # A rank that began again has its capture all the same.
-        if before == report or (not report.outcome and (has_ended or known.made is None)):
+        is_old = has_ended and report.outcome in ("", *ON_THE_WAY)
+        if before == report or is_old or not (report.outcome or known.made):
             return
         known.told[rank] = report
         self._unwritten.add(known.number)

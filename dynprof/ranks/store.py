@@ -105,8 +105,8 @@ class Saying:
         self._asked = [*self._asked, place][-2:]
 
     def take(self) -> bytes:
-        """Return what ranks have said since; lines."""
-        keys = [Keys.news, *map(Keys.replies, self._asked)]
+        """Return what ranks have said since; lines. They reply first, and then tell more."""
+        keys = [*map(Keys.replies, self._asked), Keys.news]
         return b"".join(map(self._take, keys))
 
     def _take(self, key: str) -> bytes:

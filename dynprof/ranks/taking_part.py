@@ -84,7 +84,7 @@ class TakingPart:
         self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
-        self._leading: Leader | None = None
+        self._leading: _Leading | None = None
         self._calls: Timed | None = None
         self._looks, self._began_s = 0, time.monotonic()
         self._served_s = self._began_s  # until when it had a part
@@ -109,7 +109,7 @@ class TakingPart:
     def newest(self) -> int:
         """The highest number that a rank had for a request, as far as the leader knows."""
         leading = self._leading
-        return leading.newest if leading else 0
+        return leading.leader.newest if leading else 0
 
     def begin(self, on_part: Callable[[], object] = bool) -> None:
         """Begin; ``on_part`` is called once, when this rank leads or has a leader."""
@@ -133,11 +133,13 @@ class TakingPart:
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
         """End the agreement that is under way, if any."""
-        self._put(lambda: self._leading.give_up(outcome, why) if self._leading else None)
+        self._put(lambda: self._leading.leader.give_up(outcome, why) if self._leading else None)
 
     def tell(self, message: Message) -> None:
         """Say to all ranks, this one included, what needs no agreement."""
-        self._put(lambda: self._leading.tell(message) if self._leading else self.answer(message, 0))
+        self._put(
+            lambda: self._leading.leader.tell(message) if self._leading else self.answer(message, 0)
+        )
 
     def changed(self) -> None:
         """Have told what became of a request here."""
@@ -284,7 +286,7 @@ class TakingPart:
         ear = _Ear(self._events, lambda: wait_for_bell(waits), leading.hear)
         try:
             leading.leader.begin()
-            self._leading = leading.leader
+            self._leading = leading
             self.has_part()
             while not self._ended.is_set():
                 leading.go_on()
@@ -341,6 +343,11 @@ class _Leading:
         if isinstance(message, (Proposal, Question)):
             self._saying.expect(place)
         return place
+
+    def propose(self, proposal: Proposal, terms: Terms) -> None:
+        """Bring the ranks to agree, those too that joined while this process stood still."""
+        self._take()
+        self.leader.propose(proposal, terms)
 
     def hear(self, _: object) -> None:
         """Take what ranks have said, as the bell has rung."""

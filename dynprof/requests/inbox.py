@@ -24,7 +24,7 @@ class Inbox:
         turn: Looks what is due.
         name_source: Returns who ends the steps.
         order: Why the open window shall close; empty where it shall not.
-        woken: Whether somebody woken since the last turn.
+        woken: Whether :meth:`wake` was called since the last turn.
         numbering: How often the script has gone on from another number: what the ranks agree on is
             about the numbers of one such count.
     """
@@ -98,8 +98,8 @@ class Inbox:
         with self._lock:
             self.woken = self.due = True
 
-    def answer(self) -> bool:
-        """Return whether somebody woken since the last time."""
+    def was_woken(self) -> bool:
+        """Return whether :meth:`wake` was called since the last time."""
         with self._lock:
             woken, self.woken = self.woken, False
         return woken

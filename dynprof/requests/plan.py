@@ -96,7 +96,11 @@ class Refusal:
 
 
 def plan(
-    config: ProfilerConfig, standing: Standing, script: Script | None = None
+    config: ProfilerConfig,
+    standing: Standing,
+    script: Script | None = None,
+    *,
+    is_agreed: bool = False,
 ) -> Plan | Refusal:
     """Decide what a valid config means for this process.
 
@@ -104,6 +108,7 @@ def plan(
         config: What is asked for.
         standing: Where the process stands.
         script: Given where the script asks itself.
+        is_agreed: Whether ranks agreed on its start step.
     """
     if unasked := _unasked(config, standing.rank):
         return unasked
@@ -111,7 +116,8 @@ def plan(
     if isinstance(capable, Problem):
         return Refusal((capable,))
     activities, dropped = _activities(config, capable, script)
-    found = past_start(config, standing.step), _place(config, standing), _disk(config, standing)
+    past = past_start(config, standing.step, is_agreed=is_agreed)
+    found = past, _place(config, standing), _disk(config, standing)
     if problems := tuple(problem for problem in found if problem):
         return Refusal(problems)
     return Plan(
@@ -160,10 +166,19 @@ def _start(config: ProfilerConfig, step: int) -> int | None:
     return config.named_step
 
 
-def past_start(config: ProfilerConfig, step: int) -> Problem | None:
-    """Return the problem of a start step that can no longer be waited for."""
+def past_start(config: ProfilerConfig, step: int, *, is_agreed: bool = False) -> Problem | None:
+    """Return the problem of a start step that can no longer be waited for.
+
+    Args:
+        config: What is asked for.
+        step: The step that is running.
+        is_agreed: Whether ranks agreed on the start step.
+    """
     if config.named_step is None or config.named_step > step:
         return None
+    if is_agreed:
+        text = f"step {config.named_step}, on which the ranks agreed, has begun here already: "
+        return Problem(f"{text}this rank is at step {step}.")
     text = (
         f"step {config.named_step} has begun already, the job is at step {step}; "
         "write a later step, or 0 for the next one."

@@ -110,7 +110,7 @@ class Asked:
             number: The number of the edit.
             standing: Where the process stands.
         """
-        outcome = plan(self.config, standing)
+        outcome = plan(self.config, standing, is_agreed=self.agreed_in is not None)
         if isinstance(outcome, Refusal):
             return replace(outcome, problems=self.parsed.locate(outcome.problems))
         text = _BY_SCRIPT if self.now else _STANDS_ON

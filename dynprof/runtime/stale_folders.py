@@ -108,11 +108,11 @@ def remove_leftovers(places: tuple[Path, ...], host: str, *, deep: bool = True) 
         pattern.format(glob.escape(host))
         for pattern in (_UNFINISHED if deep else _IN_SCRIPTS_FOLDERS)
     ]
-    found = {path for place in places for pattern in patterns for path in _matches(place, pattern)}
+    found = {path for place in places for pattern in patterns for path in matches(place, pattern)}
     return [path for path in sorted(found) if _is_left(path) and remove_private(path)]
 
 
-def _matches(place: Path, pattern: str) -> list[Path]:
+def matches(place: Path, pattern: str) -> list[Path]:
     """Return what a pattern finds; nothing where folders vanish meanwhile."""
     try:
         return list(place.glob(pattern))

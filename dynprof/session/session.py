@@ -269,13 +269,10 @@ class Session:
         self._agreements.take(edit)
 
     def _turn(self) -> None:
-        if self.inbox.answer():
-            self._boundary.attempt("what other threads asked of this step", self._answer_wake)
+        if self.inbox.was_woken():
+            self._boundary.attempt("what other threads asked of this step", self._costs.step_ends)
         if not self.is_over:
             self._loop.turn()
-
-    def _answer_wake(self) -> None:
-        self._costs.step_ends()
 
     def start(self, config_path: str | os.PathLike[str] | None) -> None:
         """Open a window now, from the watched config or another file."""

@@ -108,7 +108,9 @@ class Admission:
         # A graph capture is no reason to be too late, but where others have opened meanwhile.
         may_be_late = self.waited_for(request) and request.agreed_in is None
         step = 0 if may_be_late else self._inbox.step
-        if request.plan.start_step is not None and (past := past_start(request.config, step - 1)):
+        is_agreed = request.agreed_in is not None
+        past = past_start(request.config, step - 1, is_agreed=is_agreed)
+        if request.plan.start_step is not None and past:
             yield past
 
 

@@ -15,11 +15,16 @@ from tests.integration.running import wait_for
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tests.processes import Process
 
+TORCHRUN = """
+from tests import warm_interpreter
+from torch.distributed.run import main
+{warm}main()
+"""
 _random = random.SystemRandom()  # not as the other processes of pytest
 
 
@@ -57,17 +62,32 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def launched(folder: Path, script: str, *torchrun: str) -> Iterator[Process]:
-    """Run a script by itself, or through torchrun with these options; end the whole tree."""
+def launched(
+    folder: Path,
+    script: str,
+    *torchrun: str,
+    cold: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> Iterator[Process]:
+    """Run a script by itself, or through torchrun with these options; end the whole tree.
+
+    Args:
+        folder: Where.
+        script: Its text.
+        torchrun: The options.
+        cold: Whether workers of torchrun are interpreters of their own, with their command lines.
+        more: Variables that it is given.
+    """
     path = folder / "job.py"
     path.write_text(script)
     arguments: list[str] = []
     if torchrun:
         arguments = [*torchrun, path.name]
         path = folder / "torchrun.py"
-        path.write_text("from torch.distributed.run import main\nmain()\n")
+        warm = "" if cold else "warm_interpreter.begin_workers_of_torchrun()\n"
+        path.write_text(TORCHRUN.format(warm=warm))
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-    env = {**clean, "OMP_NUM_THREADS": "1"}
+    env = {**clean, "OMP_NUM_THREADS": "1", **(more or {})}
     with warm_interpreter.start(path, env, arguments=arguments) as process:
         yield process
 

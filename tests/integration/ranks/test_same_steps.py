@@ -67,7 +67,7 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
         code, output, errors = dynprof("status", tmp_path / "desk_1")
         assert "rank 1 follows rank 0 on " in output, errors
         assert "desk_0/profiler_config.json)" in output
-        code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 2, "--wait")
+        code, _, errors = dynprof("arm", tmp_path / "desk_1", "--active", 3, "--wait")
         assert code == 4, errors
         assert "rank 1 follows rank 0 on " in errors
         assert "desk_0/profiler_config.json); save it there" in errors

@@ -109,7 +109,7 @@ class Hosts:
 
     def record(self, number: int, *arm: object) -> str:
         """Arm a window, again where a busy machine lets a rank learn of it too late."""
-        said = late = "has begun already"
+        said = late = ", on which the ranks agreed, has begun here already"
         while late in said:
             command = [*self._enter(number, "--user", *OWN), *map(str, arm)]
             said = processes.run(command, env=self._env(self.disks[number])).stderr

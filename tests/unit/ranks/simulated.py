@@ -48,6 +48,7 @@ class Rank:
     Attributes:
         number: Its number.
         step_s: How long its steps take.
+        is_new: Whether it does not know that yet.
         ahead: By how much its numbers of steps are ahead of rank 0's.
         runs: Whether it runs dynprof.
         problem: Why it cannot record.
@@ -59,6 +60,7 @@ class Rank:
 
     number: int
     step_s: float | None = 0.01
+    is_new: bool = False
     ahead: int = 0
     runs: bool = True
     problem: str = ""
@@ -291,7 +293,7 @@ class Job:
             takes_part=takes_part,
             busy="it saves" if takes_part and self.now_s < rank.busy_until_s else "",
             step=self.step(rank),
-            fast_s=rank.step_s,
+            fast_s=None if rank.is_new else rank.step_s,
             marches=rank.marches,
             is_alone=rank.is_alone,
             would=usable[0] if takes_part else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace as with_fields
 
 from dynprof.ranks.leader import JOIN_S, SOON_S
 from dynprof.ranks.messages import (
@@ -118,6 +119,20 @@ def test_a_busy_rank_delays_the_start_until_it_is_free() -> None:
     found.move(2)
     found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1, 1]
+
+
+def test_what_a_rank_said_before_it_was_ready_may_come_late() -> None:
+    """Replies and news are read from two keys."""
+    found = job(2, busy_until_s=100.0)
+    found.propose(1)
+    found.run(1.0)
+    busy, place = found.ranks[1], found.ranks[1].place  # type: ignore[attr-defined]
+    late = found._reply(busy, 1, place, takes_part=True)
+    busy.busy_until_s = 0.0
+    ready = with_fields(found._reply(busy, 1, place, takes_part=True), again=True)
+    found.leader.hear([ready, late])
+    found.run(1.0)
+    assert [len(one) for one in recorded(found)] == [1, 1]
 
 
 def test_a_busy_rank_is_left_out_past_the_patience() -> None:
@@ -319,6 +334,20 @@ def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
     found.run(10.0)
     ((opening,),) = ([one for one in found.said if isinstance(one, Opening)],)
     assert opening.step < 60
+
+
+def test_ranks_whose_first_step_ends_as_they_are_looked_at_open_together() -> None:
+    """Their next ones are a hundred times as short."""
+    found = Job([Rank(rank, step_s=0.002, is_new=True) for rank in range(2)], lambda: 0.005)
+    found.run(1.0)
+    for rank in range(2):
+        found.stand(rank)
+    found.propose(1)
+    found.run(0.12)
+    for rank in range(2):
+        found.move(rank)
+    found.run(2.0)
+    assert recorded(found) == [[(1, found.made[-1].step)]] * 2
 
 
 def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:

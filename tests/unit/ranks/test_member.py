@@ -92,6 +92,17 @@ def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job
     assert member.answer(Question(0), 0).marches
 
 
+def test_how_long_steps_take_is_told_once_some_have_ended(job: Job) -> None:
+    """The first stands for none of the others: it may have compiled."""
+    member, found = job.session._member, []
+    for steps in (0, 1, 0, 1, 400, 500, 450):
+        job.clock.advance(1)
+        job.session.inbox.step += steps
+        member._costs.sample()
+        found.append(member.answer(Question(0), 0).fast_s)
+    assert found == [None, None, None, None, *map(pytest.approx, (1 / 400, 1 / 500, 1 / 500))]
+
+
 @pytest.mark.parametrize(
     ("named", "recorded"),
     [({}, ["CPU", "CUDA"]), ({"activities": ["CPU"]}, ["CPU"])],

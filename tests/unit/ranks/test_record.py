@@ -104,6 +104,8 @@ def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
     assert status.stragglers == {1: "still recording", 3: "it does not run dynprof"}
     known.say(1, "saved")
     assert not known.pending
+    known.say(1, "open", "recording")  # it said so before, which is read late
+    assert not known.pending
     assert [(one.host, one.capture) for one in known.record.ranks.values()] == [
         ("h0", "/c0"), ("h1", "/c1"), ("h2", "/c2"),
     ]  # fmt: skip

@@ -45,7 +45,7 @@ def test_the_last_reply_wakes_the_leader_which_takes_each_once() -> None:
     hearing.reply(place, "2", 2)
     wait_for_bell(store)
     hearing.tell("news")
-    assert saying.take() == b"news\n1\n2\n"
+    assert saying.take() == b"1\n2\nnews\n"
     assert saying.take() == b""
     hearing.reply(place, "3", 2)
     wait_for_bell(store)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from dynprof.config import RankSet
-from dynprof.ranks import taking_part
+from dynprof.ranks import leader, taking_part
 from dynprof.ranks.agreement_rules import Terms
 from dynprof.ranks.job_group import StoreLostError, Timed
-from dynprof.ranks.messages import PARTED, Opening, Proposal, Reply, Report
+from dynprof.ranks.messages import PARTED, SILENT, Joined, Opening, Proposal, Reply, Report, to_text
 from dynprof.ranks.store import GONE, Keys
 from dynprof.ranks.taking_part import TakingPart
 from dynprof.runtime.error_boundary import ErrorBoundary
@@ -153,7 +153,7 @@ def ranks(stores: list[MemoryStore]) -> Iterator[list[Rank]]:
 def meets(ranks: list[Rank]) -> bool:
     """Return whether the leader hears all the others."""
     leading = ranks[0].part._leading
-    return bool(leading and leading.others == {1, 2})
+    return bool(leading and leading.leader.others == {1, 2})
 
 
 def agree(ranks: list[Rank], number: int, **terms: object) -> Agreement:
@@ -211,11 +211,24 @@ def test_a_rank_that_fails_at_something_goes_on_to_agree(ranks: list[Rank], rank
     assert agree(ranks, 2).ranks == (0, 1, 2)
 
 
+def test_a_leader_that_stood_still_hears_who_has_joined_before_it_proposes(
+    ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long that was: the bell may be heard after the edit is read."""
+    monkeypatch.setattr(leader, "JOIN_S", 0.0)
+    for rank in ranks[1:]:
+        rank.part.end()
+    until(lambda: ranks[0].part._leading and not ranks[0].part._leading.leader.others)
+    place = int(stores[0].values[Keys.next])
+    stores[0].append(Keys.news, to_text(Joined(2, place, ())) + "\n")
+    assert agree(ranks, 1, patience_s=0.1).left_out == {1: PARTED, 2: SILENT}
+
+
 def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
     """It is named; its threads are gone at once."""
     ranks[2].part.end()
     assert hearing() == 2
-    until(lambda: ranks[0].part._leading and ranks[0].part._leading.others == {1})
+    until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})
     assert agree(ranks, 1).left_out == {2: PARTED}
 
 

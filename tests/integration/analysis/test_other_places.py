@@ -1,75 +1,28 @@
-"""``dynprof analyse`` on a real Dask cluster of this machine, and behind fsspec's file systems."""
+"""``dynprof analyse`` of what lies behind fsspec's file systems, and where no cluster is."""
 
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
-from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import WindowRecord
-from tests.processes import DYNPROF, run, start
+from tests.processes import DYNPROF, run
 from tests.rank_traces import write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
     from pathlib import Path
 
-pytest.importorskip("distributed", reason="dask is not installed")
-
-CLUSTER = """
-from distributed import LocalCluster
-if __name__ == "__main__":
-    cluster = LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1",
-                           dashboard_address=None)
-    print(cluster.scheduler_address, flush=True)
-    input()
-    cluster.close()
-"""
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """Run a scheduler and two workers; give the address."""
-    script = folder / "cluster.py"
-    script.write_text(CLUSTER)
-    command = [sys.executable, script.name]
-    with start(command, cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.communicate("\n")
+pytestmark = pytest.mark.skipif(not find_spec("distributed"), reason="dask is not installed")
 
 
 def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of dynprof's."""
     return run([*DYNPROF, *arguments])
-
-
-def test_a_cluster_makes_what_processes_make(tmp_path: Path) -> None:
-    """The same files with the same bytes, from paths and from URLs; the late rank is named."""
-    for name in ("here", "there", "url"):
-        (tmp_path / name).mkdir()
-        for rank in range(3):
-            write(tmp_path / name, rank, work_ms=30.0 * (rank == 2))
-    assert dynprof("analyse", str(tmp_path / "here")).returncode == 0
-    with cluster(tmp_path) as address:
-        for place in (str(tmp_path / "there"), f"file://{tmp_path / 'url'}"):
-            done = dynprof("analyse", place, "--executor", "dask", "--scheduler", address)
-            assert done.returncode == 0, done.stderr
-            assert "rank 2 comes last to 5 of 5 collectives" in done.stderr
-
-    def contents(name: str) -> dict[str, bytes]:
-        found = (tmp_path / name).rglob("*")
-        return {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in found if p.is_file()}
-
-    expected = contents("here")
-    assert len(expected) > 20
-    assert contents("there") == expected
-    assert contents("url") == expected
 
 
 def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
