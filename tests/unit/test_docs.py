@@ -1,4 +1,4 @@
-"""What the documents say is so."""
+"""The documents agree with the code, and their examples run."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def named_tests(text: str) -> set[str]:
 
 
 def test_a_test_that_a_page_names_is_one() -> None:
-    """No page names a test of which there are two, so that nobody knows what shows it."""
+    """Each cited test exists exactly once, so that its name is enough to find it."""
     files = (ROOT / "tests").rglob("test_*.py")
     there = Counter(name for path in files for name in names_of_tests(path))
     named = set().union(*map(named_tests, PAGES.values()))
