@@ -6,12 +6,12 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces versions versions-ci fuzz soak storm dist clean
+.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
 
-# What needs neither torch nor sleeping.
+# The tests that need neither torch nor sleeping: about a minute.
 quick: $(VENV)/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/fuzz
 
@@ -127,8 +127,12 @@ soak: $(VENV)/ready
 	for job in "100 2 1 torchrun" "100 4 20 torchrun" "100 8 5 torchrun" "100 2 200 torchrun" "30 4 5"; do \
 	    $(BIN)/python -m tests.soak.ranks $$job || exit 1; done
 
+# The documentation site, in build/site; a link that leads nowhere is an error.
+docs: $(VENV)-docs/ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --quiet
+
 # What no single change has to pass: other versions of Python, and what runs for hours.
-nightly: versions-ci soak fuzz storm traces dist
+nightly: versions-ci soak fuzz storm traces docs dist
 
 # The analysis of each real trace in a folder; `make test` reads a few small ones.
 DYNPROF_TRACES ?= $(CURDIR)/../shared/traces
@@ -185,6 +189,11 @@ $(VENV)-dist/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-dist
 	$(VENV)-dist/bin/pip install --quiet --disable-pip-version-check \
 	    build twine auditwheel ziglang cyclonedx-bom
+	touch $@
+
+$(VENV)-docs/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/pip install --quiet --disable-pip-version-check "mkdocs-material>=9.6,<10"
 	touch $@
 
 $(VENV)-integrations/ready: pyproject.toml

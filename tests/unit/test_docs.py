@@ -1,4 +1,4 @@
-"""What the documents say is so."""
+"""The documents agree with the code, and their examples run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,20 @@ if TYPE_CHECKING:
 PAGES = {page.name: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
 LOOP = "loader = range(3)\ndef train_one_step(batch): pass\n"
 """What the script of the README stands in."""
-RESULTS = {("profiler.md", 0): "result", ("profiler.md", 2): "profiles"}
+RESULTS = {("profiler.md", 0): "result", ("acl.md", 0): "profiles"}
 """The folders in which the scripts of the pages leave a trace."""
+SHOWN_BY: dict[str, dict[str, list[str]]] = json.loads(
+    (Path(__file__).parent / "shown_by.json").read_text()
+)
+"""By page: the first cell of each row of its tables of behaviour, and the tests that show it."""
+FIRST_HEADINGS = {
+    "threat-model.md": {"attempt"},
+    "launching.md": {"in the environment", "the process", "a process", "the script"},
+    "recipes.md": {"where"},
+    "training-script.md": {"`steps`"},
+    "frameworks.md": {"framework"},
+}
+"""The first heading of each of these tables."""
 VARIABLE = re.compile(r"\bDYNPROF_[A-Z_]+")
 
 
@@ -200,14 +212,6 @@ def test_init_is_shown_with_all_its_arguments() -> None:
     assert keywords.split(", ") == [f"{one.name}={one.default}" for one in parameters][1:]
 
 
-def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
-    """Each of its table's stands on the page that says how it was measured."""
-    table = PAGES["README.md"].split("## Three figures")[1].split("\n\n")[2]
-    figures = re.findall(r"[\d,.]+(?= n?m?s\b)", table)
-    assert len(figures) == 6
-    assert [one for one in figures if f" {one} " not in PAGES["benchmarks.md"]] == []
-
-
 @pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
     """The plain example runs as it stands; the torch one is run where torch is installed."""
@@ -231,10 +235,12 @@ def named_tests(text: str) -> set[str]:
 
 
 def test_a_test_that_a_page_names_is_one() -> None:
-    """No page names a test of which there are two, so that nobody knows what shows it."""
+    """Each cited test exists exactly once, so that its name is enough to find it."""
     files = (ROOT / "tests").rglob("test_*.py")
     there = Counter(name for path in files for name in names_of_tests(path))
     named = set().union(*map(named_tests, PAGES.values()))
+    named |= {name for rows in SHOWN_BY.values() for names in rows.values() for name in names}
+    named = {name for name in named if not name.startswith("no test: ")}
     assert {name for name in named if there[name] != 1} == set()
 
 
@@ -250,20 +256,38 @@ def test_each_guarantee_names_a_test() -> None:
         assert names_of_tests(path) - named == set()
 
 
-def test_the_threat_model_names_a_test_for_each_attempt() -> None:
-    """Every row of its tables of attempts names tests, and they are there."""
-    tables = PAGES["threat-model.md"].split("| attempt | what stops it | test |\n|---|---|---|\n")[
-        1:
+@pytest.mark.parametrize("page", SHOWN_BY)
+def test_each_row_of_behaviour_has_a_test(page: str) -> None:
+    """Each row is in ``shown_by.json``, with tests that exist or the reason why it has none."""
+    tables = re.findall(r"^\| ([^|\n]+) \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
+    found = [
+        row.split("|")[1].strip()
+        for heading, rows in tables
+        if heading in FIRST_HEADINGS[page]
+        for row in rows.splitlines()
     ]
-    rows = [
-        row
-        for table in tables
-        for row in re.findall(r"^\|.*\|$", table.partition("\n\n")[0], re.MULTILINE)
-    ]
-    named = [named_tests(row.split("|")[-2]) for row in rows]
-    assert len(rows) > 40
-    assert all(named)
-    assert set().union(*named) <= names_of_tests(ROOT / "tests")
+    assert found == list(SHOWN_BY[page])
+    cited = [name for names in SHOWN_BY[page].values() for name in names]
+    assert all(SHOWN_BY[page].values())
+    tests = {name for name in cited if not name.startswith("no test: ")}
+    assert tests <= names_of_tests(ROOT / "tests")
+
+
+def test_tests_are_named_where_they_belong() -> None:
+    """Only the pages on guarantees and on the vendor's promises name tests."""
+    pages = {name for name, page in PAGES.items() if named_tests(page)}
+    assert pages - {"CHANGELOG.md"} <= {"guarantees.md", "seeds.md", "CONTRIBUTING.md", "AGENTS.md"}
+
+
+@pytest.mark.parametrize("name", ["llms.txt", "mkdocs.yml"])
+def test_the_lists_of_pages_name_each_page_once(name: str) -> None:
+    """The navigation of the site and ``llms.txt`` name every page, in the order of the index."""
+    linked = re.compile(r"[(:] ?(?:docs/|\.\./)?([\w-]+\.md)\b")
+    listed = linked.findall((ROOT / name).read_text())
+    order = linked.findall(PAGES["index.md"].split("\n## ", 1)[1])
+    assert [page for page in listed if page != "index.md"] == order
+    pages = {page.name for page in ROOT.glob("docs/*.md")} - {"index.md"}
+    assert sorted(order) == sorted(pages | {"CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"})
 
 
 SEED_ROWS = [
@@ -296,13 +320,3 @@ def test_tests_use_what_their_row_of_the_vendors_promises_names() -> None:
         if missing:
             wrong.append(f"{cells}: its tests do not have {sorted(missing)}")
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize("page", ["launching.md", "training-script.md", "recipes.md"])
-def test_what_is_shown_by_tests_names_tests_that_are_there(page: str) -> None:
-    """Each row of a table with the column "shown by" names one, or says why there is none."""
-    tables = re.findall(r"^\|.*\| shown by \|\n\|[-|]+\n((?:\|.*\|\n)+)", PAGES[page], re.MULTILINE)
-    shown = [row.split("|")[-2] for table in tables for row in table.splitlines()]
-    assert shown
-    assert [text for text in shown if not named_tests(text) and "no test: " not in text] == []
-    assert named_tests(PAGES[page]) <= names_of_tests(ROOT / "tests")
