@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
 
-WHOLE = "analysed"
+SUCCEEDED = "analysed"
 """The last word of one that succeeded."""
 
 
@@ -54,12 +54,12 @@ def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
     """
     reason: str | None = missing("analysis", "the analysis")
     if not reason:
-        reason = begin_analysis(trace, *arguments, "--nice", "0").why_failed(WHOLE, wait=True)
+        reason = begin_analysis(trace, *arguments, "--nice", "0").why_failed(SUCCEEDED, wait=True)
     if reason:
         raise CaptureError(f"{trace} is saved, but could not be analysed: {reason}")
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     """An analysis that is to be done.
 
     Attributes:
@@ -89,8 +89,8 @@ class Analyses:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._running: tuple[_Asked, SideProcess] | None = None
-        self._waiting: deque[_Asked] = deque()
+        self._running: tuple[_Pending, SideProcess] | None = None
+        self._waiting: deque[_Pending] = deque()
 
     def begin(self, trace: str, arguments: tuple[str, ...], request: int, manifest: str) -> None:
         """Begin one, or let it wait for its turn.
@@ -105,9 +105,9 @@ class Analyses:
             OSError: No process can be started.
         """
         if text := missing("analysis", "the analysis"):
-            self._failed(_Asked(trace, arguments, request, manifest), text)
+            self._failed(_Pending(trace, arguments, request, manifest), text)
             return
-        self._waiting.append(_Asked(trace, arguments, request, manifest))
+        self._waiting.append(_Pending(trace, arguments, request, manifest))
         self.look()
 
     def look(self) -> None:
@@ -119,23 +119,23 @@ class Analyses:
             OSError: No process can be started.
         """
         if self._running:
-            asked, process = self._running
-            words = process.words()
+            pending, process = self._running
+            words = process.output()
             if words is None:
                 return
             self._running = None
             *lines, last = words.split("\n")
-            if last == WHOLE:
+            if last == SUCCEEDED:
                 named = [line for line in lines if line.startswith(NOT_WRITTEN)]
                 others = [
-                    f"{line}; {asked.manifest} names them"
+                    f"{line}; {pending.manifest} names them"
                     for line in lines
                     if line.endswith(SILENT)
                 ]
-                text = "\n".join([f"analysed {asked.shown}", *named, *others])
-                self._journal.info(f"request {asked.request}: {text}")
+                text = "\n".join([f"analysed {pending.shown}", *named, *others])
+                self._journal.info(f"request {pending.request}: {text}")
             else:
-                self._failed(asked, last)
+                self._failed(pending, last)
         if self._waiting:
             self._begin_next()
 
@@ -151,10 +151,10 @@ class Analyses:
             first, *more = [one.trace for one in waiting if one.arguments == arguments]
             begin_analysis(first, *more, *arguments)
 
-    def _failed(self, asked: _Asked, why: str) -> None:
-        text = f"{asked.shown} could not be analysed: {why}"
-        self._journal.warning(f"request {asked.request}: {text}")
+    def _failed(self, pending: _Pending, why: str) -> None:
+        text = f"{pending.shown} could not be analysed: {why}"
+        self._journal.warning(f"request {pending.request}: {text}")
 
     def _begin_next(self) -> None:
-        asked = self._waiting.popleft()
-        self._running = asked, begin_analysis(asked.trace, *asked.arguments)
+        pending = self._waiting.popleft()
+        self._running = pending, begin_analysis(pending.trace, *pending.arguments)

@@ -31,7 +31,7 @@ _CONTROL_TO_SPACE = bytes([*[32] * 32, *range(32, 256)])
 """VizTracer does not escape a line break in a function's name; outside names they mean nothing."""
 
 
-class Mended(NamedTuple):
+class Repaired(NamedTuple):
     """A text whose names are escaped.
 
     Attributes:
@@ -84,7 +84,7 @@ def has_odd_name(text: bytes) -> bool:
     return _ODD.search(text) is not None
 
 
-def mend(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Mended | None:
+def repair(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Repaired | None:
     """Escape the names in a part of a trace; return None where that does not make it JSON.
 
     Args:
@@ -94,10 +94,10 @@ def mend(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Mended | Non
     """
     escaped, names = escape(text)
     if names and is_json(b"".join((before, escaped, after))):
-        return Mended(escaped, names)
+        return Repaired(escaped, names)
     on_one_line = text.translate(_CONTROL_TO_SPACE)
     if is_json(b"".join((before, on_one_line, after))):
-        return Mended(on_one_line, 0)
+        return Repaired(on_one_line, 0)
     return None
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import RemovedError
 from dynprof.runtime.destination import OUTGOING
 from dynprof.runtime.side_process import SideProcess
-from dynprof.runtime.stale_folders import occupied
+from dynprof.runtime.stale_folders import folder_lock
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ LEAST_TRY_S, LEAST_BYTES_A_SECOND = 60.0, 1e6
 
 
 @dataclass(frozen=True)
-class Errand:
+class DeliveryTask:
     """An order, and what is to be said of it, on the thread that has it done.
 
     Attributes:
@@ -58,10 +58,10 @@ class Deliveries:
 
     def __init__(self, attempt: Attempt) -> None:
         self._attempt = attempt
-        self._errands: queue.SimpleQueue[Errand] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[DeliveryTask] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._left: list[Order] = []  # the first is being sent
-        self._workshops: set[Path] = set()
+        self._staging_dirs: set[Path] = set()
         self._held: dict[Path, contextlib.ExitStack] = {}
         self._idle, self._ending = threading.Event(), threading.Event()
         self._idle.set()
@@ -72,33 +72,33 @@ class Deliveries:
         """Whether any is on its way, or waits for its turn."""
         return not self._idle.is_set()
 
-    def submit(self, errand: Errand) -> None:
+    def submit(self, task: DeliveryTask) -> None:
         """Have something sent."""
         with self._lock:
-            self._left.append(errand.order)
-            self._workshops.add(_workshop(errand.order))
+            self._left.append(task.order)
+            self._staging_dirs.add(_staging_dir(task.order))
             self._idle.clear()
-            self._hold_what_waits()
-            self._errands.put(errand)
+            self._lock_pending()
+            self._tasks.put(task)
             if self._thread is None:
                 thread = own_thread(self._run, "dynprof-delivery")
                 thread.start()
                 self._thread = thread
 
-    def _hold_what_waits(self) -> None:
+    def _lock_pending(self) -> None:
         """Keep it from being taken for left behind, and sent by somebody else.
 
         By one lock for all that was put together in one place: as many descriptors as captures
         may wait for a store would be missing to the job.
         """
-        waiting = {_workshop(order) for order in self._left if not order.keeps}
-        for workshop in waiting - self._held.keys():
+        waiting = {_staging_dir(order) for order in self._left if not order.keeps}
+        for staging_dir in waiting - self._held.keys():
             with contextlib.suppress(OSError), contextlib.ExitStack() as held:
-                if held.enter_context(occupied(workshop)):
-                    self._held[workshop] = held.pop_all()
-        for workshop in self._held.keys() - waiting:
+                if held.enter_context(folder_lock(staging_dir)):
+                    self._held[staging_dir] = held.pop_all()
+        for staging_dir in self._held.keys() - waiting:
             with contextlib.suppress(OSError):
-                self._held.pop(workshop).close()
+                self._held.pop(staging_dir).close()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all have arrived, and let none wait for others; False if that took longer."""
@@ -115,34 +115,34 @@ class Deliveries:
 
     def end(self) -> None:
         """Remove the folders in which captures were put together, if nothing is in them."""
-        for workshop in self._workshops:
-            remove_if_empty(workshop)
+        for staging_dir in self._staging_dirs:
+            remove_if_empty(staging_dir)
 
     def _run(self) -> None:
         while True:
             self._attempt("sending a capture", self._send_next)
             with self._lock:
                 self._left.pop(0)
-                self._hold_what_waits()
+                self._lock_pending()
                 if not self._left:
                     self._idle.set()
 
     def _send_next(self) -> None:
-        errand = self._errands.get()
-        self._ending.wait(errand.wait_s())
-        until_s, pause_s = time.monotonic() + errand.order.retry_s, FIRST_PAUSE_S
-        said, told = sent(errand.order), ""
+        task = self._tasks.get()
+        self._ending.wait(task.wait_s())
+        until_s, pause_s = time.monotonic() + task.order.retry_s, FIRST_PAUSE_S
+        said, told = send_once(task.order), ""
         while not _is_final(said) and time.monotonic() < until_s:
             if said != told:
-                errand.on_trouble(said)
+                task.on_trouble(said)
                 told = said
             time.sleep(min(pause_s, max(0.0, until_s - time.monotonic())))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            said = sent(errand.order)
+            said = send_once(task.order)
         if said.startswith(DELIVERED):
-            errand.on_end(said.removeprefix(DELIVERED), "")
+            task.on_end(said.removeprefix(DELIVERED), "")
         else:
-            errand.on_end("", said)
+            task.on_end("", said)
 
 
 def _is_final(said: str) -> bool:
@@ -150,33 +150,33 @@ def _is_final(said: str) -> bool:
     return said.startswith((DELIVERED, _GONE, "ImportError: ", "ModuleNotFoundError: "))
 
 
-def remove_if_empty(workshop: Path) -> None:
+def remove_if_empty(staging_dir: Path) -> None:
     """Remove a folder in which captures of a process were put together, if nothing is in it."""
     with contextlib.suppress(OSError):
-        workshop.rmdir()
-        if workshop.parent.name == OUTGOING:
-            workshop.parent.rmdir()
+        staging_dir.rmdir()
+        if staging_dir.parent.name == OUTGOING:
+            staging_dir.parent.rmdir()
 
 
-def _workshop(order: Order) -> Path:
+def _staging_dir(order: Order) -> Path:
     """Return where all captures of this process that go its way are put together."""
     return Path(order.folder).parent
 
 
-def sent(order: Order) -> str:
+def send_once(order: Order) -> str:
     """Send it in a process beside this one; return the last that it says."""
     try:
         sending = SideProcess.begin(
-            "dynprof.captures.sender", told=order.to_text(), place=order.target
+            "dynprof.captures.sender", stdin_text=order.to_text(), place=order.target
         )
-        return sending.last_line(wait=True, most_s=longest_s(order)) or ""
+        return sending.last_line(wait=True, most_s=try_timeout_s(order)) or ""
     except RemovedError as error:
         return f"{_GONE}{error}"
     except OSError as error:
         return f"no process can be started: {error}"
 
 
-def longest_s(order: Order) -> float:
+def try_timeout_s(order: Order) -> float:
     """Return how long a try may take: where a network disk or a store hangs, it has no end."""
     sizes = 0
     for file in order.files:

@@ -59,9 +59,9 @@ class Order:
     @classmethod
     def from_text(cls, text: str) -> Order:
         """Return what the words say."""
-        told = json.loads(text)
-        lists = {name: tuple(told[name]) for name in ("files", "prof_dirs")}
-        return cls(**{**told, **lists})
+        fields = json.loads(text)
+        lists = {name: tuple(fields[name]) for name in ("files", "prof_dirs")}
+        return cls(**{**fields, **lists})
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Delivery:
         destination: Where it is put together, and where it goes.
         storage: What the config says of the way.
         least_free_mb: How many MB (10^6 bytes) must stay free there; None for no limit.
-        asked: The ranks that record.
+        ranks: The ranks that record.
         rank: This one.
     """
 
@@ -81,12 +81,12 @@ class Delivery:
     destination: Destination
     storage: StorageConfig
     least_free_mb: float | None
-    asked: RankSet
+    ranks: RankSet
     rank: Rank
 
     def wait_s(self) -> float:
         """Return how long this rank leaves the place to those before it, in seconds."""
-        place, ranks = self.asked.turn(self.rank.number, self.rank.world_size)
+        place, ranks = self.ranks.turn(self.rank.number, self.rank.world_size)
         spread_s = self.storage.spread_s
         if spread_s is None:
             shared = ranks > 1 and self.destination.is_shared()
@@ -131,7 +131,7 @@ def delivery_of(config: ProfilerConfig, layout: Layout, rank: Rank) -> Delivery:
         destination=destination(layout, config.prof_dir, config.storage.scratch_dir),
         storage=config.storage,
         least_free_mb=config.limits.min_free_disk_mb,
-        asked=config.asked_ranks,
+        ranks=config.asked_ranks,
         rank=rank,
     )
 
@@ -145,17 +145,17 @@ def files_of(manifest_path: Path, manifest: Manifest) -> tuple[str, ...]:
     trace = [folder / manifest.trace] if manifest.trace else []
     if trace and trace[0].is_dir() and not trace[0].is_symlink():
         trace = [path for path in sorted(files_below(trace[0])) if _is_own(path)]
-    files = [*trace, *_beside(manifest_path), manifest_path]
+    files = [*trace, *_other_files(manifest_path), manifest_path]
     return tuple(str(file.relative_to(folder)) for file in files)
 
 
-def _beside(manifest_path: Path) -> list[Path]:
+def _other_files(manifest_path: Path) -> list[Path]:
     """Return the other files of a capture: its metadata, and those next to its manifest."""
     stem = manifest_path.name.removesuffix(".info.json")
     folder = manifest_path.parent.parent
     metadata = [folder / METADATA, folder / own_metadata(stem)]
-    mine = re.compile(re.escape(stem) + r"\.(?![0-9]+\.)")
-    named = [path for path in sorted(manifest_path.parent.iterdir()) if mine.match(path.name)]
+    own_name = re.compile(re.escape(stem) + r"\.(?![0-9]+\.)")
+    named = [path for path in sorted(manifest_path.parent.iterdir()) if own_name.match(path.name)]
     return [path for path in (*metadata, *named) if path != manifest_path and _is_own(path)]
 
 

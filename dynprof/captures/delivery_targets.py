@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from dynprof.captures.manifest import MAX_BYTES
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.layout import Layout, free_disk_mb
-from dynprof.runtime.output import whole
+from dynprof.runtime.output import atomic_file
 from dynprof.runtime.safe_open import read_regular
-from dynprof.runtime.stale_folders import occupied
+from dynprof.runtime.stale_folders import folder_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.captures.delivery_order import Order
 
-PATIENCE_S = 30.0
+LOCK_TIMEOUT_S = 30.0
 """For others that choose names in the same folder; the job tries again where that is not enough."""
 
 
 class Target(Protocol):
     """A folder somewhere."""
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep others that send to it from choosing names there meanwhile, where that can be done.
 
         Raises:
@@ -60,10 +60,10 @@ class _Directory:
         self._least_free_mb = order.least_free_mb
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         self._layout.make_dir(self._folder)
-        with occupied(self._folder, patience_s=PATIENCE_S) as mine:
-            if not mine:
+        with folder_lock(self._folder, patience_s=LOCK_TIMEOUT_S) as acquired:
+            if not acquired:
                 raise BlockingIOError(f"others write what has a name in {self._folder}")
             yield
 
@@ -74,14 +74,14 @@ class _Directory:
     def put(self, source: BinaryIO, name: str) -> None:
         path = self._folder / name
         self._layout.make_dir(path.parent)
-        self._look_at_disk(os.fstat(source.fileno()).st_size / 1e6)
-        with whole(path) as copy:
+        self._check_disk(os.fstat(source.fileno()).st_size / 1e6)
+        with atomic_file(path) as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
 
     def where(self, name: str) -> str:
         return str(self._folder / name)
 
-    def _look_at_disk(self, needed_mb: float) -> None:
+    def _check_disk(self, needed_mb: float) -> None:
         free_mb = free_disk_mb(self._folder)
         if self._least_free_mb is not None and free_mb - needed_mb < self._least_free_mb:
             raise OSError(
@@ -99,7 +99,7 @@ class _Remote:
         self._files, self._path = url_to_fs(url, use_listings_cache=False)
         self._url = url
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
+    def locked(self) -> contextlib.AbstractContextManager[None]:
         # Stores have no locks: of two that choose one name at the same moment, the later wins.
         return contextlib.nullcontext()
 

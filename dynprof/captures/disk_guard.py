@@ -39,7 +39,7 @@ class DiskGuard:
             CaptureError: It is.
         """
         if self._too_little():
-            raise CaptureError(self._sentence())
+            raise CaptureError(self._message())
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
@@ -59,12 +59,12 @@ class DiskGuard:
             yield
         except (OSError, DynprofError) as error:
             if self._cut or free_disk_mb(self._folder) < 1:
-                raise CaptureError(self._sentence()) from error
+                raise CaptureError(self._message()) from error
             raise
         finally:
             done.set()
         if self._cut:
-            raise CaptureError(self._sentence())
+            raise CaptureError(self._message())
 
     def _poll(self, done: threading.Event) -> None:
         while not done.wait(POLL_S):
@@ -81,7 +81,7 @@ class DiskGuard:
     def _too_little(self) -> bool:
         return free_disk_mb(self._folder) < self._least_mb
 
-    def _sentence(self) -> str:
+    def _message(self) -> str:
         free = f"{free_disk_mb(self._folder):,.0f} MB"
         if not self._least_mb:
             return f"the disk is full: {free} are free where the capture goes"

@@ -19,10 +19,10 @@ from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
 from dynprof.errors import DynprofError, describe
 from dynprof.runtime.layout import METADATA, VENDORS_FOLDER, own_metadata
-from dynprof.runtime.memory import give_back, grown_mb
+from dynprof.runtime.memory import grown_mb, release_free_memory
 from dynprof.runtime.output import PrivateFolder, write_atomic, write_if_absent
 from dynprof.runtime.safe_open import read_regular
-from dynprof.runtime.threads import brisk_switching, own_thread
+from dynprof.runtime.threads import fast_switching, own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +58,7 @@ class Export:
         wait_s: Returns how long it is to wait until others have written, in seconds; None: not.
         copy: Tells its files from those of other captures of the same steps by the same rank;
             0 until its folder is made.
-        workplace: Where the trace is put together; None until that begins.
+        saving_folder: Where the trace is put together; None until that begins.
     """
 
     recording: Recording | None
@@ -72,7 +72,7 @@ class Export:
     members: Mapping[str, object] | None = None
     wait_s: Callable[[], float] | None = None
     copy: int = 0
-    workplace: PrivateFolder | None = None
+    saving_folder: PrivateFolder | None = None
 
     @property
     def manifest_path(self) -> Path:
@@ -179,17 +179,17 @@ class Exporter:
                 job()
                 del job  # the recording holds the events of the whole window
                 if grown_mb(before_mb) > KEPT_MB:
-                    give_back()
+                    release_free_memory()
 
     def _save_files(self, export: Export) -> None:
         try:
             _write_capture(export)
         except (OSError, DynprofError):
-            if not self._given_up:  # else its workplace is gone, and that it is lost was said
+            if not self._given_up:  # else its folder is gone, and that it is lost was said
                 raise
 
     def _end(self, export: Export, save_ms: float, failure: str) -> None:
-        with self._publishing, brisk_switching():
+        with self._publishing, fast_switching():
             if self._given_up:
                 return
             self._publish(export, export.manifest.finished(save_ms=save_ms, failure=failure))
@@ -198,15 +198,15 @@ class Exporter:
 
     def _publish(self, export: Export, manifest: Manifest) -> None:
         """Move the trace to its place, then write the manifest, which says what is there."""
-        workplace = export.workplace
-        if workplace and (name := manifest.trace):
+        saving_folder = export.saving_folder
+        if saving_folder and (name := manifest.trace):
             error = self._attempt(
-                "moving the trace", lambda: workplace.give(name, export.folder / name)
+                "moving the trace", lambda: saving_folder.move_out(name, export.folder / name)
             )
             if error:
                 manifest = manifest.without_trace(f"its trace is missing: {describe(error)}")
-        if workplace:
-            workplace.remove(is_in_use=self._given_up)
+        if saving_folder:
+            saving_folder.remove(is_in_use=self._given_up)
         if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
             _remove_empty(export)
@@ -232,19 +232,19 @@ def _save_manifest(export: Export, manifest: Manifest) -> None:
 
 
 def _write_capture(export: Export) -> None:
-    """Save into the workplace, where no reader looks, and note the trace in the manifest."""
-    with brisk_switching():
+    """Save into the hidden folder, where no reader looks, and note the trace in the manifest."""
+    with fast_switching():
         _claim(export)
         metadata = _user_metadata(export.manifest)
         if metadata and export.manifest.backend != "npu":
             _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
         token = secrets.token_hex(4)  # two captures may be saved at the same time
-        export.workplace = PrivateFolder(export.layout.workplace(export.folder, token))
+        export.saving_folder = PrivateFolder(export.layout.saving_folder(export.folder, token))
     if export.recording:
         export.manifest = save_trace(
             export.recording,
             export.manifest,
-            export.workplace,
+            export.saving_folder,
             export.trace_name,
             stem=export.layout.stem(export.folder, export.copy),
             members=export.members,
@@ -328,11 +328,11 @@ def save_trace(
         more = recording.collectors.save(stem)
     saved = replace(saved, lost=(*saved.lost, *more))
     if saved.cut:
-        manifest = manifest.saved_less(saved.cut, saved.lost_steps, saved.first_whole)
+        manifest = manifest.with_losses(saved.cut, saved.lost_steps, saved.first_whole)
     if saved.folder:
         return _with_trace(manifest, folder.path / saved.folder, raw_bytes=None, saved=saved)
     with (
-        brisk_switching(),
+        fast_switching(),
         guard.watch(),
         raw.open("rb") as source,
         folder.create(packed.name) as sink,
@@ -351,7 +351,7 @@ def save_trace(
         counted = manifest.cost.model_copy(update={"events": done.events})
         manifest = manifest.model_copy(update={"cost": counted})
     if faults := tuple(done.faults()):
-        manifest = manifest.saved_less(faults, lost_steps=0, first_whole=0)
+        manifest = manifest.with_losses(faults, lost_steps=0, first_whole=0)
     raw_bytes = raw.stat().st_size
     if compress:
         raw.unlink()

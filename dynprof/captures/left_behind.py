@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, ConfigError
-from dynprof.runtime.destination import is_url, placed, why_no_destination
+from dynprof.runtime.destination import absolute_place, is_url, why_no_destination
 from dynprof.runtime.layout import MANIFESTS
-from dynprof.runtime.stale_folders import OLD_S, is_free, matches, workshops
+from dynprof.runtime.stale_folders import OLD_S, is_unlocked, matches, staging_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +70,7 @@ def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:
     found = {
         path for place in (root, *places) for one in _MANIFESTS for path in matches(place, one)
     }
-    found |= {path for place in workshops(root) for path in matches(place, _MANIFEST)}
+    found |= {path for place in staging_dirs(root) for path in matches(place, _MANIFEST)}
     return [one for path in sorted(found) if (one := _left(path, root))]
 
 
@@ -83,7 +83,7 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
     try:
         if time.time() - path.lstat().st_mtime < OLD_S or any(path.parent.glob(".*.saving")):
             return None
-        if not all(map(is_free, (folder.parent, folder, path.parent))):
+        if not all(map(is_unlocked, (folder.parent, folder, path.parent))):
             return None  # a job has it wait, or a process that was started for it sends it
         manifest = load_manifest(path, MOST_BYTES)
         trace = manifest.trace
@@ -112,6 +112,6 @@ def _target(manifest: Manifest, folder: Path, root: Path) -> str:
         root = Path(manifest.directory)
     if not (is_url(place) or (root / place).is_absolute()):
         return ""  # an older version of dynprof wrote it
-    place = place.rstrip("/") if is_url(place) else os.path.normpath(placed(root, place))
+    place = place.rstrip("/") if is_url(place) else os.path.normpath(absolute_place(root, place))
     target = f"{place}/{folder.name}"
     return "" if why_no_destination(target) or not target.isprintable() else target

@@ -45,7 +45,7 @@ class RequestRecord(Record):
     sha256: str
     config: dict[str, JsonValue]
 
-    def asked(self, world_size: int) -> frozenset[int]:
+    def selected_ranks(self, world_size: int) -> frozenset[int]:
         """Return which ranks of a job of so many were asked for, but for those to be chosen.
 
         Those are all where the config is not as this version has it.
@@ -200,7 +200,7 @@ class Manifest(Record):
         reason = "saving it has begun and not ended; a process that was killed leaves it so"
         return self.model_copy(update={"complete": False, "reason": reason})
 
-    def saved_less(self, cut: tuple[str, ...], lost_steps: int, first_whole: int) -> Manifest:
+    def with_losses(self, cut: tuple[str, ...], lost_steps: int, first_whole: int) -> Manifest:
         """Return the manifest of a trace that is less than what was recorded.
 
         Args:
@@ -229,7 +229,7 @@ class Manifest(Record):
         nothing = {"trace": None, "trace_bytes": 0, "trace_bytes_raw": 0}
         return self.model_copy(update={"complete": False, "reason": reason, **nothing})
 
-    def settled(self, **milliseconds: float | None) -> Manifest:
+    def with_costs(self, **milliseconds: float | None) -> Manifest:
         """Return the manifest with what was measured after saving."""
         found = {name: ms and round(ms, 4) for name, ms in milliseconds.items()}
         return self.model_copy(update={"cost": self.cost.model_copy(update=found)})
@@ -238,13 +238,13 @@ class Manifest(Record):
         """Write the manifest, whole or not at all."""
         write_atomic(path, self.to_text())
 
-    def lies_at(self, path: Path) -> bool:
+    def is_written_at(self, path: Path) -> bool:
         """Return whether it was written there; else what lies there is of when saving began."""
         with contextlib.suppress(OSError):
             return read_regular(path, MAX_BYTES) == self.to_text().encode()
         return False
 
-    def found_at(self, path: Path) -> Manifest | None:
+    def read_back(self, path: Path) -> Manifest | None:
         """Return what was written there, with what analysis has added since; None if it is gone."""
         with contextlib.suppress(CaptureError):
             found = load_manifest(path, len(self.to_text()) + MAX_ADDED_BYTES)

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path, PurePath
 
-from dynprof.captures.deliveries import DELIVERED, longest_s, remove_if_empty
+from dynprof.captures.deliveries import DELIVERED, remove_if_empty, try_timeout_s
 from dynprof.captures.delivery_order import Order, files_of, renamed
 from dynprof.captures.delivery_targets import Target, target_of
 from dynprof.captures.manifest import MAX_BYTES, load_manifest
@@ -23,10 +23,10 @@ from dynprof.errors import describe
 from dynprof.journal.journal import printable
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.destination import OUTGOING, is_url, why_no_destination
-from dynprof.runtime.file_size_limit import in_words, limit_file_size
+from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
 from dynprof.runtime.layout import INFO_DIR, MANIFESTS, METADATA, RANK_NAME, own_metadata
 from dynprof.runtime.safe_open import folder_below, open_below, read_regular
-from dynprof.runtime.stale_folders import occupied
+from dynprof.runtime.stale_folders import folder_lock
 
 SPARE_S = 5
 """The job ends a try that hangs first, and says so."""
@@ -52,8 +52,8 @@ def send_all(folder: Path, target: str) -> None:
     if why := why_no_destination(target):
         raise ValueError(why)
     folder, place = folder.resolve(), target if is_url(target) else str(Path(target).resolve())
-    with occupied(folder.parent) as mine:
-        if not mine:
+    with folder_lock(folder.parent) as acquired:
+        if not acquired:
             raise BlockingIOError(f"a process that is alive sends what lies in {folder.parent}")
         for path in sorted(folder.glob(f"{INFO_DIR}/{MANIFESTS}")):
             files = files_of(path, load_manifest(path))
@@ -64,14 +64,14 @@ def send_all(folder: Path, target: str) -> None:
 
 def send(order: Order) -> None:
     """Send what an order names, unless another process is at it."""
-    with occupied(Path(order.folder, order.files[-1]).parent) as mine:
-        if not mine:
+    with folder_lock(Path(order.folder, order.files[-1]).parent) as acquired:
+        if not acquired:
             raise BlockingIOError(f"another process is sending what lies in {order.folder}")
         _send(order)
 
 
 def _send(order: Order) -> None:
-    if _lies_there(order):
+    if _is_same_folder(order):
         raise FileExistsError(f"what lies in {order.folder} is there already")
     target, last = target_of(order), order.files[-1]
     if _MANIFEST.fullmatch(last) and not order.keeps:
@@ -99,7 +99,7 @@ def _put_capture(order: Order, target: Target) -> str:
     for file in order.files:
         if file not in named:
             _put(order, target, file, file)
-    with target.alone():
+    with target.locked():
         free = _free_stem(order, target)
         for file in named:
             if file == METADATA and _is_others(order, target, file):
@@ -121,7 +121,7 @@ def _put(order: Order, target: Target, file: str, name: str) -> None:
         target.put(source, name)
 
 
-def _lies_there(order: Order) -> bool:
+def _is_same_folder(order: Order) -> bool:
     """Return whether both are one folder, by whatever names: it would be removed once sent."""
     with contextlib.suppress(FileNotFoundError):
         return not is_url(order.target) and Path(order.target).samefile(order.folder)
@@ -133,11 +133,11 @@ def _free_stem(order: Order, target: Target) -> str:
 
     Where this one is there already, it arrived, and nobody was told.
     """
-    mine = read_regular(Path(order.folder, order.files[-1]), MAX_BYTES)
+    own = read_regular(Path(order.folder, order.files[-1]), MAX_BYTES)
     found = _MANIFEST.fullmatch(order.files[-1])
     stem = first = found[1] if found else ""
     copy = 1
-    while (theirs := target.content(f"info/{stem}.info.json")) is not None and theirs != mine:
+    while (existing := target.content(f"info/{stem}.info.json")) is not None and existing != own:
         copy += 1
         stem = f"{first}.{copy}"
     return stem
@@ -158,7 +158,7 @@ def _remove(folder: Path, files: tuple[str, ...]) -> None:
 def _end_in_time(order: Order) -> None:
     """End a try that hangs, as the job does, also where that has ended meanwhile."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the job may ignore it
-    signal.alarm(math.ceil(longest_s(order)) + SPARE_S)
+    signal.alarm(math.ceil(try_timeout_s(order)) + SPARE_S)
 
 
 def _limit_files(order: Order) -> None:
@@ -173,15 +173,15 @@ def _say(text: str) -> None:
 
 def _end(_: object, error: BaseException, __: object) -> None:
     """Say why it did not work, in one line: the last counts, and a store may answer anything."""
-    _say(in_words(error, describe(error)))
+    _say(with_size_limit(error, describe(error)))
     os._exit(1)  # a cloud's package may have something to say at its end, or never come to it
 
 
 if __name__ == "__main__":
     sys.excepthook = _end
     if len(sys.argv) > 2:
-        mine = act_as_owner(Path(sys.argv[1]), printable, module="dynprof.captures.sender")
-        send_all(mine, sys.argv[2])
+        folder = act_as_owner(Path(sys.argv[1]), printable, module="dynprof.captures.sender")
+        send_all(folder, sys.argv[2])
     else:
         text = sys.stdin.read()
         _end_in_time(Order.from_text(text))

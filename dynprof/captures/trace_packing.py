@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dynprof.captures.broken_names import fault, has_odd_name, is_json, mend, unknown_names
+from dynprof.captures.broken_names import fault, has_odd_name, is_json, repair, unknown_names
 from dynprof.errors import BackendError
 from dynprof.runtime.plural import counted
 
@@ -137,7 +137,7 @@ class _Check:
         place = slice(begin, len(text) - end)
         piece: bytes | memoryview = memoryview(text)[place]  # to copy takes as long as to check
         if not is_json(text) or has_odd_name(text):
-            if mended := mend(text[place], text[:begin], text[place.stop :]):
+            if mended := repair(text[place], text[:begin], text[place.stop :]):
                 piece = text = mended.text
                 self.repaired += mended.names
             elif (broken := fault(text)) is not None and self.broken_at is None:

@@ -33,13 +33,13 @@ from dynprof.runtime.who_may_change import (
     TRUST_UIDS,
     has_no_number,
     is_trusted_by_name,
-    trusts_everybody,
+    trusts_all_users,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-MOST_LINKS = 40  # The kernel follows no more on the way to a file.
+MAX_LINKS = 40  # The kernel follows no more on the way to a file.
 
 
 def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
@@ -64,7 +64,7 @@ def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
     except FileNotFoundError:  # the working directory is gone
         return ROOT, path, path
     reached, links = Path("/"), 0
-    while left and links <= MOST_LINKS:
+    while left and links <= MAX_LINKS:
         name = left.pop(0)
         if name == "..":
             reached = reached.parent
@@ -115,12 +115,12 @@ def _check_not_replaced(place: Path) -> None:
 
 def _others_may_write(facts: os.stat_result) -> bool:
     group = facts.st_mode & stat.S_IWGRP and facts.st_gid != ROOT
-    return not trusts_everybody() and bool(group or facts.st_mode & stat.S_IWOTH)
+    return not trusts_all_users() and bool(group or facts.st_mode & stat.S_IWOTH)
 
 
 COMMAND = "dynprof.__main__"
-MOST_OF_A_LINE = 1 << 16  # Characters shown at once: a line without an end fills no memory.
-PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+MAX_LINE = 1 << 16  # Characters shown at once: a line without an end fills no memory.
+FORWARDED = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 UNREADABLE = 2
 """The exit code of commands for a path that cannot be read."""
 _ACL = "system.posix_acl_access"
@@ -200,18 +200,18 @@ def act_as_owner(
         return path
     user = User.of(uid)
     why = f"{user} owns {place}, and dynprof runs as that user there"
-    if hidden := _hidden_from(user, _code()):
+    if hidden := _first_unreadable(user, _loaded_files()):
         raise OwnerError(_unreadable(why, hidden, user))
     arguments = _renamed(sys.argv[1:], Path(named or path), direct, after=module == COMMAND)
     print(printable(f"acting as {user}, who owns {place}"), file=sys.stderr, flush=True)
     try:
-        child = _started(user, (_here(), str(place), str(direct), module, *arguments))
+        child = _started(user, (_working_dir(), str(place), str(direct), module, *arguments))
     except OSError as error:
         if error.filename == sys.executable:
             raise OwnerError(_unreadable(why, Path(sys.executable), user)) from None
-        text = f"{why}; but the system refuses it: {error.strerror or error}. {_instead(user)}"
+        text = f"{why}; but the system refuses it: {error.strerror or error}. {_sudo_advice(user)}"
         raise OwnerError(text) from None
-    sys.exit(_followed(child, printable))
+    sys.exit(_wait_for(child, printable))
 
 
 def _started(user: User, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
@@ -231,11 +231,11 @@ def _started(user: User, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
     )
 
 
-def _followed(child: subprocess.Popen[str], printable: Callable[[str], str]) -> int:
+def _wait_for(child: subprocess.Popen[str], printable: Callable[[str], str]) -> int:
     """Show what a command prints until it ends; return its exit code, as a shell would."""
     pipes = ((child.stdout, 1), (child.stderr, 2))
     relays = [threading.Thread(target=_relay, args=(*one, printable), daemon=True) for one in pipes]
-    with _passed_on(child.pid):
+    with _forward_signals(child.pid):
         for relay in relays:
             relay.start()
         for relay in relays:
@@ -252,25 +252,25 @@ def _relay(source: IO[str], descriptor: int, printable: Callable[[str], str]) ->
         contextlib.suppress(OSError),
         open(descriptor, "w", errors="backslashreplace", closefd=False) as shown,
     ):
-        for line in iter(lambda: source.readline(MOST_OF_A_LINE), ""):
+        for line in iter(lambda: source.readline(MAX_LINE), ""):
             shown.write("".join(one if one in "\n\t" else printable(one) for one in line))
             shown.flush()
 
 
 @contextlib.contextmanager
-def _passed_on(pid: int) -> Iterator[None]:
+def _forward_signals(pid: int) -> Iterator[None]:
     """Send what would end this process to the command; end it and this process at the second."""
     seen: list[int] = []
 
-    def pass_on(number: int, _: object) -> None:
+    def forward(number: int, _: object) -> None:
         if seen:
             os.kill(pid, signal.SIGKILL)
             os._exit(128 + number)
         seen.append(number)
         os.kill(pid, number)
 
-    kept = [one for one in PASSED_ON if signal.getsignal(one) != signal.SIG_IGN]
-    before = {one: signal.signal(one, pass_on) for one in kept}
+    kept = [one for one in FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
+    before = {one: signal.signal(one, forward) for one in kept}
     try:
         yield
     finally:
@@ -278,7 +278,7 @@ def _passed_on(pid: int) -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def _here() -> str:
+def _working_dir() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
@@ -293,14 +293,14 @@ def _renamed(arguments: list[str], path: Path, direct: Path, *, after: int) -> l
     return arguments
 
 
-def _code() -> list[Path]:
+def _loaded_files() -> list[Path]:
     """Return the interpreter and the files that this process has loaded; more lie next to them."""
     named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     files = [Path(sys.executable), *(Path(one) for one in named if isinstance(one, str))]
     return [file for file in files if file.is_file()]
 
 
-def _hidden_from(user: User, files: list[Path]) -> Path | None:
+def _first_unreadable(user: User, files: list[Path]) -> Path | None:
     """Return the first file that a user cannot read, or the folder that bars the way to it.
 
     The bits of each mode decide: root itself may read everything. Where there is an access control
@@ -316,12 +316,12 @@ def _hidden_from(user: User, files: list[Path]) -> Path | None:
             wanted <<= 6
         elif facts.st_gid in groups:
             wanted <<= 3
-        if not facts.st_mode & wanted and not _has_a_list(place):
+        if not facts.st_mode & wanted and not _has_acl(place):
             return place
     return None
 
 
-def _has_a_list(place: Path) -> bool:
+def _has_acl(place: Path) -> bool:
     try:
         return _ACL in os.listxattr(place)
     except OSError:
@@ -330,10 +330,10 @@ def _has_a_list(place: Path) -> bool:
 
 def _unreadable(why: str, hidden: Path, user: User) -> str:
     text = f"{why}; but that user cannot read {hidden}, where this dynprof or its Python lies"
-    return f"{text}. Install dynprof where all can read it, or {_instead(user)}"
+    return f"{text}. Install dynprof where all can read it, or {_sudo_advice(user)}"
 
 
-def _instead(user: User) -> str:
+def _sudo_advice(user: User) -> str:
     named = shlex.quote(user.name or f"#{user.uid}")
     return f"run it as that user: sudo -u {named} dynprof ..."
 

@@ -43,17 +43,17 @@ class Destination:
     """Where a capture goes.
 
     Attributes:
-        workshop: The directory that it is put together in.
+        staging_dir: The directory that it is put together in.
         final: Where it lies in the end: the same directory, another one, or a URL.
     """
 
-    workshop: Path
+    staging_dir: Path
     final: Path | str
 
     @property
     def is_direct(self) -> bool:
         """Whether it is put together where it stays."""
-        return self.workshop == self.final
+        return self.staging_dir == self.final
 
     def is_shared(self) -> bool:
         """Return whether other machines may write there as well."""
@@ -65,38 +65,38 @@ class Destination:
         return f"{final.rstrip('/')}/{name}" if isinstance(final, str) else final / name
 
     def why_not(
-        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+        self, layout: Layout, named_in: Path | None = None, *, listed_only: bool = False
     ) -> str:
         """Say why the rules of the job's owner forbid it, or it cannot be used; else nothing."""
-        forbidden = self.why_forbidden(layout, said_in, listed_only=listed_only)
+        forbidden = self.why_forbidden(layout, named_in, listed_only=listed_only)
         return forbidden or self._why_no_folders()
 
     def why_forbidden(
-        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+        self, layout: Layout, named_in: Path | None = None, *, listed_only: bool = False
     ) -> str:
         """Say why nothing may be written there, as :meth:`Layout.why_forbidden` does.
 
         A URL has to begin with one that ``init()`` allowed, but where only the job's own user can
         change the config.
         """
-        places = {self.workshop, *([] if isinstance(self.final, str) else [self.final])}
+        places = {self.staging_dir, *([] if isinstance(self.final, str) else [self.final])}
         for place in sorted(places):
-            if why := layout.why_forbidden(place, said_in, listed_only=listed_only):
+            if why := layout.why_forbidden(place, named_in, listed_only=listed_only):
                 return why
         url = self.final
         if not isinstance(url, str) or any(_lies_below(url, allowed) for allowed in layout.urls):
             return ""
-        why = why_only_listed(layout.config, said_in, listed_only=listed_only)
+        why = why_only_listed(layout.config, named_in, listed_only=listed_only)
         return f"{url} is none of the URLs that init() allowed, and {why}" if why else ""
 
     def _why_no_folders(self) -> str:
         if not isinstance(self.final, str):
-            return _why_no_folder(self.workshop) or _why_no_folder(self.final)
+            return _why_no_folder(self.staging_dir) or _why_no_folder(self.final)
         scheme = self.final.partition("://")[0]
         missing = [name for name in ("fsspec", FILE_SYSTEMS[scheme]) if not _is_there(name)]
         if missing:
             return f"{scheme}:// needs {' and '.join(missing)}, and the job's Python has none"
-        return _why_no_folder(self.workshop)
+        return _why_no_folder(self.staging_dir)
 
 
 def destination(layout: Layout, prof_dir: str, scratch_dir: str | None) -> Destination:
@@ -126,7 +126,7 @@ def why_too_deep(place: str) -> str:
     return f"{parts} folders deep, and {MOST_PARTS} are the most" if parts > MOST_PARTS else ""
 
 
-def placed(root: Path, place: str) -> str:
+def absolute_place(root: Path, place: str) -> str:
     """Return a place as it is found from anywhere: what is no URL begins at a directory."""
     return place if is_url(place) else str(root / place)
 
@@ -190,7 +190,7 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def parted(places: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
+def split_urls(places: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return the directories among places, and the URLs."""
     named = list(places)
     return [p for p in named if not is_url(p)], tuple(p for p in named if is_url(p))

@@ -76,13 +76,13 @@ class ErrorBoundary:
         text = f"{doing} failed: {describe(error)}"
         self._journal.remember(last_error=text)
         if text != self._last.get(doing):  # what fails once a second must not fill the log
-            self._journal.error(_at_length(text, error))
+            self._journal.error(_with_traceback(text, error))
         self._last[doing] = text
 
     def attempt_or(
-        self, doing: str, action: Callable[[], object], amend: Callable[[Exception], object]
+        self, doing: str, action: Callable[[], object], on_failure: Callable[[Exception], object]
     ) -> None:
-        """Run ``action``, and ``amend`` where it fails or is interrupted.
+        """Run ``action``, and ``on_failure`` where it fails or is interrupted.
 
         Ctrl-C passes, and what the script's signal handlers raise; but the script may catch it
         and go on, and nothing half done may be left to it.
@@ -92,10 +92,10 @@ class ErrorBoundary:
             error = self.attempt(doing, action)
         finally:
             if failed := error:
-                self.attempt(f"giving up {doing}", lambda: amend(failed))
+                self.attempt(f"giving up {doing}", lambda: on_failure(failed))
 
 
-def _at_length(text: str, error: Exception) -> str:
+def _with_traceback(text: str, error: Exception) -> str:
     """Return the text, with the traceback of what nobody foresaw."""
     is_full = isinstance(error, OSError) and error.errno in _FULL
     if is_full or isinstance(error, DynprofError):
@@ -134,13 +134,13 @@ def came_from_a_signal(error: BaseException) -> bool:
     }
     tail = error.__traceback__ and error.__traceback__.tb_next  # the first is the caller's
     while tail:
-        if tail.tb_frame.f_code in installed or _was_given_a_frame(tail.tb_frame):
+        if tail.tb_frame.f_code in installed or _is_handler_call(tail.tb_frame):
             return True
         tail = tail.tb_next
     return False
 
 
-def _was_given_a_frame(frame: FrameType) -> bool:
+def _is_handler_call(frame: FrameType) -> bool:
     """Return whether it was called with a number and, right after it, a frame."""
     code = frame.f_code
     count = code.co_argcount + bool(code.co_flags & _TAKES_ANY_NUMBER)

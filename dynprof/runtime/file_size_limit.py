@@ -32,7 +32,7 @@ def limit_file_size(folder: Path, reserve_mb: float = RESERVE_MB) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
 
-def in_words(error: BaseException, text: str) -> str:
+def with_size_limit(error: BaseException, text: str) -> str:
     """Return what was said of an error, and the limit where that was it."""
     too_large = isinstance(error, OSError) and error.errno == errno.EFBIG
     if not too_large and os.strerror(errno.EFBIG) not in text:  # DuckDB's has no number

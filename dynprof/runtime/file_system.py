@@ -54,7 +54,7 @@ def is_mount_point(path: Path) -> bool:
     return False
 
 
-def mounted_alone(path: Path) -> str:
+def file_mount_problem(path: Path) -> str:
     """Say what a config that is a mount of its own does not show; empty where it is none."""
     if not is_mount_point(path):
         return ""

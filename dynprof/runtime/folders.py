@@ -76,11 +76,11 @@ def _walk(path: Path, *, make: bool) -> int:
     with naming(path):
         for _ in range(_MAX_TRIES if make else 0):
             with contextlib.suppress(FileNotFoundError):
-                return _walked(path, make=True)
-        return _walked(path, make=make)
+                return _open_parts(path, make=True)
+        return _open_parts(path, make=make)
 
 
-def _walked(path: Path, *, make: bool) -> int:
+def _open_parts(path: Path, *, make: bool) -> int:
     """Open a folder component by component."""
     here, parts = _begin(os.path.normpath(path))
     links = 0
@@ -90,7 +90,7 @@ def _walked(path: Path, *, make: bool) -> int:
             below = _step(name, here, make=make)
         except NotADirectoryError:
             links += 1
-            below, more = _begin(_followed(name, here, links), here)
+            below, more = _begin(_link_target(name, here, links), here)
             parts += more
         finally:
             os.close(here)
@@ -123,7 +123,7 @@ def _begin(path: str, here: int | None = None) -> tuple[int, list[str]]:
     return descriptor, [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _followed(name: str, folder: int, links: int) -> str:
+def _link_target(name: str, folder: int, links: int) -> str:
     """Return what a link leads to.
 
     Raises:
@@ -140,11 +140,11 @@ def _followed(name: str, folder: int, links: int) -> str:
 
 def why_not_followed(name: str, folder: int) -> str:
     """Return why a link is not followed: who else could have made it; empty where it may be."""
-    mine = (os.geteuid(), ROOT)
+    trusted = (os.geteuid(), ROOT)
     link, holder = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder)
-    if link.st_uid not in mine:
+    if link.st_uid not in trusted:
         return f"it belongs to uid {link.st_uid}"
-    if holder.st_uid not in mine:
+    if holder.st_uid not in trusted:
         return f"its folder belongs to uid {holder.st_uid}"
     shared = holder.st_mode & stat.S_IWOTH or (
         holder.st_mode & stat.S_IWGRP and not is_private_group(holder.st_gid, holder.st_uid)

@@ -27,7 +27,7 @@ _NAMES = {
     "XDG_CACHE_HOME", "COLUMNS", "GLIBC_TUNABLES", "LOCPATH", "NLSPATH",
 }  # fmt: skip
 """Of the shell and the C library; Python ignores its own, as it starts isolated."""
-_BEGINNINGS = (
+_PREFIXES = (
     "DYNPROF_", "LC_", "LD_", "MALLOC_", "ASAN_", "LSAN_", "TSAN_", "UBSAN_",
     "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "DNNL_", "ONEDNN_",
     "TORCH_", "PYTORCH_", "KINETO_", "CUDA_", "NVIDIA_", "ROCM_", "HIP_", "HSA_", "ROCR_",
@@ -37,8 +37,8 @@ _BEGINNINGS = (
 _SECRET = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "_KEY", "PROF_DIRS")
 """Names with one of these are left out, though their beginning is known: URLs may hold a key."""
 
-_OF_URLS = {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
-_OF_URLS |= {"FSSPEC_CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
+_URL_VARIABLES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
+_URL_VARIABLES |= {"FSSPEC_CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}
 """For URLs of every kind, in capitals or not."""
 _S3 = "AWS_", "BOTO_", "FSSPEC_S3"
 _GOOGLE = (
@@ -52,7 +52,7 @@ _GOOGLE = (
     "FSSPEC_GCS",
 )
 _AZURE = "AZURE_", "IDENTITY_", "MSI_", "IMDS_", "FSSPEC_AB", "FSSPEC_AZ"
-OF_A_KIND: dict[str, tuple[str, ...]] = {
+STORAGE_VARIABLES: dict[str, tuple[str, ...]] = {
     "s3": _S3,
     "s3a": _S3,
     "gs": _GOOGLE,
@@ -75,12 +75,12 @@ def environment(*places: str, **more: str) -> dict[str, str]:
         more: Variables that it gets in any case.
     """
     kinds = {_kind(place) for place in places if "://" in place}
-    of_kinds = tuple(one for kind in kinds for one in OF_A_KIND.get(kind, ()))
+    of_kinds = tuple(one for kind in kinds for one in STORAGE_VARIABLES.get(kind, ()))
     kept = {
         name: value
         for name, value in os.environ.items()
         if _is_plain(name)
-        or (kinds and name.upper() in _OF_URLS)
+        or (kinds and name.upper() in _URL_VARIABLES)
         or (of_kinds and name.startswith(of_kinds))
     }
     return {**kept, "DYNPROF_DISABLE": "1", **more}
@@ -93,7 +93,7 @@ def _kind(url: str) -> str:
 
 def _is_plain(name: str) -> bool:
     holds_a_secret = any(word in name for word in _SECRET)
-    return name in _NAMES or (name.startswith(_BEGINNINGS) and not holds_a_secret)
+    return name in _NAMES or (name.startswith(_PREFIXES) and not holds_a_secret)
 
 
 PACKAGE = "dynprof"
@@ -193,16 +193,16 @@ def _start() -> None:
     """Run the module that the command line names."""
     if hasattr(signal, "pthread_sigmask"):  # started by a thread that leaves them to the job
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _be_killed_first()
+    _prefer_oom_kill()
     _, known, module, *arguments = sys.argv
-    told = json.loads(known)
-    sys.path += [entry for entry in told["path"] if entry not in sys.path]
-    sys.meta_path.insert(0, _Homes(told["homes"]))
+    settings = json.loads(known)
+    sys.path += [entry for entry in settings["path"] if entry not in sys.path]
+    sys.meta_path.insert(0, _Homes(settings["homes"]))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _be_killed_first() -> None:
+def _prefer_oom_kill() -> None:
     """Have the system kill this process, and not the job, where memory runs out: proc(5)."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

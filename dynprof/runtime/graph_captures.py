@@ -39,7 +39,7 @@ class _Capture:
         return f"{self.what} is being captured on thread {self.thread.name}"
 
     @property
-    def is_mine(self) -> bool:
+    def is_on_this_thread(self) -> bool:
         return self.thread is threading.current_thread()
 
 
@@ -54,41 +54,41 @@ class GraphCaptures:
         self._process_ends = False
         self._changing = threading.RLock()
         self._known: dict[int, _Capture] = {}
-        self._put_off: list[tuple[threading.Thread, Callable[[], object]]] = []
+        self._deferred: list[tuple[threading.Thread, Callable[[], object]]] = []
 
     def under_way(self) -> str | None:
         """Say which capture is under way, on whatever thread; None where none is."""
-        return next((str(one) for one in self._living()), None)
+        return next((str(one) for one in self._active()), None)
 
-    def mine(self) -> str | None:
+    def on_this_thread(self) -> str | None:
         """Say which one the calling thread is in."""
-        return next((str(one) for one in self._living() if one.is_mine), None)
+        return next((str(one) for one in self._active() if one.is_on_this_thread), None)
 
-    def put_off(self, action: Callable[[], object]) -> str | None:
+    def defer(self, action: Callable[[], object]) -> str | None:
         """Have something done once this thread is in no capture, by this thread.
 
         Returns:
             What it waits for; None where it is in none, and nothing is put off.
         """
-        reason = self.mine()
+        reason = self.on_this_thread()
         if reason:
-            self._put_off.append((threading.current_thread(), action))
+            self._deferred.append((threading.current_thread(), action))
         return reason
 
     @contextlib.contextmanager
-    def held_back(self) -> Iterator[None]:
+    def block_captures(self) -> Iterator[None]:
         """Have captures wait for the body, which touches devices; first wait for theirs.
 
         Raises:
             BackendError: This thread is in one itself, or another one did not end.
         """
-        with self._once_over(WAIT_S):
+        with self._after_captures(WAIT_S):
             if reason := self.under_way():
                 raise BackendError(reason)
             yield
 
     @contextlib.contextmanager
-    def held_back_now(self) -> Iterator[bool]:
+    def block_captures_now(self) -> Iterator[bool]:
         """Have captures begin after the body, without a wait for those that are under way.
 
         Yields:
@@ -103,11 +103,11 @@ class GraphCaptures:
 
     def process_ends(self) -> None:
         """Wait a little for captures of other threads; what goes on then counts no more."""
-        with self._once_over(CAPTURES_WAIT_S):
+        with self._after_captures(CAPTURES_WAIT_S):
             self._process_ends = True
 
     @contextlib.contextmanager
-    def _once_over(self, patience_s: float) -> Iterator[None]:
+    def _after_captures(self, patience_s: float) -> Iterator[None]:
         """Have none begin in the body; wait first, for a while, until no other thread's goes on.
 
         Polls, as nothing tells of a capture whose graph is garbage-collected.
@@ -115,7 +115,7 @@ class GraphCaptures:
         end_s = time.monotonic() + patience_s
         while True:
             with self._changing:
-                if not self.under_way() or self.mine() or time.monotonic() > end_s:
+                if not self.under_way() or self.on_this_thread() or time.monotonic() > end_s:
                     yield
                     return
             time.sleep(_PAUSE_S)
@@ -134,11 +134,11 @@ class GraphCaptures:
         """Note its end, and do what was put off until then."""
         with self._changing:
             self._known.pop(id(graph), None)
-        if self.mine():
+        if self.on_this_thread():
             return
         here = threading.current_thread()
-        due = [action for thread, action in self._put_off if thread is here]
-        self._put_off = [one for one in self._put_off if one[0] is not here]
+        due = [action for thread, action in self._deferred if thread is here]
+        self._deferred = [one for one in self._deferred if one[0] is not here]
         for action in due:
             action()
 
@@ -170,7 +170,7 @@ class GraphCaptures:
 
         graphs.capture_begin, graphs.capture_end = begin, end
 
-    def _living(self) -> list[_Capture]:
+    def _active(self) -> list[_Capture]:
         known = [] if self._process_ends else list(self._known.values())
         return [one for one in known if one.graph() is not None]
 
@@ -204,9 +204,9 @@ class graph_capture:  # noqa: N801 - used as a function is
     def __exit__(self, *_: object) -> None:
         here = threading.current_thread()
         newest_first = self._entered[::-1]
-        mine = next((one for one in newest_first if one.thread is here), newest_first[0])
-        self._entered.remove(mine)
-        GRAPH_CAPTURES.end(mine)
+        entered = next((one for one in newest_first if one.thread is here), newest_first[0])
+        self._entered.remove(entered)
+        GRAPH_CAPTURES.end(entered)
 
 
 forget_in_child(GRAPH_CAPTURES.forget)

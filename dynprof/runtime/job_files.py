@@ -30,7 +30,7 @@ _READ = re.compile(
 """Files that commands read where they find them, by the names of folder and file."""
 _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 """Folders that would be looked into, were they no links."""
-_MADE = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
+_ANALYSIS = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -68,9 +68,9 @@ def skipped_below(folder: Path) -> list[str]:
     if not isinstance(folder, Path):  # behind one of fsspec's file systems
         return found
     for place, folders, names in os.walk(folder):
-        kept, of_others = _parted(Path(place), folders)
+        kept, of_others = _split_foreign(Path(place), folders)
         # Nothing in there is a capture; a group member's report is no reason to warn.
-        found += [f"{path} {why}" for path, why in of_others.items() if path.name not in _MADE]
+        found += [f"{path} {why}" for path, why in of_others.items() if path.name not in _ANALYSIS]
         above = Path(place).name
         read = [name for name in (*names, *kept) if _READ.fullmatch(f"{above}/{name}")]
         links = [name for name in kept if _ENTERED.fullmatch(name)]
@@ -104,7 +104,7 @@ def _walk(folder: Any) -> Iterator[tuple[Path, list[str], list[str]]]:
     for found, folders, names in os.walk(folder) if here else folder.walk():
         place = Path(found) if here else found
         if here:
-            folders[:] = _parted(place, folders)[0]
+            folders[:] = _split_foreign(place, folders)[0]
         if _is_deepest(place, folder):
             folders.clear()
         yield place, folders, names
@@ -114,7 +114,7 @@ def _is_deepest(place: Path, top: Path) -> bool:
     return len(place.parts) - len(top.parts) >= DEEPEST
 
 
-def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:
+def _split_foreign(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:
     """Return which folders in one are looked into, and why not the others.
 
     A folder of root's may be shared by many users, each with folders of their own.

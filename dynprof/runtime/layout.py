@@ -115,7 +115,7 @@ class Layout:
         return self.root / STATUS_DIR / f"{self._rank}.json"
 
     @property
-    def status_apart(self) -> Path:
+    def duplicate_status(self) -> Path:
         """The status file beside another process of the same rank."""
         return self.root / STATUS_DIR / f"{self._rank}.{self.host}_{self.pid}.json"
 
@@ -129,7 +129,7 @@ class Layout:
         return path if self._base(path) else Path(os.path.realpath(path))
 
     def why_forbidden(
-        self, path: Path, said_in: Path | None = None, *, listed_only: bool = False
+        self, path: Path, named_in: Path | None = None, *, listed_only: bool = False
     ) -> str:
         """Say why nothing may be written in a directory, by the rules of the job's owner.
 
@@ -139,12 +139,12 @@ class Layout:
 
         Args:
             path: The directory.
-            said_in: The file that names it, where that is not the config.
+            named_in: The file that names it, where that is not the config.
             listed_only: Another rank names it: who may change the config here says nothing.
         """
         if (base := self._base(path)) is None:
             places = " and ".join(map(str, (self.root, *self.prof_dirs)))
-            why = why_only_listed(self.config, said_in, listed_only=listed_only)
+            why = why_only_listed(self.config, named_in, listed_only=listed_only)
             return f"{path} lies outside of {places}, and {why}" if why else ""
         below = [place for place in (path, *path.parents) if base in place.parents]
         try:
@@ -185,18 +185,18 @@ class Layout:
             folder: The window's folder.
             copy: 2 and up where the rank recorded these steps before, or another process did.
         """
-        return self._beside(folder, copy, "info.json")
+        return self._info_file(folder, copy, "info.json")
 
     def stem(self, folder: Path, copy: int = 1) -> Path:
         """Return what the paths of a capture's other files begin with."""
         name = f"{self._rank}.{copy}" if copy > 1 else self._rank
         return folder / INFO_DIR / name
 
-    def _beside(self, folder: Path, copy: int, suffix: str) -> Path:
+    def _info_file(self, folder: Path, copy: int, suffix: str) -> Path:
         stem = self.stem(folder, copy)
         return stem.with_name(f"{stem.name}.{suffix}")
 
-    def workplace(self, folder: Path, token: str) -> Path:
+    def saving_folder(self, folder: Path, token: str) -> Path:
         """Return where this process puts a trace together; not there but while it does.
 
         Args:

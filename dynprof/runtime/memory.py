@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MB = 1e6
-_MINE = Path("/proc/self/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 _OF_VERSION = {
     2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
@@ -81,9 +81,9 @@ class _Allocator:
             return None
         before_s = time.thread_time()
         with contextlib.suppress(OSError, AttributeError):
-            tell = ctypes.CDLL(None).mallinfo2
-            tell.restype = _Allocated
-            found = tell()
+            mallinfo2 = ctypes.CDLL(None).mallinfo2
+            mallinfo2.restype = _Allocated
+            found = mallinfo2()
             self._is_slow = time.thread_time() - before_s > SLOW_S
             return float(found.uordblks + found.hblkhd) / _MB
         return None
@@ -100,7 +100,7 @@ class _Allocated(ctypes.Structure):
     _fields_ = tuple((name, ctypes.c_size_t) for name in _ALLOCATED.split())
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Give the system the memory that the allocator keeps for later; glibc's can.
 
     A thread that allocates meanwhile may wait: some tenth of a second for each GB that is free in
@@ -135,7 +135,7 @@ def _cached(folder: Path, names: tuple[str, ...]) -> int:
 def _groups() -> Iterator[tuple[int, Path]]:
     """Return the groups that this process is in, each with those around it."""
     with contextlib.suppress(OSError, ValueError):
-        for line in _MINE.read_text().splitlines():
+        for line in _OWN_GROUPS.read_text().splitlines():
             _, names, path = line.split(":", 2)
             if names == "":
                 version, root = 2, _GROUPS

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-def answer_import(name: str, module: str) -> None:
+def alias_import(name: str, module: str) -> None:
     """Let an import find a module of dynprof's in this process, unless there is a real one.
 
     The import calls its ``install()``, as an import of the vendor's has its effect.
@@ -22,11 +22,11 @@ def answer_import(name: str, module: str) -> None:
         name: What the script imports.
         module: The full name of dynprof's, which is loaded.
     """
-    if not any(isinstance(one, _Answer) and one.name == name for one in sys.meta_path):
-        sys.meta_path.append(_Answer(name, module))
+    if not any(isinstance(one, _Alias) and one.name == name for one in sys.meta_path):
+        sys.meta_path.append(_Alias(name, module))
 
 
-class _Answer:
+class _Alias:
     """Finds and loads one module, the last of all that are asked for it."""
 
     def __init__(self, name: str, module: str) -> None:
@@ -45,7 +45,7 @@ class _Answer:
         sys.modules[self.name].install()
 
 
-def whole_module(name: str) -> Any:
+def imported_module(name: str) -> Any:
     """Return a module; None where it was not imported, or another thread is importing it.
 
     To import a part of a package in between can leave the script with half-made modules.
@@ -55,7 +55,7 @@ def whole_module(name: str) -> Any:
     return None if is_half else module
 
 
-def forget_shadowed(before: Collection[str], folders: Iterable[str]) -> None:
+def unload_shadowed(before: Collection[str], folders: Iterable[str]) -> None:
     """Let the job load its own modules where dynprof has loaded Python's of the same names.
 
     Whoever has those already keeps them.
@@ -83,7 +83,7 @@ def _has(folder: str, name: str) -> bool:
 
 
 PACKAGE = Path(__file__).parents[1]
-_OF_USERS = {"demo"}
+_USER_SCRIPTS = {"demo"}
 """What lies there stands for a user's own script."""
 _AROUND_CALLS = {"integrations", "marks/annotation.py", "phases.py", "plugin", "steps"}
 """A function that ends a step, a phase: what the job does there is not dynprof's work."""
@@ -100,7 +100,7 @@ def working_files() -> list[str]:
         if path.suffix == ".py" or path.is_dir()
     }
     caches = {name for name in names if name.endswith("__pycache__")}
-    return sorted(names - _OF_USERS - _AROUND_CALLS - mixed - caches)
+    return sorted(names - _USER_SCRIPTS - _AROUND_CALLS - mixed - caches)
 
 
 def around_calls() -> list[str]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from dynprof.runtime.folders import naming, open_folder, opened
 from dynprof.runtime.safe_open import descriptor_of
-from dynprof.runtime.who_may_change import ROOT, trusts_everybody
+from dynprof.runtime.who_may_change import ROOT, trusts_all_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ _PIECE = 1 << 20
 
 
 @contextlib.contextmanager
-def whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     """Give a new file to write, which takes the path's place once the body is done.
 
     Readers see the old file or the new one. What is in its place is replaced, never followed; if
@@ -50,7 +50,7 @@ def whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
     Raises:
         OSError: It cannot be written.
     """
-    with _placed(path, mode) as (file, folder, temporary):
+    with _temporary_file(path, mode) as (file, folder, temporary):
         yield file
         file.close()
         with naming(path):
@@ -58,15 +58,15 @@ def whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def whole_text(path: Path) -> Iterator[TextIO]:
-    """Give a new UTF-8 file to write, as :func:`whole` does; line ends are written as they are."""
-    with whole(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
+def atomic_text_file(path: Path) -> Iterator[TextIO]:
+    """Give a new UTF-8 file, as :func:`atomic_file` does; line ends are written as they are."""
+    with atomic_file(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
         yield text
 
 
 def write_atomic(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """Write a small file so that readers see the old one or the new one, as :func:`whole` does."""
-    with whole(path, mode) as file:
+    """Write a small file as :func:`atomic_file` does: readers see the old one or the new one."""
+    with atomic_file(path, mode) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -92,15 +92,15 @@ def write_if_absent(path: Path, content: str, mode: int | None = None) -> bool:
     Returns:
         Whether this call created it.
     """
-    with _placed(path, mode) as (file, folder, temporary):
+    with _temporary_file(path, mode) as (file, folder, temporary):
         file.write(content.encode())
         file.close()
         with naming(path):
-            return _takes_name(temporary, path.name, folder)
+            return _claim_name(temporary, path.name, folder)
 
 
 @contextlib.contextmanager
-def by_library(path: Path) -> Iterator[Path]:
+def file_for_library(path: Path) -> Iterator[Path]:
     """Give a path in a private temporary folder to a library that opens files by name.
 
     What it wrote there takes the place of ``path`` once the body is done.
@@ -108,7 +108,7 @@ def by_library(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="dynprof-") as private:
         made = Path(private) / path.name
         yield made
-        with made.open("rb") as source, whole(path) as sink:
+        with made.open("rb") as source, atomic_file(path) as sink:
             shutil.copyfileobj(source, sink, _PIECE)
 
 
@@ -169,7 +169,7 @@ def take_name(file: Path, path: Path, *, replace: bool) -> bool:
         if replace:
             os.replace(file.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             return True
-        done = _takes_name(file.name, path.name, folder)
+        done = _claim_name(file.name, path.name, folder)
         if done:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(file.name, dir_fd=folder)
@@ -216,7 +216,7 @@ class PrivateFolder:
     def _checked(self) -> Path:
         """Return what leads there, unless another folder has taken its place since it was made."""
         others = os.listdir(self._descriptor)  # noqa: PTH208 - a descriptor
-        if others or not (_is_private(self._descriptor) or trusts_everybody()):
+        if others or not (_is_private(self._descriptor) or trusts_all_users()):
             text = "it was made for this user alone, and others may write there"
             raise PermissionError(errno.EPERM, text)
         path = Path(f"/proc/self/fd/{self._descriptor}")
@@ -229,7 +229,7 @@ class PrivateFolder:
         """Create a file in it, for writing bytes."""
         return open(opened(name, _NEW, FILE_MODE, folder=self._descriptor), "wb")  # noqa: PTH123
 
-    def give(self, name: str, target: Path) -> None:
+    def move_out(self, name: str, target: Path) -> None:
         """Move a file or folder out of it; a file also to another disk.
 
         Raises:
@@ -242,7 +242,7 @@ class PrivateFolder:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                with (self.path / name).open("rb") as source, whole(target) as sink:
+                with (self.path / name).open("rb") as source, atomic_file(target) as sink:
                     shutil.copyfileobj(source, sink, _PIECE)
 
     def remove(self, *, is_in_use: bool = False) -> None:
@@ -316,7 +316,7 @@ def _make_private(name: str, folder: int) -> None:
 
 
 @contextlib.contextmanager
-def _placed(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]:
+def _temporary_file(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]:
     """Give a new file without a lasting name, its folder, and its name; remove it at the end."""
     with open_folder(path.parent) as folder:
         temporary = f".{secrets.token_hex(8)}.tmp"
@@ -332,7 +332,7 @@ def _placed(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]
                 os.unlink(temporary, dir_fd=folder)
 
 
-def _takes_name(file: str, name: str, folder: int) -> bool:
+def _claim_name(file: str, name: str, folder: int) -> bool:
     """Give a file of a folder a second name, or there a new one, unless something has it."""
     ends = {"src_dir_fd": folder, "dst_dir_fd": folder}
     try:

@@ -41,7 +41,7 @@ class Rank:
     world_size: int
     source: str
 
-    def asked_again(self) -> Rank:
+    def refreshed(self) -> Rank:
         """Return the rank as it is known now; a process group may have come up meanwhile, or anew.
 
         What it says goes before what a launcher said, but not before the script. Where it is gone,
@@ -53,20 +53,20 @@ class Rank:
         return found if found.source == GROUP or self.source == UNKNOWN else self
 
 
-def role_of(asked: str | None) -> str:
+def role_of(argument: str | None) -> str:
     """Return the role that an argument, or without one the variable, names; empty for none.
 
     Raises:
         ValueError: It cannot be part of a file name.
     """
     variable = os.environ.get(ROLE_VARIABLE, "")
-    source, role = (ROLE_VARIABLE, variable) if asked is None else ("role", asked)
+    source, role = (ROLE_VARIABLE, variable) if argument is None else ("role", argument)
     if isinstance(role, str) and re.fullmatch(f"({ROLE})?", role):
         return role
     raise ValueError(f"{source}={role!r} is no role; use up to 32 letters, digits and hyphens")
 
 
-_DIGITS = 8
+_MAX_DIGITS = 8
 """No machine has more processes than numbers of so many."""
 
 
@@ -87,7 +87,7 @@ def find_rank() -> Rank:
 def ranks_here() -> int:
     """Return how many of the job's processes the launcher says that this machine has, else 1."""
     here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(here) if here.isdecimal() and len(here) <= _DIGITS else 1)
+    return max(1, int(here) if here.isdecimal() and len(here) <= _MAX_DIGITS else 1)
 
 
 def why_no_rank() -> str | None:
@@ -119,7 +119,7 @@ def own_distributed() -> Any:
     return None
 
 
-def leave_to_parent() -> None:
+def ignore_inherited_group() -> None:
     """Take no group that is there now for this process's own; called in a child just forked."""
     global _inherited
     if distributed := own_distributed():

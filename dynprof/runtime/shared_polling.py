@@ -24,9 +24,9 @@ from dynprof.runtime.safe_open import read_regular
 
 SILENT_S = 3.0
 """For so long the one that looks may say nothing before another does."""
-SAY_AGAIN_S = 0.25
+REPUBLISH_S = 0.25
 """What it has seen and not changed is said so often at most."""
-LEFT_OVER_S = 3600.0
+STALE_S = 3600.0
 """What nobody has touched for so long is of processes that are no more."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - below it a folder that nobody else may look into
 _MOST_BYTES = 1000
@@ -36,12 +36,12 @@ class Notice(NamedTuple):
     """What the process that looks has said last.
 
     Attributes:
-        looker: Its name.
+        poller: Its name.
         at_s: When, by the machine's monotonic clock.
         seen: What it saw, or what stands for that.
     """
 
-    looker: str
+    poller: str
     at_s: float
     seen: str
 
@@ -60,41 +60,41 @@ class SharedPolling:
         named = hashlib.sha256(os.fsencode(at)).hexdigest()[:32]
         self._notice_path = place / named if place else None
         self._seen = ""
-        self._looks = True
-        self._said: Notice | None = None
+        self._polls = True
+        self._published: Notice | None = None
         self._read: tuple[tuple[int, int], Notice | None] | None = None
 
-    def another(self) -> Notice | None:
+    def other_poller(self) -> Notice | None:
         """Return what another process has said that looks; None where this one is to look."""
         last = self._last_notice()
-        if last and (last.looker == self._name or not 0 <= _now_s() - last.at_s <= SILENT_S):
+        if last and (last.poller == self._name or not 0 <= _now_s() - last.at_s <= SILENT_S):
             last = None
-        self._looks = last is None
+        self._polls = last is None
         return last
 
-    def another_sees_the_same(self) -> bool:
+    def is_up_to_date(self) -> bool:
         """Return whether another process looks, and has seen what this one has."""
-        last = self.another()
+        last = self.other_poller()
         return last is not None and last.seen == self._seen
 
-    def has_seen(self, what: str) -> None:
+    def report_seen(self, what: str) -> None:
         """Know what this process has seen; tell the others, where it looks for them."""
         self._seen = what
-        if not self._looks or self._notice_path is None:
+        if not self._polls or self._notice_path is None:
             return
-        said, now_s = self._said, _now_s()
-        if said and said.seen == what and now_s < said.at_s + SAY_AGAIN_S:
+        said, now_s = self._published, _now_s()
+        if said and said.seen == what and now_s < said.at_s + REPUBLISH_S:
             return
         with contextlib.suppress(OSError):  # then each looks for itself
             if said is None:
                 _remove_left_over(self._notice_path.parent)
-            self._said = Notice(self._name, now_s, what)
-            write_atomic(self._notice_path, json.dumps(self._said))
+            self._published = Notice(self._name, now_s, what)
+            write_atomic(self._notice_path, json.dumps(self._published))
 
     def end(self) -> bool:
         """Leave it to another at once; return whether this one has looked for all."""
         last = self._last_notice()
-        if last is None or self._notice_path is None or last.looker != self._name:
+        if last is None or self._notice_path is None or last.poller != self._name:
             return False
         self._notice_path.unlink(missing_ok=True)
         return True
@@ -115,15 +115,15 @@ class SharedPolling:
 
 def _notice(path: Path) -> Notice | None:
     try:
-        looker, at_s, seen = json.loads(read_regular(path, _MOST_BYTES))
-        return Notice(str(looker), float(at_s), str(seen))
+        poller, at_s, seen = json.loads(read_regular(path, _MOST_BYTES))
+        return Notice(str(poller), float(at_s), str(seen))
     except (ValueError, TypeError):
         return None
 
 
 def _remove_left_over(folder: Path) -> None:
     """Remove what processes have left that were killed: it takes memory of the machine."""
-    before_s = time.time() - LEFT_OVER_S
+    before_s = time.time() - STALE_S
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             if path.lstat().st_mtime < before_s:

@@ -12,10 +12,10 @@ from typing import BinaryIO, cast
 
 from dynprof.runtime.fresh_interpreter import command, environment
 
-MAX_WORDS = 20_000
+MAX_OUTPUT_BYTES = 20_000
 """Bytes kept of what it says; a path in it may be long."""
 
-_unasked: list[SideProcess] = []
+_unreaped: list[SideProcess] = []
 """Those whose end nobody has seen: kept until this process's, or Python warns of what they hold."""
 
 
@@ -24,16 +24,18 @@ class SideProcess:
     """One that is running, or has ended."""
 
     _process: subprocess.Popen[bytes]
-    _words: BinaryIO
+    _stderr: BinaryIO
 
     @classmethod
-    def begin(cls, module: str, *arguments: str, told: str = "", place: str = "") -> SideProcess:
+    def begin(
+        cls, module: str, *arguments: str, stdin_text: str = "", place: str = ""
+    ) -> SideProcess:
         """Start a module of dynprof's; it goes on when this process ends.
 
         Args:
             module: Its name.
             arguments: Its arguments, of 128 kB at most each; it gets the keys for URLs among them.
-            told: What it reads on its standard input.
+            stdin_text: What it reads on its standard input.
             place: The path or URL that it writes to, where that is no argument.
 
         Raises:
@@ -41,7 +43,7 @@ class SideProcess:
         """
         with contextlib.ExitStack() as begun, contextlib.ExitStack() as held:
             words = cast("BinaryIO", held.enter_context(tempfile.TemporaryFile()))
-            given = begun.enter_context(_file_of(told)) if told else None
+            given = begun.enter_context(_file_of(stdin_text)) if stdin_text else None
             process = subprocess.Popen(
                 command(module, *arguments),
                 env=environment(*arguments, place),
@@ -52,15 +54,15 @@ class SideProcess:
             )
             held.pop_all()
         started = cls(process, words)
-        _unasked.append(started)
+        _unreaped.append(started)
         return started
 
     def last_line(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
-        """Return the last line of :meth:`words`."""
-        said = self.words(wait=wait, most_s=most_s)
+        """Return the last line of :meth:`output`."""
+        said = self.output(wait=wait, most_s=most_s)
         return said and said.rpartition("\n")[2]
 
-    def words(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
+    def output(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
         """Return what it said on its standard error; None while it is running.
 
         A job that ignores SIGCHLD is told no exit code, so one that succeeds says so there.
@@ -78,10 +80,10 @@ class SideProcess:
             code = self._process.wait()
         if code is None:
             return None
-        self._words.seek(0)
-        said = self._words.read()[-MAX_WORDS:].decode(errors="replace").strip()
-        self._words.close()
-        _unasked.remove(self)
+        self._stderr.seek(0)
+        said = self._stderr.read()[-MAX_OUTPUT_BYTES:].decode(errors="replace").strip()
+        self._stderr.close()
+        _unreaped.remove(self)
         if late:
             return f"it was not done after {most_s:g} s"
         return said or f"it ended with code {code}"
@@ -96,9 +98,9 @@ class SideProcess:
         said = self.last_line(wait=wait)
         return "" if said == last_line else said
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Ask for its end no more; it goes on."""
-        self._words.close()
+        self._stderr.close()
         self._process.returncode = 0  # else the interpreter warns that it runs
 
 
@@ -113,7 +115,7 @@ def _file_of(text: str) -> BinaryIO:
 
 
 @atexit.register
-def _let_all_go() -> None:
+def _detach_all() -> None:
     """Come after the ends of sessions, which are registered later."""
-    for started in _unasked:
-        started.let_go()
+    for started in _unreaped:
+        started.detach()

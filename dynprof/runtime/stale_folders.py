@@ -46,7 +46,7 @@ _UNFINISHED = (
 
 
 @contextlib.contextmanager
-def occupied(folder: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
+def folder_lock(folder: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
     """Hold the lock on a folder; the system lets go of it when the process dies, however it does.
 
     Gives False where somebody else holds it. Where the file system has no locks, nothing there is
@@ -59,9 +59,9 @@ def occupied(folder: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
     descriptor = opened(folder, _FOLDER)
     try:
         until_s = time.monotonic() + patience_s
-        while not (mine := _lock(descriptor)) and time.monotonic() < until_s:
+        while not (acquired := _lock(descriptor)) and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
-        yield mine
+        yield acquired
     finally:
         os.close(descriptor)
 
@@ -76,7 +76,7 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def is_free(folder: Path) -> bool:
+def is_unlocked(folder: Path) -> bool:
     """Return whether it is certain that nobody holds the lock on a folder."""
     try:
         descriptor = opened(folder, _FOLDER)
@@ -122,7 +122,7 @@ def matches(place: Path, pattern: str) -> list[Path]:
 
 def _is_left(folder: Path) -> bool:
     """Return whether its process is gone: one that is being made has no mark before its lock."""
-    return os.path.lexists(folder / MARK) and is_free(folder)
+    return os.path.lexists(folder / MARK) and is_unlocked(folder)
 
 
 _NOTE = ".scratch_dir_"
@@ -148,13 +148,13 @@ def note_scratch(root: Path, place: Path) -> None:
             remove(old)
 
 
-def workshops(root: Path) -> list[Path]:
+def staging_dirs(root: Path) -> list[Path]:
     """Return the folders of single processes in the scratch directories that are noted.
 
     Nobody else than the calling user may have written the note or made the folder: a scratch
     directory is one of all users, and what they put there is none of this directory's.
     """
-    return [folder for note in _notes(root)[:MOST] for folder in _workshops(note)]
+    return [folder for note in _notes(root)[:MOST] for folder in _staging_dirs(note)]
 
 
 def _notes(root: Path) -> list[Path]:
@@ -167,7 +167,7 @@ def _notes(root: Path) -> list[Path]:
     return sorted(ages, key=lambda path: -ages[path])
 
 
-def _workshops(note: Path) -> list[Path]:
+def _staging_dirs(note: Path) -> list[Path]:
     if who_else_may_change(note):
         return []
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_OF_THE_THREAD = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
+_SYNCHRONOUS_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 """What a thread brings about itself; blocked, it would end the process without faulthandler."""
 
 
@@ -50,12 +50,12 @@ def own_thread(run: Callable[..., object], name: str, *args: object) -> threadin
 
     Processes and threads that it starts receive none either, until they say otherwise.
     """
-    return _Thread(target=_run_apart, args=(run, *args), name=name, daemon=True)
+    return _Thread(target=_run_without_signals, args=(run, *args), name=name, daemon=True)
 
 
-def _run_apart(run: Callable[..., object], *args: object) -> None:
+def _run_without_signals(run: Callable[..., object], *args: object) -> None:
     if hasattr(signal, "pthread_sigmask"):
-        kept = {getattr(signal, name, None) for name in _OF_THE_THREAD}
+        kept = {getattr(signal, name, None) for name in _SYNCHRONOUS_SIGNALS}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - kept)
     run(*args)
 
@@ -96,7 +96,7 @@ def _line(frame: FrameType) -> str:
     return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
 
 
-BRISK_S = 0.0002
+FAST_SWITCH_S = 0.0002
 """The switch interval while such work is done; Python's own is 0.005."""
 
 _lock = threading.Lock()
@@ -105,7 +105,7 @@ _before = 0.005
 
 
 @contextlib.contextmanager
-def brisk_switching() -> Iterator[None]:
+def fast_switching() -> Iterator[None]:
     """Make the interpreter switch threads sooner while the body runs.
 
     A thread that makes system calls loses the interpreter at each and waits up to 5 ms to get it
@@ -124,7 +124,7 @@ def _enter() -> None:
     with _lock:
         if not _inside:
             _before = sys.getswitchinterval()
-            sys.setswitchinterval(min(_before, BRISK_S))
+            sys.setswitchinterval(min(_before, FAST_SWITCH_S))
         _inside += 1
 
 

@@ -7,7 +7,7 @@ import sys
 from dynprof.runtime.rank import why_no_rank
 
 
-def why_not_here(rank: int | None = None) -> str | None:
+def why_unsupported(rank: int | None = None) -> str | None:
     """Say why this process cannot, or shall not, be watched; None where it can.
 
     Args:

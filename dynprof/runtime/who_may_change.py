@@ -15,7 +15,7 @@ _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
 TRUST_UIDS = "DYNPROF_TRUST_UIDS"
 """Names the variable with users whose folders are as good as this user's own: 1000,1001, or *."""
-_EVERYBODY = "*"
+_ALL_USERS = "*"
 _UNKNOWN = 65534
 """The owner that Linux shows where a user namespace has no number for the real one."""
 
@@ -44,18 +44,18 @@ def who_else_may_change(path: Path) -> str:
     return ""
 
 
-def why_only_listed(config: Path, said_in: Path | None, *, listed_only: bool) -> str:
+def why_only_listed(config: Path, named_in: Path | None, *, listed_only: bool) -> str:
     """Say why captures may go only where the job's script allows it, and how it can allow more.
 
     Args:
         config: The config, which only the job's user may change where nothing is said.
-        said_in: Another file that names the place; None for none.
+        named_in: Another file that names the place; None for none.
         listed_only: Another rank names the place, so that the rights to these files say nothing.
     """
     how = "with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS"
     if listed_only:
         return f"another rank asks for it, over the job's store; allow it on every rank, {how}"
-    others = who_else_may_change(config) or (who_else_may_change(said_in) if said_in else "")
+    others = who_else_may_change(config) or (who_else_may_change(named_in) if named_in else "")
     return f"{others}; the job's owner may allow it, {how}" if others else ""
 
 
@@ -119,8 +119,8 @@ def is_trusted(uid: int) -> bool:
     Raises:
         ValueError: ``DYNPROF_TRUST_UIDS`` is no list of numbers.
     """
-    mine = (os.geteuid(), ROOT)
-    return uid in mine or is_trusted_by_name(uid) or uid in _owners_of(_script())
+    own = (os.geteuid(), ROOT)
+    return uid in own or is_trusted_by_name(uid) or uid in _owners_of(_script())
 
 
 def is_trusted_by_name(uid: int) -> bool:
@@ -129,7 +129,7 @@ def is_trusted_by_name(uid: int) -> bool:
     Raises:
         ValueError: It is no list of numbers.
     """
-    if trusts_everybody():
+    if trusts_all_users():
         return True
     named = [word.strip() for word in os.environ.get(TRUST_UIDS, "").split(",") if word.strip()]
     if wrong := next((word for word in named if not word.isdecimal()), None):
@@ -138,9 +138,9 @@ def is_trusted_by_name(uid: int) -> bool:
     return uid in map(int, named)
 
 
-def trusts_everybody() -> bool:
+def trusts_all_users() -> bool:
     """Return whether ``DYNPROF_TRUST_UIDS`` says that every user may do what this one may."""
-    return os.environ.get(TRUST_UIDS, "").strip() == _EVERYBODY
+    return os.environ.get(TRUST_UIDS, "").strip() == _ALL_USERS
 
 
 def _script() -> str:
@@ -185,7 +185,7 @@ def may_be_emptied(folder: os.stat_result) -> bool:
     """Return whether users without trust may remove or rename what others put into a folder."""
     mode = folder.st_mode
     return (
-        not trusts_everybody()
+        not trusts_all_users()
         and stat.S_ISDIR(mode)
         and bool(mode & stat.S_IWOTH)
         and not mode & stat.S_ISVTX

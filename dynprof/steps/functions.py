@@ -40,10 +40,10 @@ class FunctionSteps:
 
     def look(self) -> str:
         """Find the function, once it is there, and again where the script has defined it anew."""
-        if self._watched and self._is_defined_anew():
+        if self._watched and self._is_redefined():
             self._watched.end()
             self._watched = None
-        return self._watched.unheard if self._watched else self._find()
+        return self._watched.missed_calls if self._watched else self._find()
 
     def _find(self) -> str:
         owner, why = self._owner()
@@ -63,7 +63,7 @@ class FunctionSteps:
                 return None, f"{self._module} has no class {part}"
         return owner, ""
 
-    def _is_defined_anew(self) -> bool:
+    def _is_redefined(self) -> bool:
         """Return whether the same lines have made another function, as ``importlib.reload`` does.
 
         Whatever else was put in its place calls it, most likely, and is left alone.
@@ -133,10 +133,10 @@ class _Monitored:
         code: The code.
 
     Attributes:
-        unheard: Which calls end no step; empty for none.
+        missed_calls: Which calls end no step; empty for none.
     """
 
-    unheard = ""
+    missed_calls = ""
 
     def __init__(self, tool: int, code: CodeType) -> None:
         self._tool, self._code = tool, code
@@ -172,10 +172,12 @@ class _Wrapped:
         end_step: Called after each return.
 
     Attributes:
-        unheard: Which calls end no step.
+        missed_calls: Which calls end no step.
     """
 
-    unheard = "calls by whoever had kept the function before are not heard; name one that it calls"
+    missed_calls = (
+        "calls by whoever had kept the function before are not heard; name one that it calls"
+    )
 
     def __init__(self, owner: Any, name: str, end_step: Callable[[], None]) -> None:
         self._before = vars(owner)[name]

@@ -33,7 +33,7 @@ class OptimizerSteps:
         self, steps: EndedSteps, say: Callable[..., None], boundary: ErrorBoundary
     ) -> None:
         self._steps, self._say, self._boundary = steps, say, boundary
-        self._hook, self._scaler = _PostHook(self._heard), _ScalerStep(self._heard)
+        self._hook, self._scaler = _PostHook(self._on_step), _ScalerStep(self._on_step)
         self._chosen: Callable[[], Any] = lambda: None
         self._are_several = False
         self.name = "the optimizer"
@@ -43,25 +43,25 @@ class OptimizerSteps:
         module = sys.modules.get("torch.optim.optimizer")
         if not hasattr(module, "register_optimizer_step_post_hook"):
             return "torch has not been imported"
-        self._hook.put(module)
-        self._scaler.put(sys.modules.get("torch.amp.grad_scaler"))
+        self._hook.install(module)
+        self._scaler.install(sys.modules.get("torch.amp.grad_scaler"))
         return "" if self._chosen() else "no optimizer of torch's has made a step"
 
     def end(self) -> None:
         """Listen no more."""
-        self._hook.take_off()
-        self._scaler.take_off()
+        self._hook.uninstall()
+        self._scaler.uninstall()
 
-    def _heard(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
-        self._scaler.heard += 1
+    def _on_step(self, optimizer: Any, _args: object = None, _kwargs: object = None) -> None:
+        self._scaler.seen += 1
         if optimizer is not self._chosen():
-            self._boundary.attempt("choosing an optimizer", lambda: self._heard_another(optimizer))
+            self._boundary.attempt("choosing an optimizer", lambda: self._choose(optimizer))
         if optimizer is self._chosen():
             self._steps.end_step()
 
-    _heard._torchdynamo_disable = True  # type: ignore[attr-defined]
+    _on_step._torchdynamo_disable = True  # type: ignore[attr-defined]
 
-    def _heard_another(self, optimizer: Any) -> None:
+    def _choose(self, optimizer: Any) -> None:
         if self._chosen() is None:
             self._chosen, self._are_several = weakref.ref(optimizer), False
             self.name = f"the optimizer {type(optimizer).__name__}"
@@ -81,16 +81,16 @@ class _PostHook:
     is there; and what was put is replaced at the end, not removed.
 
     Args:
-        hear: Is called with the optimizer.
+        on_step: Is called with the optimizer.
     """
 
-    def __init__(self, hear: Function) -> None:
-        self._hear, self._put = hear, hear
+    def __init__(self, on_step: Function) -> None:
+        self._on_step, self._put = on_step, on_step
         self._hooks: Any = {}
         self._key: object = None
         self._before: Function | None = None
 
-    def put(self, module: Any) -> None:
+    def install(self, module: Any) -> None:
         """Be called from now on, unless it is already.
 
         Args:
@@ -101,13 +101,16 @@ class _PostHook:
             return
         self._hooks = hooks
         if not hooks:
-            self._key, self._before = module.register_optimizer_step_post_hook(self._hear).id, None
-            self._put = self._hear
+            self._key, self._before = (
+                module.register_optimizer_step_post_hook(self._on_step).id,
+                None,
+            )
+            self._put = self._on_step
         else:
             self._key, self._before = list(hooks.items())[-1]
-            self._put = hooks[self._key] = _both(self._before, self._hear)
+            self._put = hooks[self._key] = _both(self._before, self._on_step)
 
-    def take_off(self) -> None:
+    def uninstall(self) -> None:
         """Be called no more; where nothing was before, what does nothing stays."""
         if self._hooks.get(self._key) is self._put:
             self._hooks[self._key] = self._before or "".format
@@ -125,20 +128,20 @@ class _ScalerStep:
     """Hears of the steps that a ``GradScaler`` leaves out.
 
     Args:
-        hear: Is called with the optimizer.
+        on_step: Is called with the optimizer.
 
     Attributes:
-        heard: How many steps of optimizers were heard of.
+        seen: How many steps of optimizers were seen of.
     """
 
-    def __init__(self, hear: Function) -> None:
-        self._hear = hear
+    def __init__(self, on_step: Function) -> None:
+        self._on_step = on_step
         self._kind: Any = None
         self._step: Function | None = None
         self._before: Function | None = None
-        self.heard = 0
+        self.seen = 0
 
-    def put(self, module: Any) -> None:
+    def install(self, module: Any) -> None:
         """Stand over the scalers' step from now on; without a module there is none."""
         kind = getattr(module, "GradScaler", None)
         if kind is None or self._step is not None:
@@ -147,16 +150,16 @@ class _ScalerStep:
 
         @functools.wraps(before)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            heard = self.heard
+            seen = self.seen
             result = before(scaler, optimizer, *args, **kwargs)
-            if self.heard == heard and self._step is not None:
-                self._hear(optimizer)
+            if self.seen == seen and self._step is not None:
+                self._on_step(optimizer)
             return result
 
         self._kind, self._before, self._step = kind, before, step
         kind.step = step
 
-    def take_off(self) -> None:
+    def uninstall(self) -> None:
         """Put torch's own back, unless somebody has put something over it since."""
         step, self._step = self._step, None
         if step is not None and vars(self._kind).get("step") is step:

@@ -39,7 +39,7 @@ class EndedSteps:
             to end steps itself.
 
     Attributes:
-        given: How many it has ended.
+        ended: How many it has ended.
         on_begin: Called with the number of each step as it begins, before what is due; may
             renumber it. None for nothing.
         next: The number of the step that it ends next.
@@ -48,11 +48,11 @@ class EndedSteps:
     def __init__(self, inbox: Inbox, on_others: Callable[[int], None]) -> None:
         self._inbox, self._on_others = inbox, on_others
         self.next = inbox.step
-        self.given = 0
+        self.ended = 0
         self.on_begin: Callable[[int], object] | None = None
 
     @property
-    def alone(self) -> bool:
+    def is_only_source(self) -> bool:
         """Whether nobody else has ended a step since this source began."""
         return self._inbox.step == self.next
 
@@ -60,9 +60,9 @@ class EndedSteps:
         """End a step and begin the next, as ``dynprof.step()`` does."""
         inbox = self._inbox
         if inbox.step != self.next:
-            self._on_others(self.given)
+            self._on_others(self.ended)
             return
-        self.given += 1
+        self.ended += 1
         inbox.step = self.next = self.next + 1
         if self.on_begin:
             self.on_begin(self.next)

@@ -36,18 +36,18 @@ class StepOption:
     seconds: float = 0.0
 
 
-def step_option_of(asked: object, *, otherwise: StepOption) -> StepOption:
+def step_option_of(argument: object, *, otherwise: StepOption) -> StepOption:
     """Return what an argument, or without one the variable, asks for.
 
     Args:
-        asked: The argument; None where there is none.
+        argument: The argument; None where there is none.
         otherwise: What counts where neither says anything.
 
     Raises:
         ValueError: It names no source.
     """
-    name = VARIABLE if asked is None else "steps"
-    value = os.environ.get(VARIABLE) or None if asked is None else asked
+    name = VARIABLE if argument is None else "steps"
+    value = os.environ.get(VARIABLE) or None if argument is None else argument
     if value is None:
         return otherwise
     if isinstance(value, (int, float)) and not isinstance(value, bool):

@@ -59,11 +59,11 @@ class StepSources:
         self._boundary = boundary
         self._set_step = set_step
         self._named = SCRIPT
-        inbox.name_source = self._who
-        self._steps = EndedSteps(inbox, self._others_step)
+        inbox.name_source = self._current_name
+        self._steps = EndedSteps(inbox, self._on_other_source)
         self._source: Source | None = None
         self._began_s = clock.now_s()
-        self._nobody = False
+        self._is_silent = False
         self._callback: CallbackSteps | None = None
         self._declined = False
 
@@ -73,7 +73,7 @@ class StepSources:
         self._named = self._name
         self.look()
 
-    def _who(self) -> str:
+    def _current_name(self) -> str:
         """Return who ends the steps; asked on any thread, also just before that is looked at."""
         return SCRIPT if self._gives_way else self._named
 
@@ -81,7 +81,7 @@ class StepSources:
     def _gives_way(self) -> bool:
         """Whether the script has turned out to end the steps itself, and goes first."""
         may_be_both = self._callback or self._option.kind == "auto"
-        return bool(self._source and may_be_both and not self._steps.alone)
+        return bool(self._source and may_be_both and not self._steps.is_only_source)
 
     @property
     def _name(self) -> str:
@@ -91,12 +91,12 @@ class StepSources:
         """Look for what was not there before; say so where nobody gives steps for long."""
         why = self._source.look() if self._source else f"{SCRIPT} was not called"
         if self._gives_way:
-            self._give_way(self._steps.given)
-        if self._steps.given or not self._steps.alone:
-            if self._nobody:
-                self._nobody, self._named = False, self._name
-        elif not self._nobody and self._clock.now_s() - self._began_s > SILENT_S:
-            self._nobody = True
+            self._give_way(self._steps.ended)
+        if self._steps.ended or not self._steps.is_only_source:
+            if self._is_silent:
+                self._is_silent, self._named = False, self._name
+        elif not self._is_silent and self._clock.now_s() - self._began_s > SILENT_S:
+            self._is_silent = True
             text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
             self._named = f"{NOBODY_YET}: {text}"
             now = "callback" if self._callback else self._option.kind
@@ -131,9 +131,9 @@ class StepSources:
 
     def _adopt(self, framework: str, step: int) -> None:
         """Have a framework's callback give the steps, unless somebody goes before it."""
-        found = CallbackSteps(framework, self._steps, self._go_on_from)
+        found = CallbackSteps(framework, self._steps, self._renumber_running)
         kind = self._option.kind
-        if kind not in ("script", "auto") or not (self._callback or self._steps.alone):
+        if kind not in ("script", "auto") or not (self._callback or self._steps.is_only_source):
             self._declined = True
             self._journal.info(f"{found.name} ends no steps: they come from {self._name}, as asked")
             return
@@ -142,7 +142,7 @@ class StepSources:
         found.begin(step)
         self._found(found.name)
 
-    def _go_on_from(self, step: int, why: str) -> None:
+    def _renumber_running(self, step: int, why: str) -> None:
         self._boundary.attempt("going on from another step", lambda: self._set_step(step, why))
 
     def _make(self) -> Source | None:
@@ -156,10 +156,10 @@ class StepSources:
 
     def _found(self, name: str, advice: str = "") -> None:
         """Say who was found to end the steps from now on."""
-        self._nobody, self._named = False, name
+        self._is_silent, self._named = False, name
         self._journal.info(f"steps come from {name}{advice}")
 
-    def _others_step(self, given: int) -> None:
+    def _on_other_source(self, given: int) -> None:
         self._boundary.attempt("giving way to the script", lambda: self._give_way(given))
 
     def _give_way(self, given: int) -> None:

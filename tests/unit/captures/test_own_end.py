@@ -62,7 +62,7 @@ def said_with(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> st
     (capture / "info" / "rank_0.info.json").write_text("{}")
     monkeypatch.syspath_prepend(place)
     order = Order(str(capture), FILES, URL, str(folder), (), False, 0)
-    sending = SideProcess.begin("dynprof.captures.sender", told=order.to_text())
+    sending = SideProcess.begin("dynprof.captures.sender", stdin_text=order.to_text())
     return sending.last_line(wait=True, most_s=patience_s())
 
 

@@ -121,7 +121,7 @@ def test_others_choose_names_once_the_chosen_ones_are_there(
                 main(other.to_text())
         put(self, source, name)
 
-    monkeypatch.setattr(delivery_targets, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(delivery_targets, "LOCK_TIMEOUT_S", 0.0)
     monkeypatch.setattr(delivery_targets._Directory, "put", put_beside_the_other)
     main(order.to_text())
     main(other.to_text())

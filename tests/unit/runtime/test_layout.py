@@ -28,7 +28,7 @@ def test_names(tmp_path: Path) -> None:
 def test_a_role_precedes_the_rank_in_names(tmp_path: Path) -> None:
     """A role precedes the rank in the names of its files, and has window folders of its own."""
     layout = Layout(tmp_path, 7, "node-1", 99, role="rollout")
-    names = [layout.log, layout.status, layout.status_apart, layout.manifest(tmp_path, 2)]
+    names = [layout.log, layout.status, layout.duplicate_status, layout.manifest(tmp_path, 2)]
     assert [str(path.relative_to(tmp_path)) for path in names] == [
         "log/dp_node-1_99_rollout_rank_7.log",
         "status/rollout_rank_7.json",

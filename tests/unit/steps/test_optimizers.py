@@ -37,7 +37,7 @@ class Watched:
     def step(self, *optimizers: Adam) -> None:
         """Let them step, one after the other."""
         for optimizer in optimizers:
-            self.source._heard(optimizer)
+            self.source._on_step(optimizer)
 
 
 def test_the_first_step_of_an_only_optimizer_is_counted() -> None:
