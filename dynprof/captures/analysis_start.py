@@ -1,4 +1,4 @@
-"""Analysis of a saved trace, in a fresh interpreter that gives way to the training."""
+"""Analysis of a saved trace, in a fresh interpreter with lower priority than the training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from dynprof.journal.journal import Journal
 
 SUCCEEDED = "analysed"
-"""The last word of one that succeeded."""
+"""The last line that a successful analysis prints."""
 
 
 def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | None:
-    """Return how a capture is to be analysed; None where it is not.
+    """Return the arguments for the analysis of a capture; None if it gets no analysis.
 
-    Its memory is drawn from the trace where it was asked for and no device told its own.
+    Without a requested analysis, only the memory of the trace is drawn: if the config requests a
+    memory snapshot and no device recorded its own.
     """
     if manifest.trace is None or manifest.backend == "npu":
         return None
@@ -34,7 +35,7 @@ def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | Non
 
 
 def begin_analysis(trace: Path | str, *arguments: str) -> SideProcess:
-    """Start the analysis of a trace, by its path or URL; it goes on when this process ends.
+    """Start the analysis of a trace, by its path or URL; it outlives this process.
 
     Raises:
         OSError: No process can be started.
@@ -43,14 +44,14 @@ def begin_analysis(trace: Path | str, *arguments: str) -> SideProcess:
 
 
 def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
-    """Analyse a trace, and wait for it.
+    """Analyse a trace and wait for the result.
 
     Args:
         trace: The trace.
         arguments: As :func:`arguments_for` returns them.
 
     Raises:
-        CaptureError: It could not be done; the trace is there still.
+        CaptureError: The analysis failed; the trace is still there.
     """
     reason: str | None = missing("analysis", "the analysis")
     if not reason:
@@ -60,7 +61,7 @@ def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
 
 
 class _Pending(NamedTuple):
-    """An analysis that is to be done.
+    """An analysis that waits or runs.
 
     Attributes:
         trace: The path or URL of the trace.
@@ -81,10 +82,10 @@ class _Pending(NamedTuple):
 
 
 class Analyses:
-    """Those of a session, one at a time: windows may come faster than they are analysed.
+    """The analyses of a session, one at a time: windows may come faster than analyses end.
 
     Args:
-        journal: Where their ends are written down.
+        journal: Logs how each analysis ended.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -93,7 +94,7 @@ class Analyses:
         self._waiting: deque[_Pending] = deque()
 
     def begin(self, trace: str, arguments: tuple[str, ...], request: int, manifest: str) -> None:
-        """Begin one, or let it wait for its turn.
+        """Begin an analysis, or queue it while another one runs.
 
         Args:
             trace: The path or URL of the trace.
@@ -111,9 +112,9 @@ class Analyses:
         self.look()
 
     def look(self) -> None:
-        """Write down the one that has ended, with what it left out, and begin the next.
+        """Log the analysis that has ended, with the files that it left out, and begin the next.
 
-        The files that the config did not ask for by a setting of their own are only counted.
+        Files that no setting of the config requested are only counted.
 
         Raises:
             OSError: No process can be started.
@@ -140,7 +141,7 @@ class Analyses:
             self._begin_next()
 
     def end(self) -> None:
-        """Begin all that wait, one after the other: they go on when this process ends.
+        """Begin all queued analyses, one after the other; they outlive this process.
 
         Raises:
             OSError: No process can be started.
