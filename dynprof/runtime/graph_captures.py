@@ -1,9 +1,9 @@
-"""Graph captures under way in this process: work put on a stream, to be run later as one graph.
+"""Graph captures that are running in this process: work recorded on a stream to run as one graph.
 
-Meanwhile nothing may synchronise or query that stream or its device, on any thread and in any mode
-of capturing, and a profiler that is set up or ended does both: the capture would fail, and the
-training with it. So profilers wait for captures, and captures for a profiler that is being opened
-or closed.
+During a capture nothing may synchronise or query that stream or its device, on any thread and in
+any capture mode. A profiler does both when it is set up or ended. That would make the capture fail,
+and the training with it. So profilers wait for captures, and captures wait while a profiler is
+being opened or closed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WAIT_S = 30.0
-"""Longest wait for captures to end, of a profiler that has to be opened or closed now."""
+"""Longest wait for captures to end before a profiler is opened or closed, in seconds."""
 CAPTURES_WAIT_S = 3.0
-"""The same at the end of the process, with which they end then."""
+"""Longest wait at the end of the process, in seconds; captures end with the process."""
 _PAUSE_S = 0.001
 
 
@@ -44,31 +44,31 @@ class _Capture:
 
 
 class GraphCaptures:
-    """Knows the captures of all threads that began through a class it follows, or are declared."""
+    """Tracks the captures of all threads that began in a followed class, or were declared."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Know of none, as in a child that was just forked."""
+        """Forget all captures, as in a child that was just forked."""
         self._process_ends = False
         self._changing = threading.RLock()
         self._known: dict[int, _Capture] = {}
         self._deferred: list[tuple[threading.Thread, Callable[[], object]]] = []
 
     def under_way(self) -> str | None:
-        """Say which capture is under way, on whatever thread; None where none is."""
+        """Return which capture is running on any thread; None if none is."""
         return next((str(one) for one in self._active()), None)
 
     def on_this_thread(self) -> str | None:
-        """Say which one the calling thread is in."""
+        """Return which capture the calling thread is in; None if it is in none."""
         return next((str(one) for one in self._active() if one.is_on_this_thread), None)
 
     def defer(self, action: Callable[[], object]) -> str | None:
-        """Have something done once this thread is in no capture, by this thread.
+        """Run an action on this thread once it is in no capture.
 
         Returns:
-            What it waits for; None where it is in none, and nothing is put off.
+            The capture that it waits for; None if this thread is in none, and nothing is deferred.
         """
         reason = self.on_this_thread()
         if reason:
@@ -77,10 +77,10 @@ class GraphCaptures:
 
     @contextlib.contextmanager
     def block_captures(self) -> Iterator[None]:
-        """Have captures wait for the body, which touches devices; first wait for theirs.
+        """Make captures wait for the body, which touches devices; first wait for running captures.
 
         Raises:
-            BackendError: This thread is in one itself, or another one did not end.
+            BackendError: This thread is in a capture, or another thread's capture did not end.
         """
         with self._after_captures(WAIT_S):
             if reason := self.under_way():
@@ -89,10 +89,10 @@ class GraphCaptures:
 
     @contextlib.contextmanager
     def block_captures_now(self) -> Iterator[bool]:
-        """Have captures begin after the body, without a wait for those that are under way.
+        """Make new captures wait for the body, without waiting for running ones.
 
         Yields:
-            Whether they wait for it: not where another thread opens or closes a profiler.
+            Whether captures wait; False if another thread is opening or closing a profiler.
         """
         held = self._changing.acquire(blocking=False)
         try:
@@ -102,15 +102,15 @@ class GraphCaptures:
                 self._changing.release()
 
     def process_ends(self) -> None:
-        """Wait a little for captures of other threads; what goes on then counts no more."""
+        """Wait a little for captures of other threads; ignore the captures that are left."""
         with self._after_captures(CAPTURES_WAIT_S):
             self._process_ends = True
 
     @contextlib.contextmanager
     def _after_captures(self, patience_s: float) -> Iterator[None]:
-        """Have none begin in the body; wait first, for a while, until no other thread's goes on.
+        """Block new captures in the body; first wait until no other thread is capturing.
 
-        Polls, as nothing tells of a capture whose graph is garbage-collected.
+        It polls, because no event reports a capture whose graph is garbage-collected.
         """
         end_s = time.monotonic() + patience_s
         while True:
@@ -124,14 +124,14 @@ class GraphCaptures:
         """Note that a capture begins on this thread, once no profiler is being opened or closed.
 
         Args:
-            graph: Stands for it; where it is gone, so is the capture.
+            graph: The object of the capture; once it is collected, the capture is over.
             what: Such as "a CUDA graph".
         """
         with self._changing:
             self._known[id(graph)] = _Capture(what, weakref.ref(graph))
 
     def end(self, graph: object) -> None:
-        """Note its end, and do what was put off until then."""
+        """Note the end of a capture, and run the actions deferred until then."""
         with self._changing:
             self._known.pop(id(graph), None)
         if self.on_this_thread():
@@ -143,7 +143,7 @@ class GraphCaptures:
             action()
 
     def follow(self, graphs: Any, what: str) -> None:
-        """Know of all captures of a class of graphs, with the methods that torch's have; once."""
+        """Track all captures of a graph class that has torch's methods; patches it once."""
         if "_dynprof_follows" in vars(graphs):
             return
         graphs._dynprof_follows = True
@@ -176,20 +176,20 @@ class GraphCaptures:
 
 
 GRAPH_CAPTURES = GraphCaptures()
-"""The process has one."""
+"""The one object of the process."""
 
 
 class _Entered:
-    """Stands for one time that a declared capture was entered."""
+    """Represents one entry into a declared capture."""
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
 
 
 class graph_capture:  # noqa: N801 - used as a function is
-    """Say that a graph is being captured in the body: no window opens or closes meanwhile.
+    """Declare that a graph is being captured in the body: no window opens or closes during it.
 
-    For captures that torch's and torch_npu's classes of graphs do not begin, such as an extension's
+    For captures that the graph classes of torch and torch_npu do not begin, such as an extension's
     own. May be entered any number of times, and on several threads.
     """
 

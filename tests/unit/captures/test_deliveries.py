@@ -51,8 +51,8 @@ def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.Monkey
         made.submit(DeliveryTask(order(name), on_end=lambda *said: told.append(said)))
     assert not made.wait(0)
     assert made.left() == [
-        "the capture in /scratch/a has not arrived in /captures/a: it may arrive yet, and else"
-        " stays there",
+        "the capture in /scratch/a has not arrived in /captures/a: it may still arrive,"
+        " otherwise it stays there",
         "the capture in /scratch/b has not arrived in /captures/b: it stays there",
     ]
     go_on.set()
