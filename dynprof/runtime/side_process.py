@@ -34,7 +34,7 @@ class SideProcess:
 
         Args:
             module: Its name.
-            arguments: Its arguments, each up to 128 kB; URLs add their storage's keys to its environment.
+            arguments: Its arguments, each up to 128 kB; URLs bring their keys along.
             stdin_text: Its standard input.
             place: The path or URL that it writes to, if that is no argument.
 

@@ -1,4 +1,4 @@
-"""The optimizer as the source of steps: torch tells of the end of each of its steps."""
+"""The optimizer as the source of steps: torch reports the end of each of its steps."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class OptimizerSteps:
-    """A step ends with each step of one optimizer: the first that steps.
+    """A step ends with each step of one optimizer, the first one that steps.
 
-    Where others step as well, the log says how to name another one. Once the chosen one is deleted,
-    the next that steps is chosen. A step that a ``GradScaler`` leaves out, as the gradients are not
-    finite, is one too.
+    If other optimizers step too, the log says how to name another one. After the chosen optimizer
+    is deleted, the next one that steps is chosen. A step that a ``GradScaler`` skips, because the
+    gradients are not finite, also counts.
 
     Args:
-        steps: Ends them.
-        say: Told which optimizer it is, and how to name another one, each time that this changes.
+        steps: Ends the steps.
+        say: Called with the optimizer, and how to name another one, on each change.
         boundary: Keeps failures from the training loop.
     """
 
@@ -39,16 +39,16 @@ class OptimizerSteps:
         self.name = "the optimizer"
 
     def look(self) -> str:
-        """Listen to optimizers once torch has them, and to scalers."""
+        """Hook into optimizers and scalers once torch has them."""
         module = sys.modules.get("torch.optim.optimizer")
         if not hasattr(module, "register_optimizer_step_post_hook"):
             return "torch has not been imported"
         self._hook.install(module)
         self._scaler.install(sys.modules.get("torch.amp.grad_scaler"))
-        return "" if self._chosen() else "no optimizer of torch's has made a step"
+        return "" if self._chosen() else "no torch optimizer has made a step"
 
     def end(self) -> None:
-        """Listen no more."""
+        """Remove the hooks."""
         self._hook.uninstall()
         self._scaler.uninstall()
 
@@ -74,14 +74,14 @@ class OptimizerSteps:
 
 
 class _PostHook:
-    """Is called after each step of each optimizer, those included that were made before.
+    """A hook after each step of each optimizer, including optimizers that exist already.
 
-    Torch goes through the dict of its hooks while other threads run: one that grows or shrinks
-    meanwhile raises in the training. So ours is put into an empty one only, else over the last that
-    is there; and what was put is replaced at the end, not removed.
+    Torch iterates over the dict of its hooks while other threads run. If the dict grows or shrinks
+    during that, the training raises an error. So the hook is added only to an empty dict; otherwise
+    it wraps the last hook there. At the end it is replaced, not removed.
 
     Args:
-        on_step: Is called with the optimizer.
+        on_step: Called with the optimizer.
     """
 
     def __init__(self, on_step: Function) -> None:
@@ -91,27 +91,25 @@ class _PostHook:
         self._before: Function | None = None
 
     def install(self, module: Any) -> None:
-        """Be called from now on, unless it is already.
+        """Install the hook unless it is installed.
 
         Args:
-            module: That of torch's optimizers.
+            module: The module of torch's optimizers.
         """
         hooks = getattr(module, "_global_optimizer_post_hooks", {})
         if hooks.get(self._key) is self._put:
             return
         self._hooks = hooks
         if not hooks:
-            self._key, self._before = (
-                module.register_optimizer_step_post_hook(self._on_step).id,
-                None,
-            )
+            self._key = module.register_optimizer_step_post_hook(self._on_step).id
+            self._before = None
             self._put = self._on_step
         else:
             self._key, self._before = list(hooks.items())[-1]
             self._put = hooks[self._key] = _both(self._before, self._on_step)
 
     def uninstall(self) -> None:
-        """Be called no more; where nothing was before, what does nothing stays."""
+        """Restore the earlier hook; if there was none, leave a function that does nothing."""
         if self._hooks.get(self._key) is self._put:
             self._hooks[self._key] = self._before or "".format
 
@@ -125,13 +123,13 @@ def _both(first: Any, second: Function) -> Function:
 
 
 class _ScalerStep:
-    """Hears of the steps that a ``GradScaler`` leaves out.
+    """Reports the steps that a ``GradScaler`` skips.
 
     Args:
-        on_step: Is called with the optimizer.
+        on_step: Called with the optimizer.
 
     Attributes:
-        seen: How many steps of optimizers were seen of.
+        seen: How many optimizer steps were reported.
     """
 
     def __init__(self, on_step: Function) -> None:
@@ -142,7 +140,7 @@ class _ScalerStep:
         self.seen = 0
 
     def install(self, module: Any) -> None:
-        """Stand over the scalers' step from now on; without a module there is none."""
+        """Wrap the scalers' ``step``; without a module there are no scalers."""
         kind = getattr(module, "GradScaler", None)
         if kind is None or self._step is not None:
             return
@@ -160,7 +158,7 @@ class _ScalerStep:
         kind.step = step
 
     def uninstall(self) -> None:
-        """Put torch's own back, unless somebody has put something over it since."""
+        """Restore torch's own ``step``, unless it has been replaced since."""
         step, self._step = self._step, None
         if step is not None and vars(self._kind).get("step") is step:
             self._kind.step = self._before

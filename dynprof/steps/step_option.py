@@ -1,4 +1,4 @@
-"""The source of steps that was requested."""
+"""The requested source of steps."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LEAST_S, MOST_S = 0.01, 86_400.0
 
 @dataclass(frozen=True)
 class StepOption:
-    """Who shall give the steps.
+    """The requested source of steps.
 
     Attributes:
         kind: ``script``: its calls of ``step()``; ``optimizer``; ``auto``: the script, or the
-            optimizer where that does not; ``function``; ``period``.
-        module: Where the function is; empty for the script itself.
+            optimizer if the script calls none; ``function``; ``period``.
+        module: The module of the function; empty for the script itself.
         function: Its name, with that of its class.
         seconds: The period.
     """
@@ -37,11 +37,11 @@ class StepOption:
 
 
 def step_option_of(argument: object, *, otherwise: StepOption) -> StepOption:
-    """Return what an argument, or without one the variable, asks for.
+    """Return the source that an argument, or else the variable, requests.
 
     Args:
-        argument: The argument; None where there is none.
-        otherwise: What counts where neither says anything.
+        argument: The argument; None if there is none.
+        otherwise: The result if neither requests a source.
 
     Raises:
         ValueError: It names no source.

@@ -74,6 +74,4 @@ def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
     inner = layout.capture_dir("below/alias")
     assert layout.why_forbidden(inner) == f"{root}/below is a symbolic link, which is not followed"
     outside = layout.capture_dir(f"{tmp_path}/alias/elsewhere")
-    assert f"{tmp_path}/real/elsewhere is outside of {root}, and " in layout.why_forbidden(
-        outside
-    )
+    assert f"{tmp_path}/real/elsewhere is outside of {root}, and " in layout.why_forbidden(outside)

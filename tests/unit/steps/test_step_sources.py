@@ -100,7 +100,7 @@ def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: st
         job.session._steps.look()
     log = job.log()
     assert log.count(f"no step has ended in 30 s: {why}") == 1
-    assert "what else could end them: " in log
+    assert "other sources of steps: " in log
     assert why in job.session.status().steps_from
 
 
