@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MAX_LINKS = 40  # Linux follows up to 40 links on the way to a file.
+COMMAND = "dynprof.__main__"
+MAX_LINE = 1 << 16  # Characters shown at once, so that an endless line fills no memory.
+FORWARDED = signal.SIGINT, signal.SIGTERM, signal.SIGHUP  # Passed on to the command.
+UNREADABLE = 2
+"""The exit code of commands for a path that cannot be read."""
+_ACL = "system.posix_acl_access"
+_PR_SET_PDEATHSIG = 1
 
 
 def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
@@ -116,15 +123,6 @@ def _check_not_replaced(place: Path) -> None:
 def _others_may_write(facts: os.stat_result) -> bool:
     group = facts.st_mode & stat.S_IWGRP and facts.st_gid != ROOT
     return not trusts_all_users() and bool(group or facts.st_mode & stat.S_IWOTH)
-
-
-COMMAND = "dynprof.__main__"
-MAX_LINE = 1 << 16  # Characters shown at once, so that an endless line fills no memory.
-FORWARDED = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-UNREADABLE = 2
-"""The exit code of commands for a path that cannot be read."""
-_ACL = "system.posix_acl_access"
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a full disk; they need no traceback."""
+_TAKES_ANY_NUMBER = 0x04
+"""A flag of code objects. It is copied from :mod:`inspect`, whose import takes too long."""
 
 
 class Notes(Protocol):
@@ -101,10 +103,6 @@ def _with_traceback(text: str, error: Exception) -> str:
     if is_full or isinstance(error, DynprofError):
         return text
     return "\n".join([text, *"".join(traceback.format_exception(error)).rstrip().splitlines()])
-
-
-_TAKES_ANY_NUMBER = 0x04
-"""A flag of code objects. It is copied from :mod:`inspect`, whose import takes too long."""
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Reset state in a forked child: the parent's other threads, and their locks, are not in it.
 
 Rooms register their functions here. Two modules have handlers of their own.
-:mod:`dynprof.backends.torch.forks` also runs before and after a fork in the parent, and must run
-last in the child. :mod:`dynprof.launch.injected` runs before dynprof is loaded.
+That of :mod:`dynprof.backends.torch.forks` also runs before and after a fork in the parent, and
+must run last in the child. That of :mod:`dynprof.launch.injected` runs before dynprof is loaded.
 """
 
 from __future__ import annotations

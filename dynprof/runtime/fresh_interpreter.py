@@ -65,6 +65,7 @@ STORAGE_VARIABLES: dict[str, tuple[str, ...]] = {
     "hdfs": ("HADOOP_", "HDFS_", "KRB5", "JAVA_", "CLASSPATH", "LIBHDFS", "ARROW_", "FSSPEC_HDFS"),
 }
 """Prefixes of the variables for each kind of storage, its keys among them."""
+PACKAGE = "dynprof"
 
 
 def environment(*places: str, **more: str) -> dict[str, str]:
@@ -94,9 +95,6 @@ def _kind(url: str) -> str:
 def _is_plain(name: str) -> bool:
     holds_a_secret = any(word in name for word in _SECRET)
     return name in _NAMES or (name.startswith(_PREFIXES) and not holds_a_secret)
-
-
-PACKAGE = "dynprof"
 
 
 def command(module: str, *arguments: str, packages: tuple[str, ...] = ()) -> list[str]:

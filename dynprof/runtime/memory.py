@@ -33,6 +33,7 @@ _OF_VERSION = {
 Source: Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
 SLOW_S = 0.02
 """If the allocator takes longer to answer, it is not called again: it blocks all allocations."""
+_ALLOCATED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
 def resident_mb() -> float:
@@ -90,8 +91,6 @@ class _Allocator:
 
 
 in_use_mb = _Allocator().in_use_mb
-
-_ALLOCATED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
 class _Allocated(ctypes.Structure):

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from types import ModuleType
 
+PACKAGE = Path(__file__).parents[1]
+_USER_SCRIPTS = {"demo"}
+"""Folders that count as a user's own script."""
+_AROUND_CALLS = {"integrations", "marks/annotation.py", "phases.py", "plugin", "steps"}
+"""Functions that end a step or a phase: the job's code that runs in them is not dynprof's work."""
+
 
 def alias_import(name: str, module: str) -> None:
     """Let an import of a name find dynprof's module in this process, unless a real one exists.
@@ -80,13 +86,6 @@ def unload_shadowed(before: Collection[str], folders: Iterable[str]) -> None:
 def _has(folder: str, name: str) -> bool:
     spec = PathFinder.find_spec(name, [folder])
     return spec is not None and spec.loader is not None  # a plain folder is searched last
-
-
-PACKAGE = Path(__file__).parents[1]
-_USER_SCRIPTS = {"demo"}
-"""Folders that count as a user's own script."""
-_AROUND_CALLS = {"integrations", "marks/annotation.py", "phases.py", "plugin", "steps"}
-"""Functions that end a step or a phase: the job's code that runs in them is not dynprof's work."""
 
 
 def working_files() -> list[str]:

@@ -19,12 +19,14 @@ _VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-
-
 UNKNOWN = "no launcher"
 """Source of a rank that nothing has named yet."""
 ROLE_VARIABLE = "DYNPROF_ROLE"
 GROUP, SCRIPT = "torch.distributed", "init(rank=...)"
+_MAX_DIGITS = 8
+"""Most digits that a number of processes on a machine can have."""
+_inherited: weakref.ref[Any] | None = None
+"""The default group of the process that this one was forked from."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,6 @@ def role_of(argument: str | None) -> str:
     raise ValueError(f"{source}={role!r} is no role; use up to 32 letters, digits and hyphens")
 
 
-_MAX_DIGITS = 8
-"""Most digits that a number of processes on a machine can have."""
-
-
 def find_rank() -> Rank:
     """Return the rank from an initialised process group, else from a launcher; else 0 of 1."""
     with contextlib.suppress(RuntimeError, ValueError):  # it was destroyed just now
@@ -102,10 +100,6 @@ def why_no_rank() -> str | None:
     if process.daemon:
         return f"{process.name} is a daemonic child, as a DataLoader's workers are"
     return None
-
-
-_inherited: weakref.ref[Any] | None = None
-"""The default group of the process that this one was forked from."""
 
 
 def own_distributed() -> Any:

@@ -145,8 +145,8 @@ def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, 
 
     Args:
         path: The file.
-        linked_folder: The folder may be a link that no other user could have made, such as the
-            folders of log and status where a job allows it.
+        linked_folder: The folder may be a link that no other user could have made. A job may allow
+            that for its log and status.
 
     Returns:
         A descriptor for reading, and the stat result of the file.

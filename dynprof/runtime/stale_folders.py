@@ -43,6 +43,10 @@ _UNFINISHED = (
     "*/*/step_*/info/.{}_*.saving",
 )
 """Captures are in the directory, in one below it, or in a process's own staging folder there."""
+_NOTE = ".scratch_dir_"
+MOST = 16
+"""How many notes are kept, the most recently used ones."""
+_MAX_BYTES = 1 << 16
 
 
 @contextlib.contextmanager
@@ -123,12 +127,6 @@ def matches(place: Path, pattern: str) -> list[Path]:
 def _is_left(folder: Path) -> bool:
     """Return whether its process is gone; a folder gets its mark only after its lock."""
     return os.path.lexists(folder / MARK) and is_unlocked(folder)
-
-
-_NOTE = ".scratch_dir_"
-MOST = 16
-"""How many notes are kept, the most recently used ones."""
-_MAX_BYTES = 1 << 16
 
 
 def note_scratch(root: Path, place: Path) -> None:

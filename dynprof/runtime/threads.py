@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 _SYNCHRONOUS_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 """Signals that a thread causes itself; blocked, they end the process without faulthandler."""
+_LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
+FAST_SWITCH_S = 0.0002
+"""Switch interval in seconds while dynprof saves; Python's default is 0.005."""
+_lock = threading.Lock()
+_inside = 0
+_before = 0.005
 
 
 class _Thread(threading.Thread):
@@ -61,9 +67,6 @@ def _run_without_signals(run: Callable[..., object], *args: object) -> None:
     run(*args)
 
 
-_LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
-
-
 def place_of(thread: int) -> str:
     """Return the function that a thread runs, and the script's function that called it.
 
@@ -95,14 +98,6 @@ def _is_of_a_library(frame: FrameType) -> bool:
 def _line(frame: FrameType) -> str:
     code = frame.f_code
     return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-
-
-FAST_SWITCH_S = 0.0002
-"""Switch interval in seconds while dynprof saves; Python's default is 0.005."""
-
-_lock = threading.Lock()
-_inside = 0
-_before = 0.005
 
 
 @contextlib.contextmanager

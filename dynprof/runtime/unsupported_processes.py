@@ -6,6 +6,10 @@ import sys
 
 from dynprof.runtime.rank import why_no_rank
 
+_GEVENT = ("threading", "queue", "select", "subprocess")
+_LEAVES = "patch_all(thread=False, queue=False, select=False, subprocess=False)"
+_EVENTLET = ("thread", "select")
+
 
 def why_unsupported(rank: int | None = None) -> str | None:
     """Return why this process cannot or must not be watched; None if it can.
@@ -17,11 +21,6 @@ def why_unsupported(rank: int | None = None) -> str | None:
         return text
     reason = why_no_rank() if rank is None else None
     return f"{reason}; pass rank= if it trains" if reason else reason
-
-
-_GEVENT = ("threading", "queue", "select", "subprocess")
-_LEAVES = "patch_all(thread=False, queue=False, select=False, subprocess=False)"
-_EVENTLET = ("thread", "select")
 
 
 def why_no_threads() -> str:

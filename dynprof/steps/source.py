@@ -92,7 +92,7 @@ class CallbackSteps:
         self._steps, self._set_step = steps, set_step
 
     def look(self) -> str:
-        """Return the reason while no step has ended: the callback comes by itself."""
+        """Return the reason while no step has ended; the framework makes the calls."""
         return f"{self.name} has reported no step"
 
     def end(self) -> None:
