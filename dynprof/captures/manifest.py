@@ -199,7 +199,7 @@ class Manifest(Record):
 
     def begun(self) -> Manifest:
         """Return the manifest for the time while the trace is being saved."""
-        reason = "saving it has begun and not ended; a process that was killed leaves it so"
+        reason = "saving began and has not ended; the process may have been killed"
         return self.model_copy(update={"complete": False, "reason": reason})
 
     def with_losses(self, cut: tuple[str, ...], lost_steps: int, first_whole: int) -> Manifest:

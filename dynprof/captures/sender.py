@@ -79,8 +79,8 @@ def _send(order: Order) -> None:
     else:
         for file in order.files:
             _put(order, target, file, file)
-    # The exit code may get lost, so say it. Say it before the files are removed: if this line
-    # cannot be printed, they must not be gone here without anybody knowing where they are.
+    # The exit code may get lost, so the process prints this line. It prints it before it removes
+    # the files: if the line cannot be printed, the files stay here.
     print(f"{DELIVERED}{target.where(last)}", file=sys.stderr, flush=True)
     if not order.keeps:
         with contextlib.suppress(OSError):

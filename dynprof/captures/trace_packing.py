@@ -62,7 +62,7 @@ class Packed:
     def faults(self) -> Iterator[str]:
         """Yield why the trace cannot be read whole."""
         if self.broken_at is not None:
-            yield f"its trace is no JSON from byte {self.broken_at:,} on, uncompressed"
+            yield f"its uncompressed trace is invalid JSON from byte {self.broken_at:,} on"
 
 
 def pack(

@@ -379,8 +379,8 @@ def _check_readable(path: str, place: str, user: User) -> None:
     except OSError:  # the command reports the missing path
         return
     if not readable:
-        text = f"{path} cannot be read by {user}, as whom dynprof acts: {place} is that user's"
-        text = f"{text}. A path of root's must be root's from end to end; or, as in a container of"
+        text = f"{path} cannot be read by {user}, who owns {place}; dynprof runs as that user"
+        text = f"{text}. A path of root must belong to root from end to end. In a container with"
         text = f"{text} one user, trust that user with root's rights: {TRUST_UIDS}={user.uid}"
         print(text, file=sys.stderr)
         sys.exit(UNREADABLE)

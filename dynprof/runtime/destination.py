@@ -95,7 +95,7 @@ class Destination:
         scheme = self.final.partition("://")[0]
         missing = [name for name in ("fsspec", FILE_SYSTEMS[scheme]) if not _is_there(name)]
         if missing:
-            return f"{scheme}:// needs {' and '.join(missing)}, and the job's Python has none"
+            return f"{scheme}:// needs {' and '.join(missing)}; install it for the job's Python"
         return _why_no_folder(self.staging_dir)
 
 
@@ -123,7 +123,7 @@ def is_url(text: str) -> bool:
 def why_too_deep(place: str) -> str:
     """Return why a path or URL has too many names; empty if it has not."""
     parts = len([part for part in place.split("/") if part not in ("", ".")])
-    return f"{parts} folders deep, and {MOST_PARTS} are the most" if parts > MOST_PARTS else ""
+    return f"{parts} folders deep; the limit is {MOST_PARTS}" if parts > MOST_PARTS else ""
 
 
 def absolute_place(root: Path, place: str) -> str:
@@ -179,7 +179,7 @@ def _why_no_folder(path: Path) -> str:
     if not os.access(nearest, os.W_OK | os.X_OK):
         return f"the job may not write in {nearest}"
     if may_be_emptied(nearest.stat()):
-        return f"every user may rename what is in {nearest}, for lack of chmod +t"
+        return f"every user may rename files in {nearest}, which lacks chmod +t"
     return ""
 
 

@@ -38,4 +38,4 @@ def with_size_limit(error: BaseException, text: str) -> str:
     if not too_large and os.strerror(errno.EFBIG) not in text:  # DuckDB's error has no errno
         return text
     most_mb = resource.getrlimit(resource.RLIMIT_FSIZE)[0] / 1e6
-    return f"{text}; a file may take {most_mb:,.0f} MB here, to leave the job's disk some space"
+    return f"{text}; files are limited to {most_mb:,.0f} MB here, to keep space on the job's disk"

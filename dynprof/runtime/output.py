@@ -217,7 +217,7 @@ class PrivateFolder:
         """Return a path to the folder, unless another folder has replaced it since it was made."""
         others = os.listdir(self._descriptor)  # noqa: PTH208 - a descriptor
         if others or not (_is_private(self._descriptor) or trusts_all_users()):
-            text = "it was made for this user alone, and others may write there"
+            text = "it was made for this user alone, but others may write there"
             raise PermissionError(errno.EPERM, text)
         path = Path(f"/proc/self/fd/{self._descriptor}")
         with contextlib.suppress(OSError):

@@ -85,8 +85,8 @@ class SideProcess:
         self._stderr.close()
         _unreaped.remove(self)
         if late:
-            return f"it was not done after {most_s:g} s"
-        return said or f"it ended with code {code}"
+            return f"it did not end within {most_s:g} s"
+        return said or f"it exited with code {code}"
 
     def why_failed(self, last_line: str, *, wait: bool = False) -> str | None:
         """Return why it failed; empty if it did not, None while it is running.

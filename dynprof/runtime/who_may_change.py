@@ -35,12 +35,12 @@ def who_else_may_change(path: Path) -> str:
         try:
             facts = place.stat()
         except OSError as error:
-            return f"it is not known who may write {place} ({error.strerror})"
+            return f"cannot check who may write {place} ({error.strerror})"
         keeps_apart = facts.st_mode & stat.S_ISVTX and place not in named
         if facts.st_uid not in (os.geteuid(), ROOT):
             return f"{place} is another user's"
         if facts.st_mode & _OTHERS and not keeps_apart:
-            return f"others than the job's user may write {place}"
+            return f"users other than the job's user may write {place}"
     return ""
 
 
@@ -84,14 +84,14 @@ def _first_other(directory: Path, script: str) -> tuple[str, str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            return f"it is not known who owns {place} ({error.strerror})", ""
+            return f"cannot check who owns {place} ({error.strerror})", ""
         owner, is_above = facts.st_uid, place not in (path, real)
         is_ours = is_trusted(owner) or owner in _owners_of(script)
         if not (is_ours or (is_above and has_no_number(owner))):
             text = f"{place} belongs to {_user_name(owner)}, not to {_user_name(os.geteuid())}"
             return text, str(owner)
         if is_above and may_be_emptied(facts):
-            return f"every user may rename what is in {place}, for lack of chmod +t", "'*'"
+            return f"every user may rename files in {place}, which lacks chmod +t", "'*'"
     return "", ""
 
 
@@ -133,7 +133,7 @@ def is_trusted_by_name(uid: int) -> bool:
         return True
     named = [word.strip() for word in os.environ.get(TRUST_UIDS, "").split(",") if word.strip()]
     if wrong := next((word for word in named if not word.isdecimal()), None):
-        text = "write numbers of users, such as 1000,1001, or * for all"
+        text = "write user ids, such as 1000,1001, or * for all"
         raise ValueError(f"{TRUST_UIDS} has {wrong!r}: {text}")
     return uid in map(int, named)
 

@@ -70,7 +70,7 @@ class OptimizerSteps:
             self._are_several = True
             self.name += ", the first of several"
             other = f"{type(optimizer).__module__}:{type(optimizer).__qualname__}.step"
-            self._say(self.name, f'; steps="{other}" names another one, ":function" a function')
+            self._say(self.name, f'; steps="{other}" selects another one, ":function" a function')
 
 
 class _PostHook:

@@ -24,7 +24,7 @@ class Source(Protocol):
     name: str
 
     def look(self) -> str:
-        """Do the work of once a second; return why no step may end yet, empty if one may."""
+        """Run once a second; return why no step can end yet, empty if one can."""
 
     def end(self) -> None:
         """Stop, and undo all changes; also called in a forked child."""

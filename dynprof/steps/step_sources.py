@@ -80,7 +80,7 @@ class StepSources:
 
     @property
     def _gives_way(self) -> bool:
-        """Whether the script has turned out to end the steps itself, so that it goes first."""
+        """Whether the script ends the steps itself, and therefore takes precedence."""
         may_be_both = self._callback or self._option.kind == "auto"
         return bool(self._source and may_be_both and not self._steps.is_only_source)
 
@@ -128,7 +128,7 @@ class StepSources:
         if self._callback and self._callback.framework == framework:
             self._callback.reached(step)
         elif not self._declined:
-            self._boundary.attempt("hearing a callback", lambda: self._adopt(framework, step))
+            self._boundary.attempt("processing a callback", lambda: self._adopt(framework, step))
 
     def _adopt(self, framework: str, step: int) -> None:
         """Make a framework's callback the source, unless another source takes precedence."""
@@ -144,7 +144,7 @@ class StepSources:
         self._found(found.name)
 
     def _renumber_running(self, step: int, why: str) -> None:
-        self._boundary.attempt("going on from another step", lambda: self._set_step(step, why))
+        self._boundary.attempt("renumbering the step", lambda: self._set_step(step, why))
 
     def _make(self) -> Source | None:
         if self._option.kind in ("auto", "optimizer"):
@@ -173,5 +173,5 @@ class StepSources:
         self._named = SCRIPT
         text = f"the script calls {SCRIPT} itself, so {name} ends no more steps"
         if given:
-            text += f", and {counted(given, 'step')} that it had ended count no more"
+            text += f", and {counted(given, 'step')} that it had ended no longer count"
         self._set_step(self._inbox.step - given, text)

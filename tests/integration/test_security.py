@@ -57,7 +57,7 @@ def test_who_alone_writes_the_config_may_send_captures_anywhere(
     assert dynprof("validate", job.config)[0] == 0
     job.config.chmod(0o660)
     job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)), active=2)
-    assert f"others than the job's user may write {job.config}" in refusal(job)
+    assert f"users other than the job's user may write {job.config}" in refusal(job)
 
 
 @pytest.mark.parametrize("way", ["argument", "variable"])

@@ -91,4 +91,4 @@ def test_one_that_hangs_ends_though_nobody_waits_for_it(
         said = said_with(STUCK, tmp_path, monkeypatch)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert said == f"it ended with code {-signal.SIGALRM}"
+    assert said == f"it exited with code {-signal.SIGALRM}"

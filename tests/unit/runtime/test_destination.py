@@ -108,7 +108,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(sys.modules, name, None)
     mine = layout(tmp_path)
     why = destination(mine, URL, None).why_not(mine)
-    assert why == "s3:// needs fsspec and s3fs, and the job's Python has none"
+    assert why == "s3:// needs fsspec and s3fs; install it for the job's Python"
 
 
 def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_script_that_steps_itself_is_left_alone(
     assert job.session.inbox.step == 1
     (manifest,) = job.manifests()
     assert "the script calls dp.step() itself" in manifest.reason
-    assert "7 steps that it had ended count no more" in manifest.reason
+    assert "7 steps that it had ended no longer count" in manifest.reason
     trainer()
     assert job.session.inbox.step == 1
 
