@@ -107,7 +107,7 @@ def test_in_the_place_of_the_config(tmp_path: Path, kind: str) -> None:
     dynprof("init", tmp_path)
     (tmp_path / "profiler_config.json").unlink()
     plant(tmp_path / "profiler_config.json", kind)
-    words = "is a symbolic link" if kind in ("device", "link") else f"{KINDS[kind]} stands in"
+    words = "is a symbolic link" if kind in ("device", "link") else f"{KINDS[kind]} is in"
     for command in (["validate", tmp_path], ["arm", tmp_path, "--active", 2]):
         code, output, errors = dynprof(*command)
         assert (code, words in output + errors) == (1, True)
