@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dynprof.requests.inbox import NoInbox
 from dynprof.runtime.forked_child import forget_in_child
-from dynprof.runtime.rank import leave_to_parent
+from dynprof.runtime.rank import ignore_inherited_group
 from dynprof.runtime.warnings_to_script import say
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ def init(
             warnings.warn(f"dynprof.init({str(path)!r}) changes nothing{said}", stacklevel=2)
             return
         from dynprof.runtime.process_end import call_at_end
-        from dynprof.runtime.unsupported_processes import why_not_here
+        from dynprof.runtime.unsupported_processes import why_unsupported
         from dynprof.session.startup import InitOptions, mark_as_requested, open_session
 
-        if (reason := why_not_here(rank)) is not None:
+        if (reason := why_unsupported(rank)) is not None:
             _inbox = NoInbox(silent=True)
             if reason:
                 warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
@@ -296,7 +296,7 @@ def _forget_in_child() -> None:
     global _beginning, _inbox, _session, _from_outside
     _beginning = threading.RLock()
     session, _inbox, _session, _from_outside = _session, NoInbox(silent=True), None, None
-    leave_to_parent()
+    ignore_inherited_group()
     if session is not None:
         session.leave_child()
 

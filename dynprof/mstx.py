@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 from dynprof.marks import open_ranges
 from dynprof.marks.open_ranges import STACKS, left_out
 from dynprof.marks.sinks import SINKS, SURELY_SHORT, is_short
-from dynprof.runtime.modules import answer_import
+from dynprof.runtime.modules import alias_import
 from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def to_nvtx(*, on: bool = True) -> None:
 
 def install() -> None:
     """Let ``import mstx`` find this module in this process, unless there is a real one."""
-    answer_import("mstx", __name__)
+    alias_import("mstx", __name__)
 
 
 def _is_fit(message: object, stream: object, domain: object, name: str) -> TypeGuard[str]:

@@ -16,7 +16,7 @@ from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Place, located, place_of
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
-from dynprof.runtime.file_size_limit import in_words, limit_file_size
+from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
 from dynprof.runtime.plural import counted
 
 
@@ -58,7 +58,7 @@ def _analyse(named: str, only: str | None) -> str:
                 _say(reasons, measured)
                 _note(reasons, trace, place)
     except (DynprofError, OSError) as error:
-        return in_words(error, describe(error))
+        return with_size_limit(error, describe(error))
     return ""
 
 

@@ -29,7 +29,7 @@ from dynprof.marks.sinks import SINKS, Range, Sink, is_short
 from dynprof.requests.capabilities import Capabilities
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
-from dynprof.runtime.modules import whole_module
+from dynprof.runtime.modules import imported_module
 from dynprof.runtime.output import PrivateFolder
 from dynprof.runtime.who_may_change import who_else_may_change
 
@@ -59,7 +59,7 @@ class NpuBackend:
 
     def capabilities(self) -> Capabilities:
         """Offer what the vendor's profiler supports; the job must have imported torch_npu."""
-        device = getattr(whole_module("torch_npu"), "npu", None)
+        device = getattr(imported_module("torch_npu"), "npu", None)
         if device is None:
             return Capabilities(self.name, missing="this process has not imported torch_npu")
         try:
@@ -244,7 +244,7 @@ class NpuRecording:
     def _vendor(self, name: str) -> None:
         """Call a method of the vendor's profiler without its ``no_exception_func``."""
         try:
-            with GRAPH_CAPTURES.held_back():
+            with GRAPH_CAPTURES.block_captures():
                 inspect.unwrap(getattr(type(self._profiler), name))(self._profiler)
         except _VENDOR_ERRORS as error:
             raise BackendError(f"torch_npu.profiler failed in {name}(): {error}") from error
@@ -266,7 +266,7 @@ def call_for_thread(call: str, **settings: bool) -> bool:
     method = getattr(getattr(vendor, "profile", None), call, None)
     if method is None:
         return False
-    with GRAPH_CAPTURES.held_back():
+    with GRAPH_CAPTURES.block_captures():
         method(**settings)
     return True
 

@@ -1,9 +1,9 @@
-"""From a stopped recording to the files of a capture, where ``prof_dir`` says.
+"""Turn a stopped recording into the files of a capture, at the place that ``prof_dir`` names.
 
-In comes a recording with its manifest; out go a compressed trace, the manifest beside it, and the
-analysis if one was asked for. What goes to another disk or to a URL is sent by a process beside the
-training, again and again until it has arrived. Never stops a recording, calls the training's code,
-imports a cloud's package into the job, or reads credentials. Others use ``exporter``,
-``manifest``, ``window_record``, ``broken_names``, ``analysis_start``, ``delivery_order``,
-``deliveries`` and ``left_behind``.
+Input: a recording with its manifest. Output: a compressed trace, its manifest, and the analysis if
+one was requested. A separate process sends captures that go to another disk or to a URL, and
+retries until they arrive. This room never stops a recording, calls the training's code, imports a
+cloud's package into the job, or reads credentials. Other rooms use ``exporter``, ``manifest``,
+``window_record``, ``broken_names``, ``analysis_start``, ``delivery_order``, ``deliveries`` and
+``left_behind``.
 """

@@ -1,4 +1,4 @@
-"""Analysis of a saved trace, in a fresh interpreter that gives way to the training."""
+"""Analysis of a saved trace, in a fresh interpreter with lower priority than the training."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
 
-WHOLE = "analysed"
-"""The last word of one that succeeded."""
+SUCCEEDED = "analysed"
+"""The last line that a successful analysis prints."""
 
 
 def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | None:
-    """Return how a capture is to be analysed; None where it is not.
+    """Return the arguments for the analysis of a capture; None if it gets no analysis.
 
-    Its memory is drawn from the trace where it was asked for and no device told its own.
+    Without a requested analysis, only the memory of the trace is drawn: if the config requests a
+    memory snapshot and no device recorded its own.
     """
     if manifest.trace is None or manifest.backend == "npu":
         return None
@@ -34,7 +35,7 @@ def arguments_for(manifest: Manifest, *, analyse: bool) -> tuple[str, ...] | Non
 
 
 def begin_analysis(trace: Path | str, *arguments: str) -> SideProcess:
-    """Start the analysis of a trace, by its path or URL; it goes on when this process ends.
+    """Start the analysis of a trace, by its path or URL; it outlives this process.
 
     Raises:
         OSError: No process can be started.
@@ -43,24 +44,24 @@ def begin_analysis(trace: Path | str, *arguments: str) -> SideProcess:
 
 
 def analyse_now(trace: Path, arguments: tuple[str, ...]) -> None:
-    """Analyse a trace, and wait for it.
+    """Analyse a trace and wait for the result.
 
     Args:
         trace: The trace.
         arguments: As :func:`arguments_for` returns them.
 
     Raises:
-        CaptureError: It could not be done; the trace is there still.
+        CaptureError: The analysis failed; the trace is still there.
     """
     reason: str | None = missing("analysis", "the analysis")
     if not reason:
-        reason = begin_analysis(trace, *arguments, "--nice", "0").why_failed(WHOLE, wait=True)
+        reason = begin_analysis(trace, *arguments, "--nice", "0").why_failed(SUCCEEDED, wait=True)
     if reason:
         raise CaptureError(f"{trace} is saved, but could not be analysed: {reason}")
 
 
-class _Asked(NamedTuple):
-    """An analysis that is to be done.
+class _Pending(NamedTuple):
+    """An analysis that waits or runs.
 
     Attributes:
         trace: The path or URL of the trace.
@@ -81,19 +82,19 @@ class _Asked(NamedTuple):
 
 
 class Analyses:
-    """Those of a session, one at a time: windows may come faster than they are analysed.
+    """The analyses of a session, one at a time: windows may come faster than analyses end.
 
     Args:
-        journal: Where their ends are written down.
+        journal: Logs how each analysis ended.
     """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._running: tuple[_Asked, SideProcess] | None = None
-        self._waiting: deque[_Asked] = deque()
+        self._running: tuple[_Pending, SideProcess] | None = None
+        self._waiting: deque[_Pending] = deque()
 
     def begin(self, trace: str, arguments: tuple[str, ...], request: int, manifest: str) -> None:
-        """Begin one, or let it wait for its turn.
+        """Begin an analysis, or queue it while another one runs.
 
         Args:
             trace: The path or URL of the trace.
@@ -105,42 +106,42 @@ class Analyses:
             OSError: No process can be started.
         """
         if text := missing("analysis", "the analysis"):
-            self._failed(_Asked(trace, arguments, request, manifest), text)
+            self._failed(_Pending(trace, arguments, request, manifest), text)
             return
-        self._waiting.append(_Asked(trace, arguments, request, manifest))
+        self._waiting.append(_Pending(trace, arguments, request, manifest))
         self.look()
 
     def look(self) -> None:
-        """Write down the one that has ended, with what it left out, and begin the next.
+        """Log the analysis that has ended, with the files that it left out, and begin the next.
 
-        The files that the config did not ask for by a setting of their own are only counted.
+        Files that no setting of the config requested are only counted.
 
         Raises:
             OSError: No process can be started.
         """
         if self._running:
-            asked, process = self._running
-            words = process.words()
+            pending, process = self._running
+            words = process.output()
             if words is None:
                 return
             self._running = None
             *lines, last = words.split("\n")
-            if last == WHOLE:
+            if last == SUCCEEDED:
                 named = [line for line in lines if line.startswith(NOT_WRITTEN)]
                 others = [
-                    f"{line}; {asked.manifest} names them"
+                    f"{line}; {pending.manifest} names them"
                     for line in lines
                     if line.endswith(SILENT)
                 ]
-                text = "\n".join([f"analysed {asked.shown}", *named, *others])
-                self._journal.info(f"request {asked.request}: {text}")
+                text = "\n".join([f"analysed {pending.shown}", *named, *others])
+                self._journal.info(f"request {pending.request}: {text}")
             else:
-                self._failed(asked, last)
+                self._failed(pending, last)
         if self._waiting:
             self._begin_next()
 
     def end(self) -> None:
-        """Begin all that wait, one after the other: they go on when this process ends.
+        """Begin all queued analyses, one after the other; they outlive this process.
 
         Raises:
             OSError: No process can be started.
@@ -151,10 +152,10 @@ class Analyses:
             first, *more = [one.trace for one in waiting if one.arguments == arguments]
             begin_analysis(first, *more, *arguments)
 
-    def _failed(self, asked: _Asked, why: str) -> None:
-        text = f"{asked.shown} could not be analysed: {why}"
-        self._journal.warning(f"request {asked.request}: {text}")
+    def _failed(self, pending: _Pending, why: str) -> None:
+        text = f"{pending.shown} could not be analysed: {why}"
+        self._journal.warning(f"request {pending.request}: {text}")
 
     def _begin_next(self) -> None:
-        asked = self._waiting.popleft()
-        self._running = asked, begin_analysis(asked.trace, *asked.arguments)
+        pending = self._waiting.popleft()
+        self._running = pending, begin_analysis(pending.trace, *pending.arguments)

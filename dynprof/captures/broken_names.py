@@ -1,8 +1,8 @@
-"""Names that a profiler wrote into a trace without escaping them, so that the trace is no JSON.
+"""Names that a profiler wrote into a trace without escaping them, which makes it invalid JSON.
 
-Kineto escapes nothing. That of torch 2.13 keeps quotes in names, that of 2.15 makes them ``'``. It
-removes line breaks from names, and a line ends with a name or with numbers behind it: so the line
-tells where the name ends, whatever is in it.
+Kineto escapes nothing. Kineto of torch 2.13 keeps quotes in names; Kineto of torch 2.15 replaces
+them by ``'``. It removes line breaks from names. A line ends with a name, or with numbers after
+it. So the line shows where the name ends, whatever the name contains.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _LINE = re.compile(
     rb'([^\n]*)("(?:, "[pt]id": -?\d+)*,?[ \t]*)$',
     re.MULTILINE,
 )
-"""A line that ends with a text; older versions of torch write several members on one."""
+"""A line that ends with a text; older versions of torch write several members on one line."""
 _NAME = re.compile(rb'(",\n    "name": ")([^\n]*)(",)(?=\n)')
-"""A name that has a line of its own."""
+"""A name on a line of its own."""
 _ODD = re.compile(rb'",\n    "name": "[^"\n]*"(?!,\n)')
-"""One with quotes in it. Looked for in all that is saved: 2 GB/s."""
+"""A name that contains quotes. The search runs over everything that is saved, at 2 GB/s."""
 _UNKNOWN = b'"name": "unknown"'
-"""What Kineto writes for a name in which a byte is no printable ASCII."""
+"""What Kineto writes for a name that has a byte outside printable ASCII."""
 _SPACED = re.compile(rb' {5,}(?=")| {3,}(?=[{}\]])')
-"""Where Kineto broke a line, in a trace whose line breaks were made spaces."""
+"""Where Kineto broke a line, in a trace whose line breaks were replaced by spaces."""
 _CONTROL_TO_SPACE = bytes([*[32] * 32, *range(32, 256)])
-"""VizTracer does not escape a line break in a function's name; outside names they mean nothing."""
+"""VizTracer does not escape a line break in a function's name. Outside names it has no meaning."""
 
 
-class Mended(NamedTuple):
+class Repaired(NamedTuple):
     """A text whose names are escaped.
 
     Attributes:
@@ -44,7 +44,7 @@ class Mended(NamedTuple):
 
 
 def is_json(text: bytes) -> bool:
-    """Return whether a text is JSON without NaN and halves of surrogate pairs; 1.4 GB/s."""
+    """Return whether a text is JSON without NaN and without lone surrogates; 1.4 GB/s."""
     try:
         if not text.isascii():
             text.decode()
@@ -55,9 +55,9 @@ def is_json(text: bytes) -> bool:
 
 
 def fault(text: bytes) -> int | None:
-    """Return the first byte that is no JSON as Python writes it; None where all is.
+    """Return the offset of the first byte that Python's parser rejects; None if it accepts all.
 
-    Holds the GIL for 15 ms for a text of 1 MiB that is not as :func:`is_json` wants it.
+    Holds the GIL for 15 ms for a text of 1 MiB that :func:`is_json` rejects.
     """
     if is_json(text):
         return None
@@ -72,37 +72,37 @@ def fault(text: bytes) -> int | None:
 
 
 def unknown_names(text: bytes) -> int:
-    """Return how many names torch has replaced."""
+    """Return how many names torch has replaced by ``unknown``."""
     return text.count(_UNKNOWN)
 
 
 def has_odd_name(text: bytes) -> bool:
-    """Return whether a name has quotes in it, also where that leaves the text JSON.
+    """Return whether a name contains quotes, even if the text is JSON.
 
-    ``a", "cat": "b`` does so, and is read as ``a``.
+    ``a", "cat": "b`` is an example: it is read as ``a``.
     """
     return _ODD.search(text) is not None
 
 
-def mend(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Mended | None:
-    """Escape the names in a part of a trace; return None where that does not make it JSON.
+def repair(text: bytes, before: bytes = b"[", after: bytes = b"]") -> Repaired | None:
+    """Escape the names in a part of a trace; return None if the result is still not JSON.
 
     Args:
-        text: The part, which is no JSON as it is.
-        before: What makes it JSON, together with ``after``.
-        after: The same behind it.
+        text: The part; it is not JSON.
+        before: The text before it that makes the part JSON, together with ``after``.
+        after: The text after it.
     """
     escaped, names = escape(text)
     if names and is_json(b"".join((before, escaped, after))):
-        return Mended(escaped, names)
+        return Repaired(escaped, names)
     on_one_line = text.translate(_CONTROL_TO_SPACE)
     if is_json(b"".join((before, on_one_line, after))):
-        return Mended(on_one_line, 0)
+        return Repaired(on_one_line, 0)
     return None
 
 
 def escape(text: bytes) -> tuple[bytes, int]:
-    """Escape the names in a part of a trace; return it, and how many were not escaped."""
+    """Escape the names in a part of a trace; return it, and how many names needed escaping."""
     count = 0
 
     def escaped(line: re.Match[bytes]) -> bytes:

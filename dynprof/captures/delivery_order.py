@@ -1,4 +1,4 @@
-"""What is to be sent where, and in what words the process that sends is told."""
+"""Which files to send, and where to; also as text for the process that sends them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from dynprof.runtime.rank import Rank
 
 GAP_S, MOST_SPREAD_S = 0.02, 60.0
-"""Between the ranks that begin to write to one place, and in all."""
+"""Pause between ranks that write to one place, and the most for all ranks; in seconds."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """Some files of one folder.
+    """Some files of one folder, and the target.
 
     Attributes:
-        folder: Where they lie.
-        files: Their paths in it; the last arrives last, and says that the others have.
-        target: The folder, or its URL, that they go to.
+        folder: The folder that has the files.
+        files: Their paths in the folder. The last one arrives last, and confirms the others.
+        target: The folder or URL to send them to.
         root: The directory of the config.
-        prof_dirs: Others that the rules allow.
+        prof_dirs: Other directories that the rules allow.
         follow_symlinks: Whether the rules allow links.
-        retry_s: For how long to try, in seconds.
-        least_free_mb: How many MB (10^6 bytes) must stay free there; None for no limit.
-        keeps: Whether they stay here too, and take the place there of what has their names.
+        retry_s: How long to retry, in seconds.
+        least_free_mb: How many MB (10^6 bytes) must stay free at the target; None for no limit.
+        keeps: Whether the files also stay here, and replace files of the same names at the target.
     """
 
     folder: str
@@ -53,40 +53,40 @@ class Order:
     keeps: bool = False
 
     def to_text(self) -> str:
-        """Return the words."""
+        """Return the order as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> Order:
-        """Return what the words say."""
-        told = json.loads(text)
-        lists = {name: tuple(told[name]) for name in ("files", "prof_dirs")}
-        return cls(**{**told, **lists})
+        """Return the order that :meth:`to_text` wrote."""
+        fields = json.loads(text)
+        lists = {name: tuple(fields[name]) for name in ("files", "prof_dirs")}
+        return cls(**{**fields, **lists})
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """How a window's capture gets to its place.
+    """How the capture of a window gets to its destination.
 
     Attributes:
         layout: The files of this process.
-        destination: Where it is put together, and where it goes.
-        storage: What the config says of the way.
+        destination: Where the capture is put together, and where it goes.
+        storage: The storage settings of the config.
         least_free_mb: How many MB (10^6 bytes) must stay free there; None for no limit.
-        asked: The ranks that record.
-        rank: This one.
+        ranks: The ranks that record.
+        rank: The rank of this process.
     """
 
     layout: Layout
     destination: Destination
     storage: StorageConfig
     least_free_mb: float | None
-    asked: RankSet
+    ranks: RankSet
     rank: Rank
 
     def wait_s(self) -> float:
-        """Return how long this rank leaves the place to those before it, in seconds."""
-        place, ranks = self.asked.turn(self.rank.number, self.rank.world_size)
+        """Return how many seconds this rank waits for the ranks before it."""
+        place, ranks = self.ranks.turn(self.rank.number, self.rank.world_size)
         spread_s = self.storage.spread_s
         if spread_s is None:
             shared = ranks > 1 and self.destination.is_shared()
@@ -94,12 +94,12 @@ class Delivery:
         return spread_s * place / max(1, ranks)
 
     def order(self, manifest_path: Path, manifest: Manifest) -> Order:
-        """Return what to send of a capture that has been put together."""
+        """Return the order for a finished capture."""
         folder, names = manifest_path.parent.parent, files_of(manifest_path, manifest)
         return self._order(folder, names, least_free_mb=self.least_free_mb)
 
     def record_order(self, record: Path) -> Order:
-        """Return what to send of the record of a window of all ranks."""
+        """Return the order for the record of a window of all ranks."""
         folder = record.parent.parent
         return self._order(folder, (str(record.relative_to(folder)),), keeps=True)
 
@@ -125,37 +125,37 @@ class Delivery:
 
 
 def delivery_of(config: ProfilerConfig, layout: Layout, rank: Rank) -> Delivery:
-    """Return how a capture gets to where a config says."""
+    """Return how a capture gets to the place that a config names."""
     return Delivery(
         layout=layout,
         destination=destination(layout, config.prof_dir, config.storage.scratch_dir),
         storage=config.storage,
         least_free_mb=config.limits.min_free_disk_mb,
-        asked=config.asked_ranks,
+        ranks=config.asked_ranks,
         rank=rank,
     )
 
 
 def files_of(manifest_path: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Return the files of a capture in their order: its manifest, which names them, comes last.
+    """Return the files of a capture in order; the manifest, which names the others, is last.
 
-    Files that another user put there are not sent: they would arrive as files of the job's user.
+    Files of other users are left out: they would arrive as files of the job's user.
     """
     folder = manifest_path.parent.parent
     trace = [folder / manifest.trace] if manifest.trace else []
     if trace and trace[0].is_dir() and not trace[0].is_symlink():
         trace = [path for path in sorted(files_below(trace[0])) if _is_own(path)]
-    files = [*trace, *_beside(manifest_path), manifest_path]
+    files = [*trace, *_other_files(manifest_path), manifest_path]
     return tuple(str(file.relative_to(folder)) for file in files)
 
 
-def _beside(manifest_path: Path) -> list[Path]:
+def _other_files(manifest_path: Path) -> list[Path]:
     """Return the other files of a capture: its metadata, and those next to its manifest."""
     stem = manifest_path.name.removesuffix(".info.json")
     folder = manifest_path.parent.parent
     metadata = [folder / METADATA, folder / own_metadata(stem)]
-    mine = re.compile(re.escape(stem) + r"\.(?![0-9]+\.)")
-    named = [path for path in sorted(manifest_path.parent.iterdir()) if mine.match(path.name)]
+    own_name = re.compile(re.escape(stem) + r"\.(?![0-9]+\.)")
+    named = [path for path in sorted(manifest_path.parent.iterdir()) if own_name.match(path.name)]
     return [path for path in (*metadata, *named) if path != manifest_path and _is_own(path)]
 
 
@@ -169,7 +169,7 @@ def _is_own(path: Path) -> bool:
 
 
 def renamed(file: str, stem: str, other: str) -> str:
-    """Return the path of a capture's file where another capture has its name."""
+    """Return the path of a capture's file under another stem."""
     if file == own_metadata(stem):
         return own_metadata(other)
     head = f"{INFO_DIR}/{stem}."

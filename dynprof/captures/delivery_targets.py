@@ -1,4 +1,4 @@
-"""What files are sent to: a directory that the rules allow, or a URL behind fsspec."""
+"""Targets of a delivery: a directory that the rules allow, or a URL that fsspec opens."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from dynprof.captures.manifest import MAX_BYTES
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.layout import Layout, free_disk_mb
-from dynprof.runtime.output import whole
+from dynprof.runtime.output import atomic_file
 from dynprof.runtime.safe_open import read_regular
-from dynprof.runtime.stale_folders import occupied
+from dynprof.runtime.stale_folders import folder_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.captures.delivery_order import Order
 
-PATIENCE_S = 30.0
-"""For others that choose names in the same folder; the job tries again where that is not enough."""
+LOCK_TIMEOUT_S = 30.0
+"""Wait for the lock of other processes on the folder, in seconds; the job retries after that."""
 
 
 class Target(Protocol):
-    """A folder somewhere."""
+    """A folder, local or remote."""
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        """Keep others that send to it from choosing names there meanwhile, where that can be done.
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Lock the folder against other senders that choose names in it, where locks exist.
 
         Raises:
-            OSError: Others are at it for too long.
+            OSError: Others hold the lock for too long.
         """
 
     def content(self, name: str) -> bytes | None:
-        """Return what a small file there holds; None where there is none."""
+        """Return the content of a small file in the folder; None if there is no such file."""
 
     def put(self, source: BinaryIO, name: str) -> None:
-        """Put what an open file holds there, whole or not at all.
+        """Copy an open file into the folder, whole or not at all.
 
         Raises:
-            OSError: It cannot be put there.
+            OSError: The file cannot be written.
         """
 
     def where(self, name: str) -> str:
-        """Return the place of a file there."""
+        """Return the path or URL of a file in the folder."""
 
 
 class _Directory:
-    """A folder of this machine, or of a network file system."""
+    """A folder of this machine or of a network file system."""
 
     def __init__(self, order: Order) -> None:
         self._folder = Path(order.target)
@@ -60,11 +60,11 @@ class _Directory:
         self._least_free_mb = order.least_free_mb
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         self._layout.make_dir(self._folder)
-        with occupied(self._folder, patience_s=PATIENCE_S) as mine:
-            if not mine:
-                raise BlockingIOError(f"others write what has a name in {self._folder}")
+        with folder_lock(self._folder, patience_s=LOCK_TIMEOUT_S) as acquired:
+            if not acquired:
+                raise BlockingIOError(f"other processes have locked {self._folder}; try again")
             yield
 
     def content(self, name: str) -> bytes | None:
@@ -74,14 +74,14 @@ class _Directory:
     def put(self, source: BinaryIO, name: str) -> None:
         path = self._folder / name
         self._layout.make_dir(path.parent)
-        self._look_at_disk(os.fstat(source.fileno()).st_size / 1e6)
-        with whole(path) as copy:
+        self._check_disk(os.fstat(source.fileno()).st_size / 1e6)
+        with atomic_file(path) as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
 
     def where(self, name: str) -> str:
         return str(self._folder / name)
 
-    def _look_at_disk(self, needed_mb: float) -> None:
+    def _check_disk(self, needed_mb: float) -> None:
         free_mb = free_disk_mb(self._folder)
         if self._least_free_mb is not None and free_mb - needed_mb < self._least_free_mb:
             raise OSError(
@@ -91,16 +91,16 @@ class _Directory:
 
 
 class _Remote:
-    """A folder behind one of fsspec's file systems."""
+    """A folder in one of fsspec's file systems."""
 
     def __init__(self, url: str) -> None:
-        from fsspec.core import url_to_fs  # an extra: not everybody sends captures to a cloud
+        from fsspec.core import url_to_fs  # an extra: only jobs that send to a cloud need it
 
         self._files, self._path = url_to_fs(url, use_listings_cache=False)
         self._url = url
 
-    def alone(self) -> contextlib.AbstractContextManager[None]:
-        # Stores have no locks: of two that choose one name at the same moment, the later wins.
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        # Stores have no locks: if two senders choose one name at once, the later one wins.
         return contextlib.nullcontext()
 
     def content(self, name: str) -> bytes | None:
@@ -123,5 +123,5 @@ class _Remote:
 
 
 def target_of(order: Order) -> Target:
-    """Return what an order goes to."""
+    """Return the target of an order."""
     return _Remote(order.target) if is_url(order.target) else _Directory(order)

@@ -1,4 +1,4 @@
-"""Keeps a capture that is being saved from taking the disk space that the job needs."""
+"""Stop saving a capture before it takes the disk space that the job needs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 POLL_S = 0.2
-"""How often the space is looked at; a fast disk takes some 400 MB meanwhile."""
+"""Interval between checks, in seconds; a fast disk writes some 400 MB in it."""
 
 
 class DiskGuard:
-    """Watches the space of one folder.
+    """Watches the free space of one folder.
 
     Args:
-        folder: What is written into; its files are given up if it comes to that.
+        folder: The folder that is written to; its files are cut if space runs out.
         least_mb: How many MB (10^6 bytes) must stay free; None for no limit.
     """
 
@@ -33,38 +33,38 @@ class DiskGuard:
         self._cut = False
 
     def check(self) -> None:
-        """Raise if too little is free.
+        """Raise if too little space is free.
 
         Raises:
-            CaptureError: It is.
+            CaptureError: Too little space is free.
         """
         if self._too_little():
-            raise CaptureError(self._sentence())
+            raise CaptureError(self._message())
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[None]:
         """Watch while the body, which cannot be interrupted, writes into the folder.
 
-        Its files are cut to nothing as soon, and as often, as too little is free.
+        Truncates its files to zero bytes whenever too little space is free.
 
         Raises:
-            CaptureError: That happened, or the body failed and the disk is full.
+            CaptureError: Files were truncated, or the body failed and the disk is full.
         """
         self.check()
         done = threading.Event()
         thread = own_thread(self._poll, "dynprof-disk", done)
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending: nothing to watch with
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending: it starts no threads
             thread.start()
         try:
             yield
         except (OSError, DynprofError) as error:
             if self._cut or free_disk_mb(self._folder) < 1:
-                raise CaptureError(self._sentence()) from error
+                raise CaptureError(self._message()) from error
             raise
         finally:
             done.set()
         if self._cut:
-            raise CaptureError(self._sentence())
+            raise CaptureError(self._message())
 
     def _poll(self, done: threading.Event) -> None:
         while not done.wait(POLL_S):
@@ -81,7 +81,7 @@ class DiskGuard:
     def _too_little(self) -> bool:
         return free_disk_mb(self._folder) < self._least_mb
 
-    def _sentence(self) -> str:
+    def _message(self) -> str:
         free = f"{free_disk_mb(self._folder):,.0f} MB"
         if not self._least_mb:
             return f"the disk is full: {free} are free where the capture goes"

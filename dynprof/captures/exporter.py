@@ -1,4 +1,4 @@
-"""The exporter: turns a stopped recording into files, on a thread of its own."""
+"""The exporter turns a stopped recording into files, on its own thread."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from dynprof.captures.disk_guard import DiskGuard
 from dynprof.captures.trace_packing import pack
 from dynprof.errors import DynprofError, describe
 from dynprof.runtime.layout import METADATA, VENDORS_FOLDER, own_metadata
-from dynprof.runtime.memory import give_back, grown_mb
+from dynprof.runtime.memory import grown_mb, release_free_memory
 from dynprof.runtime.output import PrivateFolder, write_atomic, write_if_absent
 from dynprof.runtime.safe_open import read_regular
-from dynprof.runtime.threads import brisk_switching, own_thread
+from dynprof.runtime.threads import fast_switching, own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dynprof.runtime.layout import Layout
 
 KEPT_MB = 500.0
-"""So much a capture may leave with the allocator, for the next one."""
+"""Memory that a capture may leave in the allocator for the next one, in MB (10^6 bytes)."""
 
 Attempt = Callable[[str, Callable[[], object]], Exception | None]
 
@@ -45,20 +45,20 @@ class Export:
     """One recording on its way to disk.
 
     Attributes:
-        recording: The stopped recording; None where nothing was recorded.
-        manifest: What is known about it; once it is saved or given up, what became of it.
+        recording: The stopped recording; None if nothing was recorded.
+        manifest: The manifest; it has the outcome once the recording is saved or given up.
         folder: The window's folder.
-        trace_name: The trace's file name, without compression.
+        trace_name: The trace's file name, without the compression suffix.
         layout: Names the other files.
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
         on_end: Called with the manifest's path and the finished manifest, unless it is given up.
         compress: Whether the trace becomes a ``.gz``.
-        members: What is added to the trace's JSON object, next to who recorded it and the user's
+        members: Members to add to the trace's JSON object, next to dynprof's facts and the user's
             metadata.
-        wait_s: Returns how long it is to wait until others have written, in seconds; None: not.
-        copy: Tells its files from those of other captures of the same steps by the same rank;
-            0 until its folder is made.
-        workplace: Where the trace is put together; None until that begins.
+        wait_s: Returns how many seconds to wait until other ranks have written; None for no wait.
+        copy: Number of this capture among those of the same steps and rank; 0 until its folder is
+            made.
+        saving_folder: Where the trace is put together; None until that begins.
     """
 
     recording: Recording | None
@@ -72,7 +72,7 @@ class Export:
     members: Mapping[str, object] | None = None
     wait_s: Callable[[], float] | None = None
     copy: int = 0
-    workplace: PrivateFolder | None = None
+    saving_folder: PrivateFolder | None = None
 
     @property
     def manifest_path(self) -> Path:
@@ -81,7 +81,7 @@ class Export:
 
     @property
     def trace_path(self) -> Path:
-        """The path of its trace, though that may be lost."""
+        """The path of its trace; the trace may be lost."""
         return self.folder / (self.manifest.trace or self.trace_name)
 
 
@@ -89,7 +89,7 @@ class Exporter:
     """Saves one recording at a time.
 
     Args:
-        attempt: Runs an action; returns the exception that it ended with, after noting it.
+        attempt: Runs an action, logs an exception, and returns it.
     """
 
     def __init__(self, attempt: Attempt) -> None:
@@ -104,7 +104,7 @@ class Exporter:
 
     @property
     def busy(self) -> bool:
-        """Whether a submitted recording is being saved, or waits for that."""
+        """Whether a submitted recording is being saved or waits for it."""
         return bool(self._submitted)
 
     def start(self) -> None:
@@ -112,18 +112,18 @@ class Exporter:
         self._thread.start()
 
     def submit(self, export: Export) -> None:
-        """Take a stopped recording over; returns at once."""
+        """Take over a stopped recording, and return at once."""
         self._submitted.append(export)
         self._jobs.put(functools.partial(self.save, export))
 
     def run(self, doing: str, job: Callable[[], object]) -> None:
-        """Have the thread do something else between two exports; takes no lock."""
+        """Run another job on the thread between two exports; takes no lock."""
         self._jobs.put(functools.partial(self._attempt, doing, job))
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until all that was asked for is done; False if it took longer than ``timeout_s``.
+        """Wait until all submitted work is done; False after ``timeout_s``.
 
-        Without a thread, as at the end of the interpreter, the caller does it.
+        Without a thread, as at the end of the interpreter, the caller does the work.
         """
         done = threading.Event()
         self._jobs.put(done.set)
@@ -132,11 +132,11 @@ class Exporter:
         return done.wait(timeout_s)
 
     def hurry(self) -> None:
-        """Wait for no other rank any more."""
+        """Stop waiting for other ranks."""
         self._hurry.set()
 
     def abandon(self, reason: str) -> list[Export]:
-        """Give up all that is not saved, and return it; each manifest says why.
+        """Give up all unsaved recordings and return them; each manifest says why.
 
         Only for the end of the process: the thread may be in a call that cannot be interrupted.
         """
@@ -151,14 +151,14 @@ class Exporter:
             return exports
 
     def stop(self) -> None:
-        """End the thread, once it has told the outcome of what it saved."""
+        """End the thread after it has reported the outcome of its last save."""
         if self._thread.is_alive():
             self._jobs.put(None)
             if not self._given_up:
                 self._thread.join(timeout=5)
 
     def save(self, export: Export) -> None:
-        """Save on the calling thread; Ctrl-C and the like pass, and leave nothing half done."""
+        """Save on the calling thread; interrupts such as Ctrl-C pass, and leave no partial file."""
         self._saving = export
         if wait_s := export.wait_s:
             self._attempt("waiting for other ranks", lambda: self._hurry.wait(wait_s()))
@@ -167,7 +167,7 @@ class Exporter:
             error = self._attempt("saving the capture", lambda: self._save_files(export))
             failure = f"saving failed: {describe(error)}" if error else ""
             recording = export.recording
-            if error and recording:  # the failure may have come before its save
+            if error and recording:  # the failure may have come before save() was called
                 self._attempt("discarding the recording", lambda: discard(recording))
         finally:
             self._end(export, (time.monotonic() - began_s) * 1e3, failure)
@@ -179,17 +179,17 @@ class Exporter:
                 job()
                 del job  # the recording holds the events of the whole window
                 if grown_mb(before_mb) > KEPT_MB:
-                    give_back()
+                    release_free_memory()
 
     def _save_files(self, export: Export) -> None:
         try:
             _write_capture(export)
         except (OSError, DynprofError):
-            if not self._given_up:  # else its workplace is gone, and that it is lost was said
+            if not self._given_up:  # else the folder is gone, and the loss is already reported
                 raise
 
     def _end(self, export: Export, save_ms: float, failure: str) -> None:
-        with self._publishing, brisk_switching():
+        with self._publishing, fast_switching():
             if self._given_up:
                 return
             self._publish(export, export.manifest.finished(save_ms=save_ms, failure=failure))
@@ -197,16 +197,16 @@ class Exporter:
         self._attempt("ending the export", lambda: export.on_end(path, manifest))
 
     def _publish(self, export: Export, manifest: Manifest) -> None:
-        """Move the trace to its place, then write the manifest, which says what is there."""
-        workplace = export.workplace
-        if workplace and (name := manifest.trace):
+        """Move the trace to its final path, then write the manifest, which names it."""
+        saving_folder = export.saving_folder
+        if saving_folder and (name := manifest.trace):
             error = self._attempt(
-                "moving the trace", lambda: workplace.give(name, export.folder / name)
+                "moving the trace", lambda: saving_folder.move_out(name, export.folder / name)
             )
             if error:
                 manifest = manifest.without_trace(f"its trace is missing: {describe(error)}")
-        if workplace:
-            workplace.remove(is_in_use=self._given_up)
+        if saving_folder:
+            saving_folder.remove(is_in_use=self._given_up)
         if error := self._attempt("writing the manifest", lambda: _save_manifest(export, manifest)):
             manifest = manifest.without_trace(f"its manifest is missing: {describe(error)}")
             _remove_empty(export)
@@ -216,7 +216,7 @@ class Exporter:
 
 
 def _remove_empty(export: Export) -> None:
-    """Remove the folders of a capture of which nothing could be written; a script's own stays."""
+    """Remove the folders of a capture of which nothing was written; a script's folder stays."""
     with contextlib.suppress(OSError):  # another rank has written there
         export.manifest_path.parent.rmdir()
         if export.folder.name.startswith("step_") or export.folder.name.endswith(VENDORS_FOLDER):
@@ -232,19 +232,19 @@ def _save_manifest(export: Export, manifest: Manifest) -> None:
 
 
 def _write_capture(export: Export) -> None:
-    """Save into the workplace, where no reader looks, and note the trace in the manifest."""
-    with brisk_switching():
+    """Save into the hidden folder, which no reader opens, and note the trace in the manifest."""
+    with fast_switching():
         _claim(export)
         metadata = _user_metadata(export.manifest)
         if metadata and export.manifest.backend != "npu":
             _write_metadata(export, json.dumps(metadata, indent=2) + "\n")
         token = secrets.token_hex(4)  # two captures may be saved at the same time
-        export.workplace = PrivateFolder(export.layout.workplace(export.folder, token))
+        export.saving_folder = PrivateFolder(export.layout.saving_folder(export.folder, token))
     if export.recording:
         export.manifest = save_trace(
             export.recording,
             export.manifest,
-            export.workplace,
+            export.saving_folder,
             export.trace_name,
             stem=export.layout.stem(export.folder, export.copy),
             members=export.members,
@@ -254,11 +254,11 @@ def _write_capture(export: Export) -> None:
 
 
 def _write_metadata(export: Export, text: str) -> None:
-    """Write the vendor's file next to the trace; an NPU's capture has its own.
+    """Write the vendor's metadata file next to the trace; an NPU's capture has its own.
 
-    All ranks of a window have the metadata of its config: they share one file. A capture with
-    other metadata, such as a rank's of a script, leaves it alone and writes a file of its own,
-    unless the newest one of its rank has the same.
+    All ranks of a window share one file with the metadata of the config. A capture with other
+    metadata, such as one that a script sets per rank, leaves that file alone. It writes its own
+    file, unless the newest one of its rank has the same content.
     """
     shared = export.folder / METADATA
     if write_if_absent(shared, text) or _is_content(shared, text):
@@ -277,10 +277,10 @@ def _is_content(path: Path, text: str) -> bool:
 
 
 def _claim(export: Export) -> None:
-    """Make the folders, take the first manifest's name that is free, and say there that it began.
+    """Make the folders, and write a manifest that says saving has begun under the first free name.
 
     Raises:
-        OSError: The folders cannot be had: a symbolic link is in the way, or a file.
+        OSError: The folders cannot be made: a symbolic link or a file is in the way.
     """
     root = export.layout.root
     if root in export.folder.parents and not root.exists():  # the user may have moved it away
@@ -303,21 +303,21 @@ def save_trace(
     compress: bool = True,
     least_free_mb: float | None = None,
 ) -> Manifest:
-    """Write a trace, and nothing else of it, into a folder; return the manifest with the trace.
+    """Write the trace of a recording into a folder; return the manifest with the trace.
 
     Args:
         recording: The stopped recording.
-        manifest: What is known about it.
-        folder: Where to.
-        name: The trace's file name, without compression.
-        stem: What the paths of other files of the recording begin with.
-        members: What is added to the trace's JSON object, next to who recorded it and the user's
+        manifest: The manifest so far.
+        folder: The folder to write to.
+        name: The trace's file name, without the compression suffix.
+        stem: How the paths of other files of the recording begin.
+        members: Members to add to the trace's JSON object, next to dynprof's facts and the user's
             metadata.
         compress: Whether the trace becomes a ``.gz``.
         least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
 
     Raises:
-        DynprofError: It could not be written whole.
+        DynprofError: The trace could not be written whole.
         OSError: A file cannot be written.
     """
     raw = folder.path / name
@@ -328,11 +328,11 @@ def save_trace(
         more = recording.collectors.save(stem)
     saved = replace(saved, lost=(*saved.lost, *more))
     if saved.cut:
-        manifest = manifest.saved_less(saved.cut, saved.lost_steps, saved.first_whole)
+        manifest = manifest.with_losses(saved.cut, saved.lost_steps, saved.first_whole)
     if saved.folder:
         return _with_trace(manifest, folder.path / saved.folder, raw_bytes=None, saved=saved)
     with (
-        brisk_switching(),
+        fast_switching(),
         guard.watch(),
         raw.open("rb") as source,
         folder.create(packed.name) as sink,
@@ -351,7 +351,7 @@ def save_trace(
         counted = manifest.cost.model_copy(update={"events": done.events})
         manifest = manifest.model_copy(update={"cost": counted})
     if faults := tuple(done.faults()):
-        manifest = manifest.saved_less(faults, lost_steps=0, first_whole=0)
+        manifest = manifest.with_losses(faults, lost_steps=0, first_whole=0)
     raw_bytes = raw.stat().st_size
     if compress:
         raw.unlink()
@@ -363,7 +363,7 @@ def save_trace(
 def _with_trace(
     manifest: Manifest, trace: Path, *, raw_bytes: int | None, saved: Saved
 ) -> Manifest:
-    """Return the manifest with a trace in it, a file or a folder."""
+    """Return the manifest with a trace, which is a file or a folder."""
     files = [trace] if trace.is_file() else [path for path in trace.rglob("*") if path.is_file()]
     size = sum(file.stat().st_size for file in files)
     return manifest.model_copy(
@@ -377,7 +377,7 @@ def _with_trace(
 
 
 def _facts(manifest: Manifest) -> dict[str, object]:
-    """Return who recorded a trace, and the user's metadata."""
+    """Return the members that say who recorded a trace, and the user's metadata."""
     return {
         "dynprof": {"version": manifest.dynprof, "steps": manifest.steps.model_dump()},
         "metadata": _user_metadata(manifest),

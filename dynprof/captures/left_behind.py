@@ -1,4 +1,4 @@
-"""Captures that no process sends any more: the job was killed, or gave them up."""
+"""Captures that no process sends any more: the job was killed, or it gave up."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, ConfigError
-from dynprof.runtime.destination import is_url, placed, why_no_destination
+from dynprof.runtime.destination import absolute_place, is_url, why_no_destination
 from dynprof.runtime.layout import MANIFESTS
-from dynprof.runtime.stale_folders import OLD_S, is_free, matches, workshops
+from dynprof.runtime.stale_folders import OLD_S, is_unlocked, matches, staging_dirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 _MANIFEST = f"step_*/info/{MANIFESTS}"
 _MANIFESTS = f"*_*.*rank*/{_MANIFEST}", f"*/*_*.*rank*/{_MANIFEST}"
-"""Each process puts captures that are to be sent together in a folder of its own."""
+"""Each process puts the captures that it will send into a folder of its own."""
 BELOW = 5
-"""So many names of a manifest's path at most were not chosen by who chose the directory."""
+"""How many of the last names in a manifest's path come from dynprof, not from the operator."""
 MOST_BYTES = 100_000
-"""Of a manifest that a job reads as it trains, which no other thread does meanwhile: some 20 ms.
+"""Largest manifest that a job reads while it trains; this size holds the GIL for some 20 ms.
 
-One of 16 MB, the most that any has, would hold it up for seconds, and take 2 GB of its memory.
+A manifest of 16 MB, the largest possible, would take seconds and 2 GB of the job's memory.
 """
 
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """One capture.
+    """A capture that was not sent.
 
     Attributes:
-        path: Its manifest.
-        target: Where its folder was to go; empty where that is not known here.
+        path: The path of its manifest.
+        target: The target of its folder; empty if it is not known here.
     """
 
     path: Path
@@ -46,12 +46,12 @@ class LeftBehind:
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
+        """The folder of the capture."""
         return self.path.parent.parent
 
     @property
     def command(self) -> str:
-        """What sends it, typed by somebody who may; isolated, wherever he stands."""
+        """The command line that sends it, from any directory; Python starts isolated."""
         target = self.target or "URL-OR-DIRECTORY"
         return shlex.join(
             ["python", "-I", "-m", "dynprof.captures.sender", str(self.folder), target]
@@ -59,18 +59,19 @@ class LeftBehind:
 
 
 def left_behind(root: Path, places: Iterable[Path] = ()) -> list[LeftBehind]:
-    """Return what nobody sends of what lies below these directories.
+    """Return the captures below these directories that no process sends.
 
-    Not what is being saved, nor what is so young that its process may be about to send it.
+    Captures that are being saved are left out. So are young ones, which their process may be about
+    to send.
 
     Args:
-        root: That of a config; scratch directories that its jobs have used are looked into as well.
-        places: Others in which captures of its job may have been put together.
+        root: The directory of a config; scratch directories that its jobs used are searched too.
+        places: Other directories in which its job may have put captures together.
     """
     found = {
         path for place in (root, *places) for one in _MANIFESTS for path in matches(place, one)
     }
-    found |= {path for place in workshops(root) for path in matches(place, _MANIFEST)}
+    found |= {path for place in staging_dirs(root) for path in matches(place, _MANIFEST)}
     return [one for path in sorted(found) if (one := _left(path, root))]
 
 
@@ -79,16 +80,16 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
 
     folder = path.parent.parent
     if not "".join(path.parts[-BELOW:]).isprintable():
-        return None  # a line break in a name would pass for another line of who names it
+        return None  # a line break in the name could fake another line of output
     try:
         if time.time() - path.lstat().st_mtime < OLD_S or any(path.parent.glob(".*.saving")):
             return None
-        if not all(map(is_free, (folder.parent, folder, path.parent))):
-            return None  # a job has it wait, or a process that was started for it sends it
+        if not all(map(is_unlocked, (folder.parent, folder, path.parent))):
+            return None  # a job has queued it, or a process that a job started sends it
         manifest = load_manifest(path, MOST_BYTES)
         trace = manifest.trace
         if trace and (not _is_name(trace) or not os.path.lexists(folder / trace)):
-            return None  # half of it has gone: it has been sent
+            return None  # the trace is gone: the capture was sent
     except (OSError, CaptureError):
         return None
     target = _target(manifest, folder, root)
@@ -108,10 +109,10 @@ def _target(manifest: Manifest, folder: Path, root: Path) -> str:
         return ""
     place = config.prof_dir
     if not Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(root)):
-        # A scratch directory may be that of several jobs, and a link lead to another's.
+        # Several jobs may share a scratch directory, and a link may lead to another job's.
         root = Path(manifest.directory)
     if not (is_url(place) or (root / place).is_absolute()):
         return ""  # an older version of dynprof wrote it
-    place = place.rstrip("/") if is_url(place) else os.path.normpath(placed(root, place))
+    place = place.rstrip("/") if is_url(place) else os.path.normpath(absolute_place(root, place))
     target = f"{place}/{folder.name}"
     return "" if why_no_destination(target) or not target.isprintable() else target

@@ -1,4 +1,4 @@
-"""The manifest of one capture: who recorded what, how complete it is, what it cost."""
+"""The manifest of one capture: who recorded it, how complete it is, and what it cost."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dynprof.runtime.record_values import check_values
 from dynprof.runtime.safe_open import read_inside, read_regular
 
 MAX_BYTES = 16 << 20
-"""Of a manifest; it repeats a config of at most 1 MiB, and says what is to be said of it."""
+"""Largest manifest; it repeats a config of up to 1 MiB, and has messages about it."""
 MAX_ADDED_BYTES = 10_000
-"""Of what analysis adds to one: it names some twenty files."""
+"""What analysis adds to a manifest at most, in bytes: it names some twenty files."""
 NOT_WRITTEN = "not written: "
-"""What a line about a file begins with that analysis left out."""
+"""Prefix of a line about a file that analysis left out."""
 SILENT = "nothing to say here"
-"""How the line about all others ends."""
+"""Suffix of the line about all other files."""
 
 
 class Record(BaseModel):
-    """What is written once and read by others: it does not change, and has nothing else in it."""
+    """A record that is written once and read by others: it is frozen, without extra fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -33,8 +33,8 @@ class RequestRecord(Record):
     """The request that a window was opened for.
 
     Attributes:
-        number: That of its edit, counted by the process from 1; where ranks agreed, by the one that
-            leads, unless a higher one was used here before.
+        number: The number of its edit, counted by the process from 1. Where ranks agreed, the
+            leader's number, unless this process has used a higher one before.
         edited_at: Time of the save, ISO 8601 in UTC.
         sha256: Digest of the config's bytes, the same on every rank.
         config: The config as it was written.
@@ -45,12 +45,12 @@ class RequestRecord(Record):
     sha256: str
     config: dict[str, JsonValue]
 
-    def asked(self, world_size: int) -> frozenset[int]:
-        """Return which ranks of a job of so many were asked for, but for those to be chosen.
+    def selected_ranks(self, world_size: int) -> frozenset[int]:
+        """Return which ranks of a job the config selects.
 
-        Those are all where the config is not as this version has it.
+        That is all ranks if this version cannot read the config.
         """
-        from dynprof.config import ProfilerConfig  # only those who compare ranks need it
+        from dynprof.config import ProfilerConfig  # only readers that compare ranks need it
 
         every = frozenset(range(world_size))
         with contextlib.suppress(ValidationError):
@@ -60,15 +60,15 @@ class RequestRecord(Record):
 
 
 class Steps(Record):
-    """Which steps; the numbers are the job's own.
+    """Which steps were recorded, by the job's own numbers.
 
     Attributes:
-        first: The first step asked for.
-        last: The last step asked for.
+        first: The first step requested.
+        last: The last step requested.
         recorded: How many whole steps were recorded, from the first on.
         warmup: Steps that ran with the profiler on before the first.
-        source: Who ended them: ``dp.step()``, an optimizer, a function, a period; empty where a
-            profile in a script did.
+        source: What ended the steps: ``dp.step()``, an optimizer, a function, a period; empty if
+            a profile in a script did.
     """
 
     first: int
@@ -79,22 +79,22 @@ class Steps(Record):
 
 
 class Cost(Record):
-    """What the capture cost the job, in milliseconds, measured; None where nothing was.
+    """What the capture cost the job, in milliseconds, measured; None where nothing was measured.
 
     Attributes:
         open_ms: Time inside the ``step()`` that opened the window.
         close_ms: Time inside the ``step()`` that closed it.
-        save_ms: Time that saving took, beside the training.
+        save_ms: Time that saving took, in parallel with the training.
         step_before_ms: Mean step time in the seconds before the window.
         step_during_ms: Mean step time while recording, without the time inside ``step()``.
         step_saving_ms: Mean step time from closing to the end of saving; filled in later.
         step_after_ms: Mean step time in the seconds after saving; filled in later.
-        extra_ms: What the job lost in all, from opening to the end of saving: that time less its
-            steps at their usual pace, which is the one before, or after where none is known.
-            Filled in later; None also where the steps scatter more than that, so that less than
-            nothing would come out.
-        events: How many events the trace has; of a window that was not saved about how many it had;
-            None where they were not limited.
+        extra_ms: Time that the job lost from opening to the end of saving: that time minus its
+            steps at their usual pace. The usual pace is the one before, or after where none is
+            known. Filled in later. None also where the scatter of the steps is larger, so that the
+            result would be negative.
+        events: How many events the trace has. For a window that was not saved, about how many it
+            had. None where events were not limited.
     """
 
     open_ms: float
@@ -109,7 +109,7 @@ class Cost(Record):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the scatter of the steps hides what the job lost; older manifests say < 0."""
+        """Whether the scatter of the steps hides the job's loss; older manifests have < 0."""
         if self.extra_ms is not None:
             return self.extra_ms < 0
         counted = self.step_saving_ms is not None or self.step_after_ms is not None
@@ -122,32 +122,34 @@ class Manifest(Record):
     Attributes:
         dynprof: Version of dynprof that wrote it.
         backend: Which profiler recorded.
-        versions: Versions of what took part.
+        versions: Versions of the packages involved.
         host: Name of the machine.
         pid: Id of the process.
         rank: Rank of the process.
-        role: What its ranks do in a job of several roles; empty in any other, and in older ones.
+        role: The role of its ranks in a job of several roles; empty in other jobs, and in older
+            manifests.
         world_size: Number of ranks.
-        rank_source: What said which rank this is; empty where no launcher, process group or script
-            did. Older manifests have none.
-        directory: That of the config, to which paths in that are relative; older ones have none.
+        rank_source: What named the rank; empty where no launcher, process group or script did.
+            Older manifests have none.
+        directory: The directory of the config, to which its paths are relative. Older manifests
+            have none.
         request: What its window was opened for.
         steps: Which steps were recorded.
-        activities: What was watched.
+        activities: What was recorded.
         opened_at: When the window opened, ISO 8601 in UTC.
         closed_at: When it closed, ISO 8601 in UTC.
-        complete: Whether every step asked for was recorded and saved whole.
+        complete: Whether every requested step was recorded and saved whole.
         reason: Why it is not complete; empty where it is.
         closing: How the recording was closed, and why so.
-        remarks: What of the config had no effect or was downgraded, and in which slower or lesser
-            ways the window was recorded, in sentences.
+        remarks: Settings that had no effect or were downgraded, and slower or reduced ways in
+            which the window was recorded, in sentences.
         lost: What is missing from the trace or odd about it, in sentences.
         trace: Name of the trace in the window's folder, a folder itself where an NPU recorded;
-            None where there is none.
+            None if there is none.
         trace_bytes: Size of the trace on disk.
         trace_bytes_raw: Size of the trace before compression.
-        left_out: Which files analysis did not write, each with the reason; empty where the config
-            asks for no analysis, or until it ends.
+        left_out: Which files analysis did not write, each with the reason; empty if the config
+            requests no analysis, or until it ends.
         cost: What it cost.
     """
 
@@ -179,11 +181,11 @@ class Manifest(Record):
 
     @property
     def rank_suffix(self) -> str:
-        """What names of the vendor's files say of the rank; empty where the job is one process."""
+        """The rank in the names of the vendor's files; empty if the job is one process."""
         return f"_{self.rank}" if self.rank_source or self.world_size > 1 else ""
 
     def save_profiler_info(self, folder: Path) -> Path:
-        """Write what the vendor's tools read about a recording; return where it is."""
+        """Write the file that the vendor's tools read about a recording; return its path."""
         config = dict(self.request.config)
         inner = config.pop("experimental_config", {})
         content = {
@@ -196,17 +198,17 @@ class Manifest(Record):
         return path
 
     def begun(self) -> Manifest:
-        """Return the manifest as it stands while the trace is being saved."""
-        reason = "saving it has begun and not ended; a process that was killed leaves it so"
+        """Return the manifest for the time while the trace is being saved."""
+        reason = "saving began and has not ended; the process may have been killed"
         return self.model_copy(update={"complete": False, "reason": reason})
 
-    def saved_less(self, cut: tuple[str, ...], lost_steps: int, first_whole: int) -> Manifest:
-        """Return the manifest of a trace that is less than what was recorded.
+    def with_losses(self, cut: tuple[str, ...], lost_steps: int, first_whole: int) -> Manifest:
+        """Return the manifest of a trace that has less than was recorded.
 
         Args:
             cut: Why, in sentences.
-            lost_steps: How many of the first steps are not there whole.
-            first_whole: The number of the one after these.
+            lost_steps: How many of the first steps are not saved whole.
+            first_whole: The number of the first step after those.
         """
         steps, recorded = self.steps, max(0, self.steps.recorded - lost_steps)
         first = first_whole if lost_steps and recorded else steps.first
@@ -219,18 +221,18 @@ class Manifest(Record):
         )
 
     def finished(self, *, save_ms: float, failure: str = "") -> Manifest:
-        """Return the manifest after saving; ``failure`` says why that did not work."""
+        """Return the manifest after saving; ``failure`` says why saving failed."""
         cost = self.cost.model_copy(update={"save_ms": round(save_ms, 3)})
         manifest = self.model_copy(update={"cost": cost})
         return manifest.without_trace(failure) if failure else manifest
 
     def without_trace(self, reason: str) -> Manifest:
-        """Return the manifest of a capture whose trace could not be had."""
+        """Return the manifest of a capture whose trace is lost."""
         nothing = {"trace": None, "trace_bytes": 0, "trace_bytes_raw": 0}
         return self.model_copy(update={"complete": False, "reason": reason, **nothing})
 
-    def settled(self, **milliseconds: float | None) -> Manifest:
-        """Return the manifest with what was measured after saving."""
+    def with_costs(self, **milliseconds: float | None) -> Manifest:
+        """Return the manifest with the times that were measured after saving."""
         found = {name: ms and round(ms, 4) for name, ms in milliseconds.items()}
         return self.model_copy(update={"cost": self.cost.model_copy(update=found)})
 
@@ -238,14 +240,14 @@ class Manifest(Record):
         """Write the manifest, whole or not at all."""
         write_atomic(path, self.to_text())
 
-    def lies_at(self, path: Path) -> bool:
-        """Return whether it was written there; else what lies there is of when saving began."""
+    def is_written_at(self, path: Path) -> bool:
+        """Return whether the file has this manifest; else it still says that saving has begun."""
         with contextlib.suppress(OSError):
             return read_regular(path, MAX_BYTES) == self.to_text().encode()
         return False
 
-    def found_at(self, path: Path) -> Manifest | None:
-        """Return what was written there, with what analysis has added since; None if it is gone."""
+    def read_back(self, path: Path) -> Manifest | None:
+        """Return the file's manifest, with additions of an analysis; None if it is another one."""
         with contextlib.suppress(CaptureError):
             found = load_manifest(path, len(self.to_text()) + MAX_ADDED_BYTES)
             if found.model_copy(update={"left_out": self.left_out}) == self:
@@ -253,14 +255,14 @@ class Manifest(Record):
         return None
 
     def to_text(self) -> str:
-        """Return what the file holds."""
+        """Return the file's content."""
         return self.model_dump_json(indent=2) + "\n"
 
 
 def least_free_mb(config: dict[str, JsonValue]) -> float | None:
     """Return how many MB (10^6 bytes) of disk a config keeps free; None where it keeps none.
 
-    That is the default where the config is not as this version has it.
+    That is the default if this version cannot read the config.
     """
     from dynprof.config import Limits  # only analysis needs it
 
@@ -273,7 +275,7 @@ def load_manifest(path: Path, most_bytes: int = MAX_BYTES) -> Manifest:
     """Read a manifest.
 
     Raises:
-        CaptureError: The file is not there, larger, or not a manifest.
+        CaptureError: The file is missing, too large, or not a manifest.
     """
     try:
         manifest = Manifest.model_validate_json(_bytes_of(path, most_bytes))
@@ -284,7 +286,7 @@ def load_manifest(path: Path, most_bytes: int = MAX_BYTES) -> Manifest:
 
 
 def why(error: OSError | ValueError) -> str:
-    """Return why a record cannot be read, with nothing of the file: not even keys, as pydantic has.
+    """Return why a record cannot be read, without its content, even without the keys of pydantic.
 
     A link in the record's place may lead to any file.
     """
@@ -294,5 +296,5 @@ def why(error: OSError | ValueError) -> str:
 def _bytes_of(path: Path, most_bytes: int) -> bytes:
     if isinstance(path, Path):
         return read_inside(path, most_bytes)
-    remote: Path = path  # behind one of fsspec's file systems, where there are only files
+    remote: Path = path  # in one of fsspec's file systems, which have regular files only
     return remote.read_bytes()

@@ -1,4 +1,4 @@
-"""A raw trace becomes the one that is kept: with members and events of ours, and compressed."""
+"""Turn a raw trace into the final one: add members and events, and compress it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dynprof.captures.broken_names import fault, has_odd_name, is_json, mend, unknown_names
+from dynprof.captures.broken_names import fault, has_odd_name, is_json, repair, unknown_names
 from dynprof.errors import BackendError
 from dynprof.runtime.plural import counted
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 ISAL_LEVEL, GZIP_LEVEL = 2, 1
-"""Measured on a trace of 50 MB: isal writes 1,900 MB/s to 6.8 %, gzip 400 MB/s to 7.7 %."""
+"""Compression levels. For a trace of 50 MB: isal 1,900 MB/s to 6.8 %, gzip 400 MB/s to 7.7 %."""
 
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[\s*(?=\S)')
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 _PHASE = b'"ph":'
-"""Once in each event; in a text its quotes are escaped."""
+"""Once in each event; inside a text its quotes are escaped."""
 _LONGEST = 64 * CHUNK
-"""Bytes before the first event, or without the end of one, that are held in memory."""
+"""Most bytes held in memory before the first event, or without an event's end."""
 _BETWEEN = (b"},\n  {", b"},{", b"}, {")
-"""Between two events: as Kineto, VizTracer and Python write them. In no name: Kineto's have no line
-breaks, and the others escape quotes, which a name needs to look like several events."""
+"""Text between two events, as Kineto, VizTracer and Python write it. No name contains it: Kineto's
+names have no line breaks, and the others escape the quotes that a faked event would need."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was noticed of a trace while it was packed.
+    """What was found in a trace while it was packed.
 
     Attributes:
         events: How many events the trace has.
-        repaired: How many names the profiler had not escaped; they are what the script gave now.
+        repaired: How many names the profiler had not escaped; they now read as the script set them.
         nameless: How many events torch calls ``unknown``.
-        broken_at: The first byte of the packed trace, uncompressed, that is no JSON all the same.
+        broken_at: Offset of the first byte of the uncompressed packed trace that is still not JSON.
     """
 
     events: int = 0
@@ -50,7 +50,7 @@ class Packed:
     broken_at: int | None = None
 
     def remarks(self) -> Iterator[str]:
-        """Say what became of names."""
+        """Yield messages about changed names."""
         if self.repaired:
             names = counted(self.repaired, "name")
             yield f"{names} with quotes repaired; torch does not escape them"
@@ -60,9 +60,9 @@ class Packed:
             yield f'{names} in the trace read "unknown"; {why}'
 
     def faults(self) -> Iterator[str]:
-        """Say why it cannot be read whole."""
+        """Yield why the trace cannot be read whole."""
         if self.broken_at is not None:
-            yield f"its trace is no JSON from byte {self.broken_at:,} on, uncompressed"
+            yield f"its uncompressed trace is invalid JSON from byte {self.broken_at:,} on"
 
 
 def pack(
@@ -75,24 +75,23 @@ def pack(
     events: Events = (),
     compress: bool = True,
 ) -> Packed:
-    """Copy a trace, adding members to it as its first ones, and events, and compress it.
+    """Copy a trace, add members at its start and events, and compress it.
 
-    They are added here and not through the profiler, because Kineto does not escape what it is
-    given. Members are written without spaces, because HolisticTraceAnalysis searches the text for
-    ``"rank": `` and must find the one of the profiler. All that is copied is checked to be JSON,
-    and names that are not escaped are repaired.
+    The profiler does not add them, because Kineto does not escape its metadata. Members are written
+    without spaces, because HolisticTraceAnalysis searches the text for ``"rank": `` and must find
+    the profiler's. The copy is checked to be JSON, and unescaped names are repaired.
 
     Args:
         raw: The trace, a JSON object.
-        packed: Where to.
+        packed: The file to write to.
         name: The name to note in the compressed file.
         first_members: The members.
-        on_chunk: Called before every piece of about 1 MiB; may raise to end it.
+        on_chunk: Called before every piece of about 1 MiB; may raise to stop.
         events: The events; their times in whole nanoseconds, ``ts`` since the epoch.
-        compress: Whether with gzip, or not at all.
+        compress: Whether to compress with gzip.
 
     Returns:
-        What became of its names.
+        What was found in it.
 
     Raises:
         BackendError: ``raw`` is not a JSON object, or has no list of events.
@@ -116,10 +115,10 @@ def pack(
 
 
 class _Check:
-    """Checks the pieces of a trace, and repairs them.
+    """Checks and repairs the pieces of a trace.
 
     Attributes:
-        written: How many bytes came before the piece.
+        written: How many bytes were written before the piece.
     """
 
     def __init__(self) -> None:
@@ -127,17 +126,17 @@ class _Check:
         self.broken_at: int | None = None
 
     def checked(self, text: bytes, begin: int, end: int) -> bytes | memoryview:
-        """Return a piece as it is to be written.
+        """Return a piece, repaired if needed.
 
         Args:
-            text: The piece, with what makes it JSON around it.
-            begin: How much of that is before it.
-            end: How much is behind it.
+            text: The piece, with the text around it that makes it JSON.
+            begin: Length of the text before the piece.
+            end: Length of the text after it.
         """
         place = slice(begin, len(text) - end)
-        piece: bytes | memoryview = memoryview(text)[place]  # to copy takes as long as to check
+        piece: bytes | memoryview = memoryview(text)[place]  # a copy takes as long as a check
         if not is_json(text) or has_odd_name(text):
-            if mended := mend(text[place], text[:begin], text[place.stop :]):
+            if mended := repair(text[place], text[:begin], text[place.stop :]):
                 piece = text = mended.text
                 self.repaired += mended.names
             elif (broken := fault(text)) is not None and self.broken_at is None:
@@ -148,7 +147,7 @@ class _Check:
 
 
 def _pieces(raw: BinaryIO, rest: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield what follows the begin of the events, cut between two, as :class:`_Check` takes it."""
+    """Yield the rest of the events in pieces cut between two, for :meth:`_Check.checked`."""
     before = b"["
     while chunk := raw.read(CHUNK):
         if cut := _last_cut(chunk) or (len(chunk) if len(rest) > _LONGEST else 0):
@@ -161,12 +160,12 @@ def _pieces(raw: BinaryIO, rest: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _last_cut(text: bytes) -> int:
-    """Return the end of the last event that another one follows; 0 where there is none."""
+    """Return the end of the last event that is followed by another; 0 if there is none."""
     return next((place + 1 for one in _BETWEEN if (place := text.rfind(one)) > 0), 0)
 
 
 def _up_to_events(raw: BinaryIO, head: bytes) -> tuple[bytes, bytes]:
-    """Return what comes before the first event, and what was read behind."""
+    """Return the text before the first event, and the text that was read after it."""
     while not (match := _EVENTS.search(head)):
         chunk = raw.read(CHUNK)
         if not chunk or len(head) > _LONGEST:
@@ -196,7 +195,7 @@ def _sink(packed: BinaryIO, name: str, *, compress: bool) -> contextlib.Abstract
 
 
 def _compressor(packed: BinaryIO, name: str) -> gzip.GzipFile:
-    """Return isal's writer, or Python's own on machines that isal is not built for."""
+    """Return isal's writer, or Python's own on machines without isal."""
     try:
         from isal import igzip
     except ImportError:

@@ -1,4 +1,4 @@
-"""The record of a window of several ranks: who was asked, who took part, and what became of it."""
+"""The record of a window of several ranks: which ranks were selected, took part, and saved it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_BYTES = 128 << 20
-"""Of a record; each rank has some 200 bytes in it, more where the path of its capture is long."""
+"""Largest record; a rank takes some 200 bytes, more if the path of its capture is long."""
 
 
 class RankRecord(Record):
-    """What became of a window on one rank.
+    """The outcome of a window on one rank.
 
     Attributes:
         host: Its machine.
-        outcome: As in the status: ``saved``, on its way, or what all have given up.
-        capture: The manifest of its capture, on that machine; empty where there is none.
-        cut: Why that has not all the steps; empty where it has.
+        outcome: As in the status: ``saved``, in progress, or given up by all.
+        capture: The manifest of its capture, on that machine; empty if there is none.
+        cut: Why the capture lacks some steps; empty if it has all.
     """
 
     host: str
@@ -39,22 +39,22 @@ class RankRecord(Record):
 
 
 class WindowRecord(Record):
-    """What ``window.json`` holds, written by the rank that leads.
+    """The content of ``window.json``, written by the leader.
 
     Attributes:
         dynprof: Version of dynprof that wrote it.
-        leader: Who leads: its rank, machine and config.
+        leader: Rank, machine and config of the leader.
         world_size: Number of ranks.
         request: What the window was opened for.
-        start_step: The step on which they agreed: all open there, and warm up first.
+        start_step: The step that the ranks agreed on: all open there, and warm up first.
         first: The first step recorded, counted by the leader.
         last: The last step.
-        asked: The ranks that were asked for.
-        ranks: What became of it on each that takes part.
-        missing: Why not, for each that was asked for and does not take part, or no more.
-        agreed_ms: From the proposal until all had been told the step, in milliseconds.
-        remarks: Which ranks were at other steps as they agreed, so that theirs may be others.
-        complete: Whether all that were asked for have saved all of it.
+        asked: The ranks that the request selects.
+        ranks: The outcome on each rank that takes part.
+        missing: The selected ranks that take no part, or no longer, each with the reason.
+        agreed_ms: Time from the proposal until all ranks knew the step, in milliseconds.
+        remarks: Which ranks were at other steps when they agreed, so that theirs may differ.
+        complete: Whether all selected ranks have saved all of it.
     """
 
     dynprof: str
@@ -72,7 +72,7 @@ class WindowRecord(Record):
     complete: bool
 
     def save(self, path: Path) -> None:
-        """Write it, whole or not at all.
+        """Write the record, whole or not at all.
 
         Raises:
             OSError: It cannot be written.
@@ -84,7 +84,7 @@ def load_window_record(path: Path) -> WindowRecord:
     """Read a window's record.
 
     Raises:
-        CaptureError: The file is not there or no such record.
+        CaptureError: The file is missing, or is not such a record.
     """
     try:
         record = WindowRecord.model_validate_json(read_inside(path, MOST_BYTES))

@@ -29,7 +29,7 @@ from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
 from dynprof.journal.status import LEADS, NOBODY_YET
-from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import CONFIG_NAME, rank_in_words
 from dynprof.runtime.plural import counted, listed, listed_ranks
 
@@ -141,7 +141,7 @@ def _after_saving(
         The exit code, why the request is followed no more though it is not over, and whether a
         cancel could still take it back.
     """
-    if text := mounted_alone(path):
+    if text := file_mount_problem(path):
         say(text, err=True)
     digest = hashlib.sha256(raw).hexdigest()
     before = with_newcomers(path.parent, digest, before)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.cli.config_directory import statuses
 from dynprof.requests.plan import Refusal, Standing, plan
-from dynprof.runtime.destination import destination, parted
+from dynprof.runtime.destination import destination, split_urls
 from dynprof.runtime.layout import Layout, free_disk_mb
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     status = _asked_process(parsed.config, path.parent)
     if status is None or parsed.config.cancel:
         return
-    folders, urls = parted(status.prof_dirs)
+    folders, urls = split_urls(status.prof_dirs)
     allowed = tuple(map(Path, folders))
     layout = Layout.here(path.parent.resolve(), status.rank, prof_dirs=allowed, urls=urls)
     place = destination(layout, parsed.config.prof_dir, parsed.config.storage.scratch_dir)
@@ -40,7 +40,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         step=status.step if status.is_live(time.time()) else -1,
         rank=status.rank,
         capabilities=status.profilers,
-        free_disk_mb=free_disk_mb(place.workshop),
+        free_disk_mb=free_disk_mb(place.staging_dir),
         prof_dir_problem=_why_no_place(place, layout),
     )
     config = parsed.config

@@ -24,7 +24,7 @@ from dynprof.journal.status import (
     WindowStatus,
     stage_progress,
 )
-from dynprof.runtime.destination import placed
+from dynprof.runtime.destination import absolute_place
 from dynprof.runtime.layout import rank_in_words
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class Follower:
         """Say how it ended on a rank; return the exit code that this means."""
         how = health(status) if status else "dead"
         if answer and answer.outcome == "saved":
-            say(placed(self._directory, str(answer.capture)))
+            say(absolute_place(self._directory, str(answer.capture)))
             return 0
         if answer and answer.outcome not in ON_THE_WAY:
             say(f"{before.named}: {in_words(answer.outcome, answer.text)}", err=True)

@@ -33,7 +33,7 @@ from dynprof.cli.whole_job import job_lines, led_elsewhere
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.status import stage_progress
 from dynprof.runtime.destination import is_url
-from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
 from dynprof.runtime.plural import counted, spanned
 
@@ -114,7 +114,7 @@ def status(
 def _show(directory: Path, found: list[Status]) -> None:
     shown = console()
     shown.print(screen(found, shown.width))
-    if text := mounted_alone(directory / CONFIG_NAME):
+    if text := file_mount_problem(directory / CONFIG_NAME):
         say(text)
     left = _left(directory, found)
     for one in left[:MOST_LEFT]:

@@ -17,7 +17,7 @@ from dynprof.config import parse_config, read_source
 from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.file_system import is_mount_point
-from dynprof.runtime.output import whole, write_in_place
+from dynprof.runtime.output import atomic_file, write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -107,7 +107,7 @@ def change(
     if is_mount_point(path):
         write_in_place(path, after)
         return after
-    with whole(path, mode=0o600) as file:
+    with atomic_file(path, mode=0o600) as file:
         file.write(after)
         _give(file.fileno(), before)
     return after

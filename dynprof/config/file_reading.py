@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.safe_open import NotRegularError, descriptor_of, read_at_most
-from dynprof.runtime.who_may_change import is_trusted, may_be_emptied, trusts_everybody
+from dynprof.runtime.who_may_change import is_trusted, may_be_emptied, trusts_all_users
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +115,7 @@ def _why_denied(facts: os.stat_result) -> str:
 
 
 def _why_refused(facts: os.stat_result) -> str | None:
-    if facts.st_mode & stat.S_IWOTH and not trusts_everybody():
+    if facts.st_mode & stat.S_IWOTH and not trusts_all_users():
         return "everybody may write the file; run chmod o-w on it."
     if facts.st_size > MAX_BYTES:
         return _TOO_LARGE

@@ -64,7 +64,7 @@ class StatusFile:
             self._knows_former = True
             if lost := _lost_with(self._layout, status.heartbeat):
                 self._warn(lost)
-        if self._path == self._layout.status_apart != path:
+        if self._path == self._layout.duplicate_status != path:
             self.remove()
         if path.parent.parent.exists():  # not removed by somebody
             self._layout.make_dir(path.parent)
@@ -77,7 +77,7 @@ class StatusFile:
         if double != self._double:
             self._warn(double or f"{status.named} is this process's alone again")
         self._double = double
-        return self._layout.status_apart if double else self._layout.status
+        return self._layout.duplicate_status if double else self._layout.status
 
 
 def remove_stale(layout: Layout, now_s: float) -> None:

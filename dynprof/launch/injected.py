@@ -174,14 +174,14 @@ def answered(
         return {"failed": ENDED}
     with no_forks:
         from dynprof.launch.in_target import act
-        from dynprof.runtime.modules import forget_shadowed
+        from dynprof.runtime.modules import unload_shadowed
     try:
         if asked["action"] == "attach":  # loads the rest
             with no_forks:
                 return act(asked)
         return act(asked)  # waits for what is being saved
     finally:
-        forget_shadowed(before, sys.path)
+        unload_shadowed(before, sys.path)
 
 
 def take_back(finder: Installed, before: "Collection[str]") -> None:

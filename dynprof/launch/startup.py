@@ -16,7 +16,7 @@ from dynprof.launch.variables import STEPS, directory_asked_for, variable_that_c
 from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.forked_child import forget_in_child
-from dynprof.runtime.modules import forget_shadowed
+from dynprof.runtime.modules import unload_shadowed
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def begin(before: Collection[str] = ()) -> None:
         by = variable_that_counts(os.environ)
         ErrorBoundary(StderrNotes()).attempt(f"watching as {by} asks", lambda: _begin(by))
     if before:
-        forget_shadowed(before, program.folders())
+        unload_shadowed(before, program.folders())
 
 
 def _begin(by: str) -> None:

@@ -19,7 +19,7 @@ from dynprof.marks.sinks import SINKS
 from dynprof.plugin.patches import Patches
 from dynprof.plugin.torch_phases import unwrap_all, wrap_all
 from dynprof.runtime.forked_child import forget_in_child
-from dynprof.runtime.modules import answer_import, whole_module
+from dynprof.runtime.modules import alias_import, imported_module
 from dynprof.runtime.warnings_to_script import warn_script
 
 _patches = Patches()
@@ -33,7 +33,7 @@ def install() -> None:
     ``import mstx_torch_plugin`` does the same from then on, unless there is a real one. Where the
     environment asks for the plugin, it comes before torch, and that is not worth a warning.
     """
-    answer_import("mstx_torch_plugin", __name__)
+    alias_import("mstx_torch_plugin", __name__)
     with _lock:
         SINKS.before_plug = _wrap
         _wrap()
@@ -43,7 +43,7 @@ def install() -> None:
 
 def _wrap() -> bool:
     """Wrap what torch has by now, if it is there and whole; return whether that is so."""
-    if hasattr(whole_module("torch"), "autograd"):
+    if hasattr(imported_module("torch"), "autograd"):
         with _lock:
             wrap_all(_patches)
     return _patches.on

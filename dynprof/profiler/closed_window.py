@@ -20,7 +20,7 @@ from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileErro
 from dynprof.profiler.output_paths import output_path, tidy, write_file
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import free_disk_mb, host_name, trace_stem
-from dynprof.runtime.output import PrivateFolder, whole
+from dynprof.runtime.output import PrivateFolder, atomic_file
 from dynprof.runtime.safe_open import open_regular
 from dynprof.runtime.warnings_to_script import warn_script
 
@@ -243,7 +243,7 @@ class ClosedWindow:
         copies = PrivateFolder(parent / f".{secrets.token_hex(8)}.tmp")
         try:
             shutil.copytree(source, copies.path / source.name)
-            copies.give(source.name, folder)
+            copies.move_out(source.name, folder)
         finally:
             copies.remove()
         text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
@@ -275,7 +275,7 @@ def _copy(source: Path, path: Path) -> None:
     with (
         open_regular(source) as stored,
         gzip.open(stored) if unpacks else contextlib.nullcontext(stored) as raw,
-        whole(path) as file,
+        atomic_file(path) as file,
         gzip.GzipFile("", "wb", 1, file) if packs else contextlib.nullcontext(file) as sink,
     ):
         shutil.copyfileobj(raw, sink, 1 << 20)
@@ -287,5 +287,5 @@ def _copy_collectors(place: Path, path: Path) -> None:
     for found in place.glob(f"{_STEM}.*"):
         if not found.name.endswith("trace.json.gz") or "execution_trace" in found.name:
             copy = path.with_name(stem + found.name.removeprefix(_STEM))
-            with open_regular(found) as source, whole(copy) as sink:
+            with open_regular(found) as source, atomic_file(copy) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)

@@ -12,7 +12,7 @@ from dynprof.errors import ProfileError
 from dynprof.profiler.closed_window import HOST_TIME
 from dynprof.profiler.output_paths import write_file
 from dynprof.profiler.strictness import Strictness, forgiving
-from dynprof.runtime.output import by_library
+from dynprof.runtime.output import file_for_library
 from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Exports(ABC):
             results = recorded.results
 
             def write(file: Path) -> None:
-                with by_library(file) as made:
+                with file_for_library(file) as made:
                     results.export_memory_timeline(str(made), device)
 
             write_file(path, write)

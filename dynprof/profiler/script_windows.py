@@ -114,7 +114,7 @@ class ScriptWindows:
             BackendError: It cannot be opened now, with the reason.
         """
         backend = self._process.backend(self._plan.backend)
-        if blocked_by := GRAPH_CAPTURES.mine() or self._blocked_by(backend):
+        if blocked_by := GRAPH_CAPTURES.on_this_thread() or self._blocked_by(backend):
             raise BackendError(f"the profiler cannot start: {blocked_by}")
         self._process.learn_rank()
         self._windows += 1
@@ -133,14 +133,14 @@ class ScriptWindows:
 
         Another profiler is none of the reasons: the backend has a window give way to the script.
         """
-        with GRAPH_CAPTURES.held_back():
+        with GRAPH_CAPTURES.block_captures():
             reasons = backend.blocked_by(self._plan)
             return next((one.by for one in reasons if one.then == "wait"), "")
 
     def puts_off(self, again: Callable[[], object]) -> bool:
         """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
         later = functools.partial(_BOUNDARY.attempt, "stopping a profiler", again)
-        reason = GRAPH_CAPTURES.put_off(later) if self._current else None
+        reason = GRAPH_CAPTURES.defer(later) if self._current else None
         if reason:
             warn_script(f"the profiler stops when the capture has ended: {reason}")
         return bool(reason)
@@ -151,10 +151,10 @@ class ScriptWindows:
         Raises:
             BackendError: One did not end; the window goes on.
         """
-        if self._current is None or GRAPH_CAPTURES.mine():
+        if self._current is None or GRAPH_CAPTURES.on_this_thread():
             return
         try:
-            with GRAPH_CAPTURES.held_back():
+            with GRAPH_CAPTURES.block_captures():
                 pass
         except BackendError as error:
             text = f"the profiler cannot stop: {error}; it goes on, stop it when that has ended"

@@ -29,7 +29,7 @@ from dynprof.ranks.messages import (
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
 from dynprof.requests.request import Asked
-from dynprof.runtime.destination import placed
+from dynprof.runtime.destination import absolute_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -355,7 +355,9 @@ class Member:
             return report
         if answer.outcome not in ON_THE_WAY and number in self._owed:
             self._owed[number] = min(self._owed[number], time.monotonic())
-        capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
+        capture = (
+            absolute_place(self._process.layout.root, answer.capture) if answer.capture else ""
+        )
         why = printable(answer.text.partition("\n")[0])[:300]  # a line
         capture, why = in_utf_8(capture), in_utf_8(why)
         return with_fields(report, outcome=answer.outcome, capture=capture, cut=answer.cut, why=why)

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dynprof.captures.deliveries import Errand
+from dynprof.captures.deliveries import DeliveryTask
 from dynprof.captures.delivery_order import delivery_of
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import RankRecord, WindowRecord
@@ -362,7 +362,7 @@ class JobWindows:
         last, layout = first + asked.config.active - 1, self._process.layout
         name = window_dir_name(first, last, asked.edit.edited_at_s, layout.role)
         place = self._delivery(asked).destination
-        folder = place.workshop if isinstance(place.final, str) else place.final
+        folder = place.staging_dir if isinstance(place.final, str) else place.final
         return layout.window_record(folder / name)
 
     def write(self) -> None:
@@ -405,4 +405,4 @@ class JobWindows:
                         f"{path} has not arrived in {order.target}, and is here: {why}"
                     )
 
-            self._deliveries.submit(Errand(order, on_end=end))
+            self._deliveries.submit(DeliveryTask(order, on_end=end))

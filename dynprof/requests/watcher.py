@@ -32,7 +32,7 @@ from dynprof.requests.edits import HALF_WRITTEN_S, Edit, EditDetector, Reading, 
 from dynprof.runtime.file_system import is_mount_point, is_remote, kind_of
 from dynprof.runtime.layout import CONFIG_NAME
 from dynprof.runtime.shared_polling import SharedPolling
-from dynprof.runtime.threads import brisk_switching, own_thread
+from dynprof.runtime.threads import fast_switching, own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,12 +148,12 @@ class Watcher:
 
     def _look(self) -> None:
         polls = self._mode == "poll"
-        if polls and not self._detector.unsettled and self._shared.another_sees_the_same():
+        if polls and not self._detector.unsettled and self._shared.is_up_to_date():
             return
-        with brisk_switching():
+        with fast_switching():
             reading = read(self._path, follow_symlinks=self._follow_symlinks)
             if polls:
-                self._shared.has_seen(hashlib.sha256(repr(reading).encode()).hexdigest())
+                self._shared.report_seen(hashlib.sha256(repr(reading).encode()).hexdigest())
             edit = self._detector.look(reading, time.monotonic(), time.time())
             if edit:
                 self._on_edit(edit)

@@ -1,11 +1,11 @@
-"""As whom root's commands run: as the owner of their path, in a process of that user's.
+"""Run root's commands as the owner of their path, in a process of that user.
 
-A user may put links into a folder that lead to what only root may read or write, and settings into
-a home that libraries obey. So root's process opens nothing of the user's: it starts the command
-again as that user, shows what that prints, and ends with its exit code. The user controls the new
-process; it has neither root's terminal nor environment nor working directory.
+A user may put links into a folder that lead to files that only root may access. A user's home may
+have settings that libraries obey. So root's process opens none of the user's files. It starts the
+command again as that user, shows its output, and ends with its exit code. The user controls the
+new process, which has neither root's terminal nor environment nor working directory.
 
-This module is also what the new process runs first.
+The new process runs this module first.
 """
 
 from __future__ import annotations
@@ -33,28 +33,35 @@ from dynprof.runtime.who_may_change import (
     TRUST_UIDS,
     has_no_number,
     is_trusted_by_name,
-    trusts_everybody,
+    trusts_all_users,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-MOST_LINKS = 40  # The kernel follows no more on the way to a file.
+MAX_LINKS = 40  # Linux follows up to 40 links on the way to a file.
+COMMAND = "dynprof.__main__"
+MAX_LINE = 1 << 16  # Characters shown at once, so that an endless line fills no memory.
+FORWARDED = signal.SIGINT, signal.SIGTERM, signal.SIGHUP  # Passed on to the command.
+UNREADABLE = 2
+"""The exit code of commands for a path that cannot be read."""
+_ACL = "system.posix_acl_access"
+_PR_SET_PDEATHSIG = 1
 
 
 def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
-    """Return the first user but root who owns something on the way to a path.
+    """Return the first user other than root who owns something on the way to a path.
 
     Users that ``DYNPROF_TRUST_UIDS`` names count as root. So does an owner outside of this user
-    namespace: this root is then that of a container, and has no rights of the host's root. A link
-    counts with its own owner; root's links are followed.
+    namespace: this root is then a container's root, without the rights of the host's root. A link
+    counts with its own owner; links of root are followed.
 
     Args:
         path: It need not exist.
 
     Returns:
-        The uid, root's where all that exists is root's; what that user owns; and the path through
-        no link that leads there.
+        The uid, which is root's if root owns all that exists; the path that the user owns; and the
+        full path without links.
 
     Raises:
         OwnerError: Other users could still change which file the path leads to.
@@ -64,7 +71,7 @@ def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
     except FileNotFoundError:  # the working directory is gone
         return ROOT, path, path
     reached, links = Path("/"), 0
-    while left and links <= MOST_LINKS:
+    while left and links <= MAX_LINKS:
         name = left.pop(0)
         if name == "..":
             reached = reached.parent
@@ -72,7 +79,7 @@ def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:
         place = reached / name
         try:
             facts = place.lstat()
-        except OSError:  # the command says that nothing is there
+        except OSError:  # the command reports the missing path
             _check_not_made(place)
             break
         if not _counts_as_root(facts.st_uid):
@@ -96,7 +103,7 @@ def _counts_as_root(uid: int) -> bool:
 
 
 def _check_not_made(place: Path) -> None:
-    """Refuse what is not there, and what another user could put there before root opens it."""
+    """Refuse a missing path that another user could create before root opens it."""
     if _others_may_write(place.parent.lstat()):
         text = (
             f"there is no {place}. Check the path; root's commands make nothing there, since other"
@@ -106,7 +113,7 @@ def _check_not_made(place: Path) -> None:
 
 
 def _check_not_replaced(place: Path) -> None:
-    """Refuse what is root's, where another user could replace it before root opens it."""
+    """Refuse a path of root that another user could replace before root opens it."""
     facts, folder = place.parent.lstat(), shlex.quote(str(place.parent))
     if _others_may_write(facts) and not facts.st_mode & stat.S_ISVTX:
         text = f"other users may replace {place}, which is root's, since they may write"
@@ -115,16 +122,7 @@ def _check_not_replaced(place: Path) -> None:
 
 def _others_may_write(facts: os.stat_result) -> bool:
     group = facts.st_mode & stat.S_IWGRP and facts.st_gid != ROOT
-    return not trusts_everybody() and bool(group or facts.st_mode & stat.S_IWOTH)
-
-
-COMMAND = "dynprof.__main__"
-MOST_OF_A_LINE = 1 << 16  # Characters shown at once: a line without an end fills no memory.
-PASSED_ON = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-UNREADABLE = 2
-"""The exit code of commands for a path that cannot be read."""
-_ACL = "system.posix_acl_access"
-_PR_SET_PDEATHSIG = 1
+    return not trusts_all_users() and bool(group or facts.st_mode & stat.S_IWOTH)
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,8 @@ class User:
 
     Attributes:
         uid: The number.
-        gid: The main group; without an account the number of the user, as most systems give it.
-            Not the group of the folder, which may be root's.
+        gid: The main group; without an account the uid, as most systems assign it. Not the group of
+            the folder, which may be root's.
         name: The name of the account; empty without one.
         home: The home directory.
     """
@@ -146,7 +144,7 @@ class User:
 
     @classmethod
     def of(cls, uid: int) -> User:
-        """Return the user with a number, who may have no account."""
+        """Return the user with a number; the user may have no account."""
         try:
             account = pwd.getpwuid(uid)
         except KeyError:
@@ -154,15 +152,15 @@ class User:
         return cls(uid, account.pw_gid, account.pw_name, account.pw_dir)
 
     def __str__(self) -> str:
-        """Return how messages name the user."""
+        """Return the user as messages show it."""
         return f"{self.name} (uid {self.uid})" if self.name else f"uid {self.uid}"
 
     def groups(self) -> list[int]:
-        """Return the groups of the account; never empty, which some Pythons take for root's."""
+        """Return the groups of the account; never empty, because some Pythons then keep root's."""
         return os.getgrouplist(self.name, self.gid) if self.name else [self.gid]
 
     def variables(self) -> dict[str, str]:
-        """Return the environment of the command: no secret of root's, and no folder of root's."""
+        """Return the environment of the command, without secrets and folders of root."""
         name = self.name or str(self.uid)
         more = {"HOME": self.home, "USER": name, "LOGNAME": name}
         if sys.stdout and sys.stdout.isatty():
@@ -174,23 +172,23 @@ class User:
 def act_as_owner(
     path: Path, printable: Callable[[str], str], *, named: str = "", module: str = COMMAND
 ) -> Path:
-    """Run the command as the user who owns a path instead, where root runs this process.
+    """Where root runs this process, run the command as the user who owns a path.
 
-    :func:`owner_on_the_way` says who that is. Where all of it is root's, and for every other user,
-    nothing happens. Else this process ends when the command has ended.
+    :func:`owner_on_the_way` finds the user. If root owns the whole way, or another user runs this
+    process, nothing happens. Otherwise this process ends when the command has ended.
 
     Args:
-        path: What the command was given; it need not exist.
-        printable: Escapes what a terminal would obey.
-        named: How the command line names the path, where it does so otherwise.
+        path: The path of the command; it need not exist.
+        printable: Escapes control characters for the terminal.
+        named: The path as the command line has it, if it differs.
         module: The module that is the command.
 
     Returns:
         The same path.
 
     Raises:
-        OwnerError: The command cannot run as that user; or all of it is root's, and other users
-            could still change where it leads.
+        OwnerError: The command cannot run as that user. Or root owns the whole way, and other
+            users could still change where it leads.
         SystemExit: The command ran as that user.
     """
     if os.geteuid() != ROOT:
@@ -200,18 +198,18 @@ def act_as_owner(
         return path
     user = User.of(uid)
     why = f"{user} owns {place}, and dynprof runs as that user there"
-    if hidden := _hidden_from(user, _code()):
+    if hidden := _first_unreadable(user, _loaded_files()):
         raise OwnerError(_unreadable(why, hidden, user))
     arguments = _renamed(sys.argv[1:], Path(named or path), direct, after=module == COMMAND)
     print(printable(f"acting as {user}, who owns {place}"), file=sys.stderr, flush=True)
     try:
-        child = _started(user, (_here(), str(place), str(direct), module, *arguments))
+        child = _started(user, (_working_dir(), str(place), str(direct), module, *arguments))
     except OSError as error:
         if error.filename == sys.executable:
             raise OwnerError(_unreadable(why, Path(sys.executable), user)) from None
-        text = f"{why}; but the system refuses it: {error.strerror or error}. {_instead(user)}"
+        text = f"{why}; but the system refuses it: {error.strerror or error}. {_sudo_advice(user)}"
         raise OwnerError(text) from None
-    sys.exit(_followed(child, printable))
+    sys.exit(_wait_for(child, printable))
 
 
 def _started(user: User, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
@@ -231,46 +229,46 @@ def _started(user: User, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
     )
 
 
-def _followed(child: subprocess.Popen[str], printable: Callable[[str], str]) -> int:
-    """Show what a command prints until it ends; return its exit code, as a shell would."""
+def _wait_for(child: subprocess.Popen[str], printable: Callable[[str], str]) -> int:
+    """Show the output of a command until it ends; return its exit code as a shell does."""
     pipes = ((child.stdout, 1), (child.stderr, 2))
     relays = [threading.Thread(target=_relay, args=(*one, printable), daemon=True) for one in pipes]
-    with _passed_on(child.pid):
+    with _forward_signals(child.pid):
         for relay in relays:
             relay.start()
         for relay in relays:
             relay.join()
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # its number stays its own
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # keeps the pid reserved
     code = child.wait()
     return code if code >= 0 else 128 - code
 
 
 def _relay(source: IO[str], descriptor: int, printable: Callable[[str], str]) -> None:
-    """Copy lines as text; where this process's reader has gone, let the command see that too."""
+    """Copy lines as text; if this process's reader is gone, the command gets a closed pipe too."""
     with (
         source,
         contextlib.suppress(OSError),
         open(descriptor, "w", errors="backslashreplace", closefd=False) as shown,
     ):
-        for line in iter(lambda: source.readline(MOST_OF_A_LINE), ""):
+        for line in iter(lambda: source.readline(MAX_LINE), ""):
             shown.write("".join(one if one in "\n\t" else printable(one) for one in line))
             shown.flush()
 
 
 @contextlib.contextmanager
-def _passed_on(pid: int) -> Iterator[None]:
-    """Send what would end this process to the command; end it and this process at the second."""
+def _forward_signals(pid: int) -> Iterator[None]:
+    """Forward signals that would end this process; the second one kills the command and this."""
     seen: list[int] = []
 
-    def pass_on(number: int, _: object) -> None:
+    def forward(number: int, _: object) -> None:
         if seen:
             os.kill(pid, signal.SIGKILL)
             os._exit(128 + number)
         seen.append(number)
         os.kill(pid, number)
 
-    kept = [one for one in PASSED_ON if signal.getsignal(one) != signal.SIG_IGN]
-    before = {one: signal.signal(one, pass_on) for one in kept}
+    kept = [one for one in FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
+    before = {one: signal.signal(one, forward) for one in kept}
     try:
         yield
     finally:
@@ -278,7 +276,7 @@ def _passed_on(pid: int) -> Iterator[None]:
             signal.signal(one, handler)
 
 
-def _here() -> str:
+def _working_dir() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
@@ -286,24 +284,24 @@ def _here() -> str:
 
 
 def _renamed(arguments: list[str], path: Path, direct: Path, *, after: int) -> list[str]:
-    """Return arguments in which the first that names a path, after some, is a direct path."""
+    """Return arguments in which the first one from ``after`` that is ``path`` is ``direct``."""
     for i in range(after, len(arguments)):
         if arguments[i] and Path(arguments[i]) == path:
             return [*arguments[:i], str(direct), *arguments[i + 1 :]]
     return arguments
 
 
-def _code() -> list[Path]:
-    """Return the interpreter and the files that this process has loaded; more lie next to them."""
+def _loaded_files() -> list[Path]:
+    """Return the interpreter and the files that this process has loaded."""
     named = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
     files = [Path(sys.executable), *(Path(one) for one in named if isinstance(one, str))]
     return [file for file in files if file.is_file()]
 
 
-def _hidden_from(user: User, files: list[Path]) -> Path | None:
-    """Return the first file that a user cannot read, or the folder that bars the way to it.
+def _first_unreadable(user: User, files: list[Path]) -> Path | None:
+    """Return the first file that a user cannot read, or the folder that blocks the way to it.
 
-    The bits of each mode decide: root itself may read everything. Where there is an access control
+    The mode bits decide, because root itself may read everything. If a file has an access control
     list, the system decides later.
     """
     groups = {user.gid, *user.groups()}
@@ -316,12 +314,12 @@ def _hidden_from(user: User, files: list[Path]) -> Path | None:
             wanted <<= 6
         elif facts.st_gid in groups:
             wanted <<= 3
-        if not facts.st_mode & wanted and not _has_a_list(place):
+        if not facts.st_mode & wanted and not _has_acl(place):
             return place
     return None
 
 
-def _has_a_list(place: Path) -> bool:
+def _has_acl(place: Path) -> bool:
     try:
         return _ACL in os.listxattr(place)
     except OSError:
@@ -329,26 +327,26 @@ def _has_a_list(place: Path) -> bool:
 
 
 def _unreadable(why: str, hidden: Path, user: User) -> str:
-    text = f"{why}; but that user cannot read {hidden}, where this dynprof or its Python lies"
-    return f"{text}. Install dynprof where all can read it, or {_instead(user)}"
+    text = f"{why}; but that user cannot read {hidden}, which this dynprof or its Python needs"
+    return f"{text}. Install dynprof where all can read it, or {_sudo_advice(user)}"
 
 
-def _instead(user: User) -> str:
+def _sudo_advice(user: User) -> str:
     named = shlex.quote(user.name or f"#{user.uid}")
     return f"run it as that user: sudo -u {named} dynprof ..."
 
 
 def _run(here: str, place: str, path: str, module: str, *arguments: str) -> None:
-    """Be the command that root typed, as the user of this process.
+    """Run the command that root typed, as the user of this process.
 
     Args:
         here: Root's working directory.
-        place: What of the path is this user's.
-        path: The path because of which the command runs so.
+        place: The part of the path that this user owns.
+        path: The path of the command.
         module: The command's module.
         arguments: Its arguments.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)  # where root's process is killed
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)  # if root's process is killed
     user = User.of(os.getuid())
     _check_readable(path, place, user)
     entered = True
@@ -362,7 +360,7 @@ def _run(here: str, place: str, path: str, module: str, *arguments: str) -> None
     except SystemExit as end:
         if end.code and not entered and any(map(_is_relative, arguments[1:])):
             text = f"relative paths count from /, since {user} may not enter {here}"
-            print(f"{text}: give absolute ones", file=sys.stderr)
+            print(f"{text}; write absolute paths", file=sys.stderr)
         raise
 
 
@@ -372,17 +370,17 @@ def _is_relative(argument: str) -> bool:
 
 
 def _check_readable(path: str, place: str, user: User) -> None:
-    """End with a message where a path exists, and this user may not read it."""
+    """End with a message if a path exists and this user may not read it."""
     try:
         os.stat(path)  # noqa: PTH116
         readable = os.access(path, os.R_OK)
     except PermissionError:
         readable = False
-    except OSError:  # it is not there; the command says so
+    except OSError:  # the command reports the missing path
         return
     if not readable:
-        text = f"{path} cannot be read by {user}, as whom dynprof acts: {place} is that user's"
-        text = f"{text}. A path of root's must be root's from end to end; or, as in a container of"
+        text = f"{path} cannot be read by {user}, who owns {place}; dynprof runs as that user"
+        text = f"{text}. A path of root must belong to root from end to end. In a container with"
         text = f"{text} one user, trust that user with root's rights: {TRUST_UIDS}={user.uid}"
         print(text, file=sys.stderr)
         sys.exit(UNREADABLE)

@@ -1,4 +1,4 @@
-"""The clocks that windows go by, of which tests have their own, and times in words."""
+"""The clocks of windows, which tests replace, and times as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a capture is put together, and where it goes from there: a directory, or a URL."""
+"""The destination of a capture, a directory or a URL, and the place where it is put together."""
 
 from __future__ import annotations
 
@@ -28,84 +28,84 @@ FILE_SYSTEMS = {
     "oci": "ocifs",
     "hdfs": "pyarrow",
 }
-"""The kinds of URLs that captures may go to, and the package that fsspec needs for each."""
+"""The schemes of URLs that captures may go to, and the package that fsspec needs for each."""
 _CONTAINERS = {"abfs", "abfss", "oci"}
-"""URLs of these are ``abfss://container@account/path`` or ``oci://bucket@namespace/path``."""
+"""Schemes with URLs like ``abfss://container@account/path`` or ``oci://bucket@namespace/path``."""
 OUTGOING = "outgoing"
-"""Where captures for a URL are put together, beside the config, where nothing else is said."""
+"""Default folder, next to the config, in which captures for a URL are put together."""
 
 MOST_PARTS = 32
-"""Of a path in a config: real ones have about ten names, and commands look only so deep."""
+"""Most names in a path of a config: real paths have about ten, and commands search no deeper."""
 
 
 @dataclass(frozen=True)
 class Destination:
-    """Where a capture goes.
+    """The destination of a capture.
 
     Attributes:
-        workshop: The directory that it is put together in.
-        final: Where it lies in the end: the same directory, another one, or a URL.
+        staging_dir: The directory in which the capture is put together.
+        final: Where it ends up: the same directory, another one, or a URL.
     """
 
-    workshop: Path
+    staging_dir: Path
     final: Path | str
 
     @property
     def is_direct(self) -> bool:
-        """Whether it is put together where it stays."""
-        return self.workshop == self.final
+        """Whether the capture is put together where it stays."""
+        return self.staging_dir == self.final
 
     def is_shared(self) -> bool:
-        """Return whether other machines may write there as well."""
+        """Return whether other machines may also write there."""
         return isinstance(self.final, str) or is_remote(kind_of(self.final))
 
     def folder(self, name: str) -> Path | str:
-        """Return where a window's folder lies in the end."""
+        """Return the final path or URL of a window's folder."""
         final = self.final
         return f"{final.rstrip('/')}/{name}" if isinstance(final, str) else final / name
 
     def why_not(
-        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+        self, layout: Layout, named_in: Path | None = None, *, listed_only: bool = False
     ) -> str:
-        """Say why the rules of the job's owner forbid it, or it cannot be used; else nothing."""
-        forbidden = self.why_forbidden(layout, said_in, listed_only=listed_only)
+        """Return why it is forbidden or cannot be used; empty if it can be used."""
+        forbidden = self.why_forbidden(layout, named_in, listed_only=listed_only)
         return forbidden or self._why_no_folders()
 
     def why_forbidden(
-        self, layout: Layout, said_in: Path | None = None, *, listed_only: bool = False
+        self, layout: Layout, named_in: Path | None = None, *, listed_only: bool = False
     ) -> str:
-        """Say why nothing may be written there, as :meth:`Layout.why_forbidden` does.
+        """Return why nothing may be written there, as :meth:`Layout.why_forbidden` does.
 
-        A URL has to begin with one that ``init()`` allowed, but where only the job's own user can
-        change the config.
+        A URL must begin with one that ``init()`` allowed, unless only the job's own user can change
+        the config.
         """
-        places = {self.workshop, *([] if isinstance(self.final, str) else [self.final])}
+        places = {self.staging_dir, *([] if isinstance(self.final, str) else [self.final])}
         for place in sorted(places):
-            if why := layout.why_forbidden(place, said_in, listed_only=listed_only):
+            if why := layout.why_forbidden(place, named_in, listed_only=listed_only):
                 return why
         url = self.final
         if not isinstance(url, str) or any(_lies_below(url, allowed) for allowed in layout.urls):
             return ""
-        why = why_only_listed(layout.config, said_in, listed_only=listed_only)
+        why = why_only_listed(layout.config, named_in, listed_only=listed_only)
         return f"{url} is none of the URLs that init() allowed, and {why}" if why else ""
 
     def _why_no_folders(self) -> str:
         if not isinstance(self.final, str):
-            return _why_no_folder(self.workshop) or _why_no_folder(self.final)
+            return _why_no_folder(self.staging_dir) or _why_no_folder(self.final)
         scheme = self.final.partition("://")[0]
         missing = [name for name in ("fsspec", FILE_SYSTEMS[scheme]) if not _is_there(name)]
         if missing:
-            return f"{scheme}:// needs {' and '.join(missing)}, and the job's Python has none"
-        return _why_no_folder(self.workshop)
+            return f"{scheme}:// needs {' and '.join(missing)}; install it for the job's Python"
+        return _why_no_folder(self.staging_dir)
 
 
 def destination(layout: Layout, prof_dir: str, scratch_dir: str | None) -> Destination:
-    """Return where a capture goes.
+    """Return the destination of a capture.
 
     Args:
         layout: The files of this process.
-        prof_dir: Of the config: a directory, relative to the config's, or a URL.
-        scratch_dir: Of the config: a directory to put captures together in; None for none.
+        prof_dir: The config's ``prof_dir``: a URL, or a directory relative to the config's.
+        scratch_dir: The config's directory to put captures together in; None for none.
     """
     final = prof_dir if is_url(prof_dir) else layout.capture_dir(prof_dir)
     if scratch_dir is not None:
@@ -116,25 +116,25 @@ def destination(layout: Layout, prof_dir: str, scratch_dir: str | None) -> Desti
 
 
 def is_url(text: str) -> bool:
-    """Return whether this names a place behind one of fsspec's file systems."""
+    """Return whether a text names a place in one of fsspec's file systems."""
     return "://" in text
 
 
 def why_too_deep(place: str) -> str:
-    """Say that a path or URL has more names than dynprof makes folders for; else nothing."""
+    """Return why a path or URL has too many names; empty if it has not."""
     parts = len([part for part in place.split("/") if part not in ("", ".")])
-    return f"{parts} folders deep, and {MOST_PARTS} are the most" if parts > MOST_PARTS else ""
+    return f"{parts} folders deep; the limit is {MOST_PARTS}" if parts > MOST_PARTS else ""
 
 
-def placed(root: Path, place: str) -> str:
-    """Return a place as it is found from anywhere: what is no URL begins at a directory."""
+def absolute_place(root: Path, place: str) -> str:
+    """Return a URL as it is, and a path as an absolute one."""
     return place if is_url(place) else str(root / place)
 
 
 def why_no_destination(prof_dir: str) -> str:
-    """Say what is wrong with a URL; nothing where it may be used, or is meant for none.
+    """Return what is wrong with a URL; empty if it may be used, or is no URL.
 
-    Credentials are the environment's: what stands in a config is in logs and manifests as well.
+    Credentials belong in the environment: logs and manifests show the text of a config.
     """
     if not is_url(prof_dir):
         scheme, colon, _ = prof_dir.partition(":/")
@@ -152,9 +152,9 @@ def why_no_destination(prof_dir: str) -> str:
 
 
 def _has_user(scheme: str, authority: str) -> bool:
-    """Return whether a URL names one; Azure's and Oracle's have a container there.
+    """Return whether a URL has a user or a password; Azure's and Oracle's have a container there.
 
-    What follows a colon is a password that has a slash, unless it is a port or Amazon's long name.
+    A text after a colon is a password with a slash, unless it is a port or part of an ARN.
     """
     before, at, host = authority.rpartition("@")
     _, colon, port = host.partition(":")
@@ -168,7 +168,7 @@ def _lies_below(url: str, allowed: str) -> bool:
 
 
 def _why_no_folder(path: Path) -> str:
-    """Say why nothing can be written in a directory that may not be there yet; empty if it can."""
+    """Return why nothing can be written in a directory, which may not exist; empty if it can."""
     try:
         path.exists()
     except OSError as error:
@@ -179,7 +179,7 @@ def _why_no_folder(path: Path) -> str:
     if not os.access(nearest, os.W_OK | os.X_OK):
         return f"the job may not write in {nearest}"
     if may_be_emptied(nearest.stat()):
-        return f"every user may rename what is in {nearest}, for lack of chmod +t"
+        return f"every user may rename files in {nearest}, which lacks chmod +t"
     return ""
 
 
@@ -190,7 +190,7 @@ def _is_there(name: str) -> bool:
         return False
 
 
-def parted(places: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return the directories among places, and the URLs."""
+def split_urls(places: Iterable[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the directories and the URLs among places."""
     named = list(places)
     return [p for p in named if not is_url(p)], tuple(p for p in named if is_url(p))

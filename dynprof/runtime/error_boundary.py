@@ -17,35 +17,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Errors of a disk that say all there is to say."""
+"""Errors of a full disk; they need no traceback."""
+_TAKES_ANY_NUMBER = 0x04
+"""A flag of code objects. It is copied from :mod:`inspect`, whose import takes too long."""
 
 
 class Notes(Protocol):
-    """What a boundary needs of a journal."""
+    """The part of a journal that a boundary needs."""
 
     def remember(self, *, last_error: str) -> None:
-        """Keep it for the status."""
+        """Keep the error for the status."""
 
     def error(self, text: str) -> None:
-        """Write it down."""
+        """Log a text."""
 
 
 class StderrNotes:
-    """What takes a journal's place where there is none: the process's standard error."""
+    """A replacement for the journal that prints to standard error."""
 
     def remember(self, *, last_error: str) -> None:
-        """Forget it: there is no status."""
+        """Do nothing: there is no status."""
 
     def error(self, text: str) -> None:
-        """Print it."""
+        """Print a text."""
         say(text)
 
 
 class ErrorBoundary:
-    """Runs what must not fail outwards; all of dynprof's threads and calls come through here.
+    """Runs actions that must not raise; all threads and calls of dynprof go through it.
 
     Args:
-        journal: Where failures are written down.
+        journal: Logs failures.
     """
 
     def __init__(self, journal: Notes) -> None:
@@ -53,18 +55,18 @@ class ErrorBoundary:
         self._last: dict[str, str] = {}
 
     def attempt(self, doing: str, action: Callable[[], object]) -> Exception | None:
-        """Run ``action``; return the exception that it ended with, after writing it down.
+        """Run ``action``; log and return the exception that it raised.
 
         Args:
             doing: What is attempted, for the log: "saving the capture".
-            action: What to run.
+            action: The function to run.
         """
         try:
             action()
         except Exception as error:
-            # The broad except of the package: whatever fails behind this boundary costs a
-            # capture, never the job, and its traceback stands in the log. Ctrl-C, sys.exit and
-            # a training loop's own exceptions are none of our business and pass.
+            # The one broad except of the package: a failure behind this boundary costs a capture,
+            # never the job, and the log has its traceback. Ctrl-C, sys.exit and exceptions of the
+            # training loop pass: dynprof does not handle them.
             if came_from_a_signal(error):
                 raise
             self._note(doing, error)
@@ -75,43 +77,39 @@ class ErrorBoundary:
     def _note(self, doing: str, error: Exception) -> None:
         text = f"{doing} failed: {describe(error)}"
         self._journal.remember(last_error=text)
-        if text != self._last.get(doing):  # what fails once a second must not fill the log
-            self._journal.error(_at_length(text, error))
+        if text != self._last.get(doing):  # an error that repeats every second is logged once
+            self._journal.error(_with_traceback(text, error))
         self._last[doing] = text
 
     def attempt_or(
-        self, doing: str, action: Callable[[], object], amend: Callable[[Exception], object]
+        self, doing: str, action: Callable[[], object], on_failure: Callable[[Exception], object]
     ) -> None:
-        """Run ``action``, and ``amend`` where it fails or is interrupted.
+        """Run ``action``, and ``on_failure`` if it fails or is interrupted.
 
-        Ctrl-C passes, and what the script's signal handlers raise; but the script may catch it
-        and go on, and nothing half done may be left to it.
+        Ctrl-C passes, and so do exceptions of the script's signal handlers. The script may catch
+        them and continue, so nothing half done may remain.
         """
         error: Exception | None = LostWindowError(f"{doing} was interrupted")
         try:
             error = self.attempt(doing, action)
         finally:
             if failed := error:
-                self.attempt(f"giving up {doing}", lambda: amend(failed))
+                self.attempt(f"giving up {doing}", lambda: on_failure(failed))
 
 
-def _at_length(text: str, error: Exception) -> str:
-    """Return the text, with the traceback of what nobody foresaw."""
+def _with_traceback(text: str, error: Exception) -> str:
+    """Return the text, with a traceback if the error is unexpected."""
     is_full = isinstance(error, OSError) and error.errno in _FULL
     if is_full or isinstance(error, DynprofError):
         return text
     return "\n".join([text, *"".join(traceback.format_exception(error)).rstrip().splitlines()])
 
 
-_TAKES_ANY_NUMBER = 0x04
-"""A flag of code, as in :mod:`inspect`, which takes as long to import as all the rest."""
-
-
 @contextlib.contextmanager
 def ended_by_interrupt() -> Iterator[None]:
-    """Have Ctrl-C end the process during the body: a command that is loading prints no traceback.
+    """Let Ctrl-C end the process during the body, so that a loading command prints no traceback.
 
-    A handler of SIGINT that is not Python's own stays.
+    A SIGINT handler other than Python's own stays.
     """
     is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_pythons:
@@ -124,24 +122,24 @@ def ended_by_interrupt() -> Iterator[None]:
 
 
 def came_from_a_signal(error: BaseException) -> bool:
-    """Return whether a signal handler raised it, which Python runs between any two lines.
+    """Return whether a signal handler raised it; Python runs handlers between any two lines.
 
-    A handler is known by being installed, or by its arguments, a number and a frame: it may have
+    A handler is known by being installed, or by its arguments, a number and a frame. It may have
     restored the default before it raised, or deleted arguments that it does not use.
     """
     installed = {
         getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()
     }
-    tail = error.__traceback__ and error.__traceback__.tb_next  # the first is the caller's
+    tail = error.__traceback__ and error.__traceback__.tb_next  # the first frame is the caller's
     while tail:
-        if tail.tb_frame.f_code in installed or _was_given_a_frame(tail.tb_frame):
+        if tail.tb_frame.f_code in installed or _is_handler_call(tail.tb_frame):
             return True
         tail = tail.tb_next
     return False
 
 
-def _was_given_a_frame(frame: FrameType) -> bool:
-    """Return whether it was called with a number and, right after it, a frame."""
+def _is_handler_call(frame: FrameType) -> bool:
+    """Return whether the function was called with a number followed by a frame."""
     code = frame.f_code
     count = code.co_argcount + bool(code.co_flags & _TAKES_ANY_NUMBER)
     given: list[object] = []

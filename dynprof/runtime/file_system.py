@@ -1,4 +1,4 @@
-"""What kind of file system a directory is on, and what is a mount of its own."""
+"""The file system that a directory is on, and mount points."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _REMOTE = frozenset(
 
 
 def kind_of(directory: Path) -> str:
-    """Return the system's name of the kind; empty where nobody knows."""
+    """Return the system's name for the type of file system; empty if it is unknown."""
     with contextlib.suppress(OSError):  # a container may have no /proc
         every = psutil.disk_partitions(all=True)
         mounts = [mount for mount in every if directory.is_relative_to(mount.mountpoint)]
@@ -47,15 +47,15 @@ def kind_of(directory: Path) -> str:
 
 
 def is_mount_point(path: Path) -> bool:
-    """Return whether something is mounted at a path itself, as ``docker run -v file:file`` does."""
+    """Return whether a path itself is a mount point, as ``docker run -v file:file`` makes it."""
     with contextlib.suppress(OSError):  # a container may have no /proc
         real = os.path.realpath(path)
         return any(mount.mountpoint == real for mount in psutil.disk_partitions(all=True))
     return False
 
 
-def mounted_alone(path: Path) -> str:
-    """Say what a config that is a mount of its own does not show; empty where it is none."""
+def file_mount_problem(path: Path) -> str:
+    """Return why edits of a config that is itself mounted are not seen; empty if it is not."""
     if not is_mount_point(path):
         return ""
     seen = "a file that replaces it outside, as most editors save, is not seen here"
@@ -66,8 +66,8 @@ def mounted_alone(path: Path) -> str:
 
 
 def is_remote(kind: str) -> bool:
-    """Return whether other machines may have it: their changes never reach inotify.
+    """Return whether other machines may change the files; inotify does not report that.
 
-    Every FUSE is taken for one.
+    Every FUSE file system counts as remote.
     """
     return kind in _REMOTE or kind.startswith("fuse")

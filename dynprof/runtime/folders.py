@@ -1,4 +1,4 @@
-"""Folders, opened by a way on which another user could have put no link."""
+"""Open folders by a path on which no other user can have put a link."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 DIR_MODE = 0o770
 """Permissions of a new folder before the umask: private to user and group."""
 _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
-"""How a folder on the way is opened: it need not be readable, and a link is not followed."""
-_MAX_LINKS = 40  # As Linux counts on one path.
+"""Flags for a folder on the way: it need not be readable, and links are not followed."""
+_MAX_LINKS = 40  # Linux's limit for one path.
 _MAX_TRIES = 10  # Another process may remove an empty folder that this one has just made.
 
 
 def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = None) -> int:
-    """Open something as :func:`os.open` does, but never wait for a pipe's other end.
+    """Open a path as :func:`os.open` does, but never wait for a pipe's other end.
 
     Raises:
         OSError: It cannot be opened.
@@ -35,13 +35,13 @@ def opened(path: str | Path, flags: int, mode: int = 0, *, folder: int | None = 
 def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
     """Give the descriptor of a folder, for the ``dir_fd`` of :mod:`os`.
 
-    Links on the way are followed where their owner is this process's user or root, in a folder
-    that no other user may write in.
+    Links on the way are followed if their owner is this process's user or root, and no other user
+    may write in their folder.
 
     Args:
         path: The folder.
-        make: Make what is missing, private to user and group. Of a folder that is there in one
-            which every user may write, as ``/tmp``, the owner must be this process's user.
+        make: Make missing folders, private to user and group. In a folder that every user may
+            write, such as ``/tmp``, an existing folder must belong to this process's user.
 
     Raises:
         OSError: It cannot be opened or made, or another user could have put a link in its way.
@@ -54,7 +54,7 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def make_dir(path: Path) -> None:
-    """Make a folder and its parents where they are missing, as :func:`open_folder` does.
+    """Make a folder and its missing parents, as :func:`open_folder` does.
 
     Raises:
         OSError: As :func:`open_folder` does.
@@ -63,7 +63,7 @@ def make_dir(path: Path) -> None:
 
 
 def why_not_used(folder: Path) -> str:
-    """Say why this user cannot read and write in a folder that is there; empty where it can."""
+    """Return why this user cannot read and write in an existing folder; empty if it can."""
     if os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return ""
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
@@ -72,15 +72,15 @@ def why_not_used(folder: Path) -> str:
 
 
 def _walk(path: Path, *, make: bool) -> int:
-    """Open a folder; where it is to be made, try again if a folder vanishes on the way."""
+    """Open a folder. When making it, try again if a folder vanishes on the way."""
     with naming(path):
         for _ in range(_MAX_TRIES if make else 0):
             with contextlib.suppress(FileNotFoundError):
-                return _walked(path, make=True)
-        return _walked(path, make=make)
+                return _open_parts(path, make=True)
+        return _open_parts(path, make=make)
 
 
-def _walked(path: Path, *, make: bool) -> int:
+def _open_parts(path: Path, *, make: bool) -> int:
     """Open a folder component by component."""
     here, parts = _begin(os.path.normpath(path))
     links = 0
@@ -90,7 +90,7 @@ def _walked(path: Path, *, make: bool) -> int:
             below = _step(name, here, make=make)
         except NotADirectoryError:
             links += 1
-            below, more = _begin(_followed(name, here, links), here)
+            below, more = _begin(_link_target(name, here, links), here)
             parts += more
         finally:
             os.close(here)
@@ -117,14 +117,14 @@ def _step(name: str, here: int, *, make: bool) -> int:
 
 
 def _begin(path: str, here: int | None = None) -> tuple[int, list[str]]:
-    """Return where a way begins, and its components from the last to the first."""
+    """Return where a path begins, and its components from the last to the first."""
     start = "/" if path.startswith("/") else "."
     descriptor = opened(start, os.O_PATH | os.O_DIRECTORY, folder=here)
     return descriptor, [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def _followed(name: str, folder: int, links: int) -> str:
-    """Return what a link leads to.
+def _link_target(name: str, folder: int, links: int) -> str:
+    """Return the target of a link.
 
     Raises:
         OSError: It is no link, another user could have made it, or there are too many.
@@ -139,12 +139,12 @@ def _followed(name: str, folder: int, links: int) -> str:
 
 
 def why_not_followed(name: str, folder: int) -> str:
-    """Return why a link is not followed: who else could have made it; empty where it may be."""
-    mine = (os.geteuid(), ROOT)
+    """Return why a link is not followed: which other user could have made it; empty if none."""
+    trusted = (os.geteuid(), ROOT)
     link, holder = os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(folder)
-    if link.st_uid not in mine:
+    if link.st_uid not in trusted:
         return f"it belongs to uid {link.st_uid}"
-    if holder.st_uid not in mine:
+    if holder.st_uid not in trusted:
         return f"its folder belongs to uid {holder.st_uid}"
     shared = holder.st_mode & stat.S_IWOTH or (
         holder.st_mode & stat.S_IWGRP and not is_private_group(holder.st_gid, holder.st_uid)
@@ -156,11 +156,11 @@ def why_not_followed(name: str, folder: int) -> str:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have an error name the whole path, not a component of it."""
+    """Make an error name the whole path, not a component of it."""
     try:
         yield
     except OSError as error:
-        if error.filename2 is not None:  # cannot be taken off again
+        if error.filename2 is not None:  # it cannot be removed from the error
             raise type(error)(error.errno, error.strerror, str(path)) from None
         error.filename = str(path)
         raise

@@ -1,8 +1,8 @@
-"""What a forked child forgets: other threads of its parent, and what those held, are not in it.
+"""Reset state in a forked child: the parent's other threads, and their locks, are not in it.
 
-Rooms register it here. Two have handlers of their own: :mod:`dynprof.backends.torch.forks` needs
-the moments before and after a fork in the parent as well, and to be the last in the child;
-:mod:`dynprof.launch.injected` runs before dynprof is loaded.
+Rooms register their functions here. Two modules have handlers of their own.
+That of :mod:`dynprof.backends.torch.forks` also runs before and after a fork in the parent, and
+must run last in the child. That of :mod:`dynprof.launch.injected` runs before dynprof is loaded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _known: list[Callable[[], object]] = []
 
 
 def forget_in_child(forget: Callable[[], object]) -> None:
-    """Have a function called in each forked child, after those that were registered before."""
+    """Call a function in each forked child, after the functions registered before it."""
     _known.append(forget)
 
 
 def _forget_all() -> None:
-    with contextlib.ExitStack() as each:  # all, whatever becomes of one
+    with contextlib.ExitStack() as each:  # runs all, even if one raises
         for forget in reversed(_known):
             each.callback(forget)
 

@@ -1,9 +1,9 @@
-"""Graph captures under way in this process: work put on a stream, to be run later as one graph.
+"""Graph captures that are running in this process: work recorded on a stream to run as one graph.
 
-Meanwhile nothing may synchronise or query that stream or its device, on any thread and in any mode
-of capturing, and a profiler that is set up or ended does both: the capture would fail, and the
-training with it. So profilers wait for captures, and captures for a profiler that is being opened
-or closed.
+During a capture nothing may synchronise or query that stream or its device, on any thread and in
+any capture mode. A profiler does both when it is set up or ended. That would make the capture fail,
+and the training with it. So profilers wait for captures, and captures wait while a profiler is
+being opened or closed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WAIT_S = 30.0
-"""Longest wait for captures to end, of a profiler that has to be opened or closed now."""
+"""Longest wait for captures to end before a profiler is opened or closed, in seconds."""
 CAPTURES_WAIT_S = 3.0
-"""The same at the end of the process, with which they end then."""
+"""Longest wait at the end of the process, in seconds; captures end with the process."""
 _PAUSE_S = 0.001
 
 
@@ -39,60 +39,60 @@ class _Capture:
         return f"{self.what} is being captured on thread {self.thread.name}"
 
     @property
-    def is_mine(self) -> bool:
+    def is_on_this_thread(self) -> bool:
         return self.thread is threading.current_thread()
 
 
 class GraphCaptures:
-    """Knows the captures of all threads that began through a class it follows, or are declared."""
+    """Tracks the captures of all threads that began in a followed class, or were declared."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Know of none, as in a child that was just forked."""
+        """Forget all captures, as in a child that was just forked."""
         self._process_ends = False
         self._changing = threading.RLock()
         self._known: dict[int, _Capture] = {}
-        self._put_off: list[tuple[threading.Thread, Callable[[], object]]] = []
+        self._deferred: list[tuple[threading.Thread, Callable[[], object]]] = []
 
     def under_way(self) -> str | None:
-        """Say which capture is under way, on whatever thread; None where none is."""
-        return next((str(one) for one in self._living()), None)
+        """Return which capture is running on any thread; None if none is."""
+        return next((str(one) for one in self._active()), None)
 
-    def mine(self) -> str | None:
-        """Say which one the calling thread is in."""
-        return next((str(one) for one in self._living() if one.is_mine), None)
+    def on_this_thread(self) -> str | None:
+        """Return which capture the calling thread is in; None if it is in none."""
+        return next((str(one) for one in self._active() if one.is_on_this_thread), None)
 
-    def put_off(self, action: Callable[[], object]) -> str | None:
-        """Have something done once this thread is in no capture, by this thread.
+    def defer(self, action: Callable[[], object]) -> str | None:
+        """Run an action on this thread once it is in no capture.
 
         Returns:
-            What it waits for; None where it is in none, and nothing is put off.
+            The capture that it waits for; None if this thread is in none, and nothing is deferred.
         """
-        reason = self.mine()
+        reason = self.on_this_thread()
         if reason:
-            self._put_off.append((threading.current_thread(), action))
+            self._deferred.append((threading.current_thread(), action))
         return reason
 
     @contextlib.contextmanager
-    def held_back(self) -> Iterator[None]:
-        """Have captures wait for the body, which touches devices; first wait for theirs.
+    def block_captures(self) -> Iterator[None]:
+        """Make captures wait for the body, which touches devices; first wait for running captures.
 
         Raises:
-            BackendError: This thread is in one itself, or another one did not end.
+            BackendError: This thread is in a capture, or another thread's capture did not end.
         """
-        with self._once_over(WAIT_S):
+        with self._after_captures(WAIT_S):
             if reason := self.under_way():
                 raise BackendError(reason)
             yield
 
     @contextlib.contextmanager
-    def held_back_now(self) -> Iterator[bool]:
-        """Have captures begin after the body, without a wait for those that are under way.
+    def block_captures_now(self) -> Iterator[bool]:
+        """Make new captures wait for the body, without waiting for running ones.
 
         Yields:
-            Whether they wait for it: not where another thread opens or closes a profiler.
+            Whether captures wait; False if another thread is opening or closing a profiler.
         """
         held = self._changing.acquire(blocking=False)
         try:
@@ -102,20 +102,20 @@ class GraphCaptures:
                 self._changing.release()
 
     def process_ends(self) -> None:
-        """Wait a little for captures of other threads; what goes on then counts no more."""
-        with self._once_over(CAPTURES_WAIT_S):
+        """Wait a little for captures of other threads; ignore the captures that are left."""
+        with self._after_captures(CAPTURES_WAIT_S):
             self._process_ends = True
 
     @contextlib.contextmanager
-    def _once_over(self, patience_s: float) -> Iterator[None]:
-        """Have none begin in the body; wait first, for a while, until no other thread's goes on.
+    def _after_captures(self, patience_s: float) -> Iterator[None]:
+        """Block new captures in the body; first wait until no other thread is capturing.
 
-        Polls, as nothing tells of a capture whose graph is garbage-collected.
+        It polls, because no event reports a capture whose graph is garbage-collected.
         """
         end_s = time.monotonic() + patience_s
         while True:
             with self._changing:
-                if not self.under_way() or self.mine() or time.monotonic() > end_s:
+                if not self.under_way() or self.on_this_thread() or time.monotonic() > end_s:
                     yield
                     return
             time.sleep(_PAUSE_S)
@@ -124,26 +124,26 @@ class GraphCaptures:
         """Note that a capture begins on this thread, once no profiler is being opened or closed.
 
         Args:
-            graph: Stands for it; where it is gone, so is the capture.
+            graph: The object of the capture; once it is collected, the capture is over.
             what: Such as "a CUDA graph".
         """
         with self._changing:
             self._known[id(graph)] = _Capture(what, weakref.ref(graph))
 
     def end(self, graph: object) -> None:
-        """Note its end, and do what was put off until then."""
+        """Note the end of a capture, and run the actions deferred until then."""
         with self._changing:
             self._known.pop(id(graph), None)
-        if self.mine():
+        if self.on_this_thread():
             return
         here = threading.current_thread()
-        due = [action for thread, action in self._put_off if thread is here]
-        self._put_off = [one for one in self._put_off if one[0] is not here]
+        due = [action for thread, action in self._deferred if thread is here]
+        self._deferred = [one for one in self._deferred if one[0] is not here]
         for action in due:
             action()
 
     def follow(self, graphs: Any, what: str) -> None:
-        """Know of all captures of a class of graphs, with the methods that torch's have; once."""
+        """Track all captures of a graph class that has torch's methods; patches it once."""
         if "_dynprof_follows" in vars(graphs):
             return
         graphs._dynprof_follows = True
@@ -170,26 +170,26 @@ class GraphCaptures:
 
         graphs.capture_begin, graphs.capture_end = begin, end
 
-    def _living(self) -> list[_Capture]:
+    def _active(self) -> list[_Capture]:
         known = [] if self._process_ends else list(self._known.values())
         return [one for one in known if one.graph() is not None]
 
 
 GRAPH_CAPTURES = GraphCaptures()
-"""The process has one."""
+"""The one object of the process."""
 
 
 class _Entered:
-    """Stands for one time that a declared capture was entered."""
+    """Represents one entry into a declared capture."""
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
 
 
 class graph_capture:  # noqa: N801 - used as a function is
-    """Say that a graph is being captured in the body: no window opens or closes meanwhile.
+    """Declare that a graph is being captured in the body: no window opens or closes during it.
 
-    For captures that torch's and torch_npu's classes of graphs do not begin, such as an extension's
+    For captures that the graph classes of torch and torch_npu do not begin, such as an extension's
     own. May be entered any number of times, and on several threads.
     """
 
@@ -204,9 +204,9 @@ class graph_capture:  # noqa: N801 - used as a function is
     def __exit__(self, *_: object) -> None:
         here = threading.current_thread()
         newest_first = self._entered[::-1]
-        mine = next((one for one in newest_first if one.thread is here), newest_first[0])
-        self._entered.remove(mine)
-        GRAPH_CAPTURES.end(mine)
+        entered = next((one for one in newest_first if one.thread is here), newest_first[0])
+        self._entered.remove(entered)
+        GRAPH_CAPTURES.end(entered)
 
 
 forget_in_child(GRAPH_CAPTURES.forget)

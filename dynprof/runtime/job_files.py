@@ -1,4 +1,4 @@
-"""What lies below a folder in which a job may be at work."""
+"""The files below a folder in which a job may be running."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 UNFINISHED = (".saving", ".recording")
-"""How the hidden folders end in which processes put captures together."""
+"""Suffixes of the hidden folders in which processes put captures together."""
 DEEPEST = MOST_PARTS + 8
 """How many folders deep commands look: Python 3.11 raises RecursionError below some 1,000.
 
-Captures lie up to five folders below ``prof_dir``."""
+Captures are up to five folders below ``prof_dir``."""
 _READ = re.compile(
     rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/.*rank_.*\.json|"
     rf"{LOG_DIR}/dp_.*\.log(\.\d+)?",
     re.DOTALL,
 )
-"""Files that commands read where they find them, by the names of folder and file."""
+"""Files that commands read wherever they find them, by the names of folder and file."""
 _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
-"""Folders that would be looked into, were they no links."""
-_MADE = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
+"""Folders that commands search unless they are links."""
+_ANALYSIS = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
     """Yield the files in a folder, at any depth, that may be read (see :func:`may_be_read`).
 
-    Those of captures that are not whole are none, nor what lies in folders of users with no say
-    in the folder above. ``Path.rglob`` raises, before Python 3.13, where a folder goes away while
-    it looks.
+    Unfinished captures are left out, and so are folders of users with no say in the folder above.
+    Before Python 3.13, ``Path.rglob`` raises if a folder vanishes during the search.
     """
     for place, folders, names in _walk(folder):
         folders[:] = [name for name in folders if not _is_unfinished(name)]
@@ -46,9 +45,9 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 
 def may_be_read(path: Path) -> bool:
-    """Return whether a file in a folder is regular, no link, and not of a user with no say there.
+    """Return whether a file is regular, no link, and of a user with a say in its folder.
 
-    Behind one of fsspec's file systems there are neither links nor users.
+    The file systems of fsspec have neither links nor users.
     """
     if not isinstance(path, Path):
         return path.is_file()
@@ -59,18 +58,18 @@ def may_be_read(path: Path) -> bool:
 
 
 def skipped_below(folder: Path) -> list[str]:
-    """Return what commands would read in a folder, and do not, each with the reason.
+    """Return the paths in a folder that commands would read but skip, each with the reason.
 
-    These are links, files of users with no say in the folder that holds them, what is no file, and
-    folders that lie too deep.
+    These are links, files of users with no say in the folder that holds them, irregular files, and
+    folders that are too deep.
     """
     found = list[str]()
-    if not isinstance(folder, Path):  # behind one of fsspec's file systems
+    if not isinstance(folder, Path):  # one of fsspec's file systems
         return found
     for place, folders, names in os.walk(folder):
-        kept, of_others = _parted(Path(place), folders)
-        # Nothing in there is a capture; a group member's report is no reason to warn.
-        found += [f"{path} {why}" for path, why in of_others.items() if path.name not in _MADE]
+        kept, of_others = _split_foreign(Path(place), folders)
+        # They contain no captures; a group member's report is no reason to warn.
+        found += [f"{path} {why}" for path, why in of_others.items() if path.name not in _ANALYSIS]
         above = Path(place).name
         read = [name for name in (*names, *kept) if _READ.fullmatch(f"{above}/{name}")]
         links = [name for name in kept if _ENTERED.fullmatch(name)]
@@ -95,16 +94,16 @@ def _is_left_out(folder: Path) -> bool:
 
 
 def folders_below(folder: Path) -> Iterator[Path]:
-    """Yield the folders in one, at any depth, and it itself."""
+    """Yield a folder and the folders in it, at any depth."""
     yield from (place for place, _, _ in _walk(folder))
 
 
 def _walk(folder: Any) -> Iterator[tuple[Path, list[str], list[str]]]:
-    here = isinstance(folder, Path)  # else behind one of fsspec's file systems
+    here = isinstance(folder, Path)  # else one of fsspec's file systems
     for found, folders, names in os.walk(folder) if here else folder.walk():
         place = Path(found) if here else found
         if here:
-            folders[:] = _parted(place, folders)[0]
+            folders[:] = _split_foreign(place, folders)[0]
         if _is_deepest(place, folder):
             folders.clear()
         yield place, folders, names
@@ -114,10 +113,10 @@ def _is_deepest(place: Path, top: Path) -> bool:
     return len(place.parts) - len(top.parts) >= DEEPEST
 
 
-def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:
-    """Return which folders in one are looked into, and why not the others.
+def _split_foreign(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:
+    """Return which folders in one are searched, and the others with the reason.
 
-    A folder of root's may be shared by many users, each with folders of their own.
+    A folder of root may be shared by many users, each with folders of their own.
     """
     kept, others = [], dict[Path, str]()
     for name in folders:
@@ -134,7 +133,7 @@ def _parted(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]
 
 
 def written_s(file: Path) -> float:
-    """Return when a file was written, in seconds since the epoch; 0 where it is no more."""
+    """Return when a file was written, in seconds since the epoch; 0 if it is gone."""
     try:
         return file.stat().st_mtime
     except OSError:

@@ -23,25 +23,25 @@ SCHEMA_NAME = "profiler_config.schema.json"
 LOG_DIR = "log"
 STATUS_DIR = "status"
 INFO_DIR = "info"
-"""Beside the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
+"""Next to the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
 ANALYSIS_DIR, VENDORS_ANALYSIS_DIR = "analysis", "ASCEND_PROFILER_OUTPUT"
-"""What is made from traces: next to them, and in the vendor's folder of one."""
+"""Folders with results of analysis: next to the traces, and the vendor's for one capture."""
 METADATA = "profiler_metadata.json"
-"""Next to the trace, as with the vendor: what the user wrote about the capture."""
+"""The user's metadata about the capture, next to the trace as with the vendor."""
 VENDORS_FOLDER = "_ascend_pt"
-"""What the vendor's name for the folder of one capture ends with."""
+"""Suffix of the vendor's name for the folder of one capture."""
 WINDOW_RECORD = "window.json"
-"""There too: the record of a window of several ranks."""
+"""The record of a window of several ranks, in the info folder."""
 ROLE = r"[A-Za-z0-9-]{1,32}"
-"""What a role may be called, as a regular expression; names of files carry it."""
+"""Regular expression of a role's name, which is part of file names."""
 STATUS_FILES, MANIFESTS = "*rank_*.json", "*rank_*.info.json"
-"""Patterns of the names of all ranks' files, of any role."""
+"""Patterns for the files of all ranks, with any role."""
 RANK_NAME = rf"(?:{ROLE}_)?rank_[0-9]+"
-"""What :func:`rank_name` returns, as a regular expression."""
+"""Regular expression of the names that :func:`rank_name` returns."""
 
 
 def rank_name(role: str, rank: int) -> str:
-    """Return what names of a rank's files begin with: ``rank_3``, ``rollout_rank_3``."""
+    """Return the prefix of a rank's file names: ``rank_3``, ``rollout_rank_3``."""
     return f"{role}_rank_{rank}" if role else f"rank_{rank}"
 
 
@@ -51,22 +51,22 @@ def rank_in_words(role: str, rank: int) -> str:
 
 
 def host_name() -> str:
-    """Return this machine's name, reduced to what is safe in a file name."""
+    """Return this machine's name, reduced to characters that are safe in a file name."""
     return re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "localhost"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where one process reads and writes.
+    """The paths where one process reads and writes.
 
     Attributes:
         root: The directory given to ``init()``, absolute.
         rank: The rank of this process.
         host: The name of this machine.
         pid: The id of this process.
-        role: What this process and its ranks do in a job of several roles; empty in any other.
-        prof_dirs: Absolute directories beside ``root`` where captures may go.
-        urls: The same of what is no directory.
+        role: The role of this process in a job of several roles; empty in any other.
+        prof_dirs: Absolute directories, other than ``root``, where captures may go.
+        urls: URLs where captures may go.
         follow_symlinks: Whether links below these directories are followed.
     """
 
@@ -86,12 +86,12 @@ class Layout:
 
     @property
     def named(self) -> str:
-        """This rank, and its role, in words."""
+        """This rank, and its role, as text."""
         return rank_in_words(self.role, self.rank)
 
     @property
     def allowed(self) -> tuple[str, ...]:
-        """Where captures may go beside ``root``."""
+        """The places other than ``root`` where captures may go."""
         return (*map(str, self.prof_dirs), *self.urls)
 
     @property
@@ -101,7 +101,7 @@ class Layout:
 
     @property
     def schema(self) -> Path:
-        """The JSON Schema beside it, for editors."""
+        """The config's JSON Schema, for editors."""
         return self.root / SCHEMA_NAME
 
     @property
@@ -115,37 +115,37 @@ class Layout:
         return self.root / STATUS_DIR / f"{self._rank}.json"
 
     @property
-    def status_apart(self) -> Path:
-        """The status file beside another process of the same rank."""
+    def duplicate_status(self) -> Path:
+        """The status file for a second process of the same rank."""
         return self.root / STATUS_DIR / f"{self._rank}.{self.host}_{self.pid}.json"
 
     def capture_dir(self, prof_dir: str) -> Path:
         """Return where captures go: ``prof_dir``, taken relative to the config's directory.
 
-        A path that names an allowed place by another way, through a link above it, is turned
-        into the place's own.
+        If a link above an allowed place leads to it by another path, the result is the place's own
+        path.
         """
         path = Path(os.path.normpath(self.root / prof_dir))
         return path if self._base(path) else Path(os.path.realpath(path))
 
     def why_forbidden(
-        self, path: Path, said_in: Path | None = None, *, listed_only: bool = False
+        self, path: Path, named_in: Path | None = None, *, listed_only: bool = False
     ) -> str:
-        """Say why nothing may be written in a directory, by the rules of the job's owner.
+        """Return why nothing may be written in a directory, by the rules of the job's owner.
 
-        It must lie under the config's directory or one that ``init()`` allowed, and no link may
-        lead there from it. Any other place will do where only the job's own user can change the
-        config: he could write there anyway. Empty if it may be written.
+        It must be below the config's directory or one that ``init()`` allowed, with no link in
+        between. If only the job's own user can change the config, any other place is allowed too:
+        that user could write there anyway. Empty if it may be written.
 
         Args:
             path: The directory.
-            said_in: The file that names it, where that is not the config.
-            listed_only: Another rank names it: who may change the config here says nothing.
+            named_in: The file that names it, if that is not the config.
+            listed_only: Another rank names it, so this config's permissions do not count.
         """
         if (base := self._base(path)) is None:
             places = " and ".join(map(str, (self.root, *self.prof_dirs)))
-            why = why_only_listed(self.config, said_in, listed_only=listed_only)
-            return f"{path} lies outside of {places}, and {why}" if why else ""
+            why = why_only_listed(self.config, named_in, listed_only=listed_only)
+            return f"{path} is outside of {places}, and {why}" if why else ""
         below = [place for place in (path, *path.parents) if base in place.parents]
         try:
             links = [str(place) for place in below if place.is_symlink()]
@@ -160,7 +160,7 @@ class Layout:
         return next((place for place in allowed if path.is_relative_to(place)), None)
 
     def make_dir(self, path: Path) -> None:
-        """Create a directory that the rules allow, and its parents.
+        """Create an allowed directory and its parents.
 
         Raises:
             OSError: The rules forbid it, or it cannot be made.
@@ -170,12 +170,12 @@ class Layout:
         make_dir(path)
 
     def trace_name(self, created_s: float, suffix: str) -> str:
-        """Return the trace's file name, in the form that TensorBoard's plugin splits."""
+        """Return the trace's file name, in the form that TensorBoard's plugin parses."""
         return f"{self._process}.{int(created_s * 1e3)}.{suffix}"
 
     @staticmethod
     def window_record(folder: Path) -> Path:
-        """Return what the rank that leads writes about a window of all ranks."""
+        """Return the path of the leader's record of a window of all ranks."""
         return folder / INFO_DIR / WINDOW_RECORD
 
     def manifest(self, folder: Path, copy: int = 1) -> Path:
@@ -183,25 +183,25 @@ class Layout:
 
         Args:
             folder: The window's folder.
-            copy: 2 and up where the rank recorded these steps before, or another process did.
+            copy: From 2 on if the rank, or another process of it, recorded these steps before.
         """
-        return self._beside(folder, copy, "info.json")
+        return self._info_file(folder, copy, "info.json")
 
     def stem(self, folder: Path, copy: int = 1) -> Path:
-        """Return what the paths of a capture's other files begin with."""
+        """Return the prefix of the paths of a capture's other files."""
         name = f"{self._rank}.{copy}" if copy > 1 else self._rank
         return folder / INFO_DIR / name
 
-    def _beside(self, folder: Path, copy: int, suffix: str) -> Path:
+    def _info_file(self, folder: Path, copy: int, suffix: str) -> Path:
         stem = self.stem(folder, copy)
         return stem.with_name(f"{stem.name}.{suffix}")
 
-    def workplace(self, folder: Path, token: str) -> Path:
-        """Return where this process puts a trace together; not there but while it does.
+    def saving_folder(self, folder: Path, token: str) -> Path:
+        """Return the folder where this process puts a trace together; removed after that.
 
         Args:
             folder: The window's folder.
-            token: Tells it from those of other traces that are saved at the same time.
+            token: Distinguishes traces that are saved at the same time.
         """
         return folder / INFO_DIR / f".{self._process}.{token}.saving"
 
@@ -216,7 +216,7 @@ class Layout:
         return PrivateFolder(capture_dir / name)
 
     def own_dir(self, path: Path) -> Path:
-        """Return a directory in this one that no other process uses."""
+        """Return a subdirectory that no other process uses."""
         return path / self._process
 
     @property
@@ -230,33 +230,33 @@ class Layout:
 
 
 def own_metadata(stem: str) -> str:
-    """Return the name of a capture's metadata in a folder where other captures have other metadata.
+    """Return the name of a capture's metadata file in a folder that has other metadata too.
 
     Args:
-        stem: What the name of its manifest begins with, such as ``rank_0``.
+        stem: The prefix of its manifest's name, such as ``rank_0``.
     """
     return f"profiler_metadata_{stem.removeprefix('rank_')}.json"
 
 
 def pid_namespace() -> str:
-    """Return the system's name of the namespace that process ids here count in; empty if none."""
+    """Return the system's name of this process's pid namespace; empty if there is none."""
     with contextlib.suppress(OSError):
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - it leads to no path
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - the target is no path
     return ""
 
 
 def window_dir_name(first: int, last: int, edited_at_s: float, role: str = "") -> str:
     """Return the name of a window's folder.
 
-    Built only from what every rank sees alike (the steps, the time of the edit in UTC, and the
-    role), so that all ranks of a window meet in one folder. Each role has folders of its own.
+    It is built only from values that are the same on every rank: the steps, the time of the edit in
+    UTC, and the role. So all ranks of a window share one folder. Each role has folders of its own.
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(edited_at_s))
     return f"step_{first}-{last}_{stamp}{role and f'_{role}'}"
 
 
 def trace_stem(path: Path) -> str:
-    """Return the name of a trace without what says that it is one."""
+    """Return the name of a trace without its suffixes."""
     name = path.name
     for suffix in (".gz", ".json", ".trace"):
         name = name.removesuffix(suffix)

@@ -1,4 +1,4 @@
-"""What memory this process has, what it may still get, and giving back what it needs no more."""
+"""Memory of this process: what it uses, what it may still get, and how to release free memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MB = 1e6
-_MINE = Path("/proc/self/cgroup")
+_OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 _OF_VERSION = {
     2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
@@ -29,10 +29,11 @@ _OF_VERSION = {
         ("total_inactive_file", "total_active_file"),
     ),
 }
-"""The limit of a control group, what it uses, and what of that is a cache of files that can go:
-Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
+"""For each version of control groups: the limit, the usage, and reclaimable file caches in it.
+Source: Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
 SLOW_S = 0.02
-"""An allocator that works longer to tell is not asked again: nobody allocates meanwhile."""
+"""If the allocator takes longer to answer, it is not called again: it blocks all allocations."""
+_ALLOCATED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
 def resident_mb() -> float:
@@ -41,7 +42,7 @@ def resident_mb() -> float:
 
 
 def grown_mb(since_mb: float = 0.0) -> float:
-    """Return how much more that is; 0 where it cannot be told, for too many open files, say."""
+    """Return how many MB were added since; 0 if unknown, e.g. with too many open files."""
     with contextlib.suppress(OSError, psutil.Error):
         return resident_mb() - since_mb
     return 0.0
@@ -49,16 +50,16 @@ def grown_mb(since_mb: float = 0.0) -> float:
 
 @functools.lru_cache(maxsize=1)
 def _process(pid: int) -> psutil.Process:
-    """Return a process to ask; each recorded step asks, and to make one takes twice as long."""
+    """Return the psutil object of a process, cached: each step needs it, and it is slow to make."""
     return psutil.Process(pid)
 
 
 def free_mb() -> float:
-    """Return how many MB (10^6 bytes) this process may still get, beside its like on the machine.
+    """Return how many MB (10^6 bytes) this process may still get, next to other ranks here.
 
-    That is what the machine has, or the control group of a container allows, shared among as many
-    processes as the launcher says that there are here (``LOCAL_WORLD_SIZE``), or what the limits of
-    this process leave (``RLIMIT_AS`` and ``RLIMIT_DATA``).
+    The base is the machine's available memory, or what a container's control group allows. It is
+    divided by the launcher's number of processes here (``LOCAL_WORLD_SIZE``). The process's own
+    limits (``RLIMIT_AS`` and ``RLIMIT_DATA``) may leave less.
     """
     machine = psutil.virtual_memory().available
     shared = min([machine, *_left_in_groups()]) / ranks_here()
@@ -66,24 +67,24 @@ def free_mb() -> float:
 
 
 class _Allocator:
-    """glibc's, which tells what it has given out, from 2.33 on."""
+    """glibc's allocator, which reports allocated bytes since version 2.33."""
 
     def __init__(self) -> None:
         self._is_slow = False
 
     def in_use_mb(self) -> float | None:
-        """Return how many MB (10^6 bytes) are allocated; None where the allocator cannot tell.
+        """Return how many MB (10^6 bytes) are allocated; None if the allocator cannot tell.
 
-        Unlike resident memory that has neither what was freed nor what lies idle between. It looks
-        at each piece that is free, which takes half a second of a million: once, and not again.
+        Unlike resident memory, this excludes freed memory and gaps. The allocator walks all free
+        pieces, half a second for a million; after a slow call it is not called again.
         """
         if self._is_slow:
             return None
         before_s = time.thread_time()
         with contextlib.suppress(OSError, AttributeError):
-            tell = ctypes.CDLL(None).mallinfo2
-            tell.restype = _Allocated
-            found = tell()
+            mallinfo2 = ctypes.CDLL(None).mallinfo2
+            mallinfo2.restype = _Allocated
+            found = mallinfo2()
             self._is_slow = time.thread_time() - before_s > SLOW_S
             return float(found.uordblks + found.hblkhd) / _MB
         return None
@@ -91,20 +92,18 @@ class _Allocator:
 
 in_use_mb = _Allocator().in_use_mb
 
-_ALLOCATED = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
-
 
 class _Allocated(ctypes.Structure):
-    """What ``mallinfo2`` returns: malloc.h."""
+    """The result of ``mallinfo2``: malloc.h."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in _ALLOCATED.split())
 
 
-def give_back() -> None:
-    """Give the system the memory that the allocator keeps for later; glibc's can.
+def release_free_memory() -> None:
+    """Return the allocator's free memory to the system; glibc can.
 
-    A thread that allocates meanwhile may wait: some tenth of a second for each GB that is free in
-    pieces.
+    A thread that allocates during the call may wait, some tenth of a second for each GB of
+    fragmented free memory.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
@@ -133,9 +132,9 @@ def _cached(folder: Path, names: tuple[str, ...]) -> int:
 
 
 def _groups() -> Iterator[tuple[int, Path]]:
-    """Return the groups that this process is in, each with those around it."""
+    """Yield the control groups of this process, each with the groups around it."""
     with contextlib.suppress(OSError, ValueError):
-        for line in _MINE.read_text().splitlines():
+        for line in _OWN_GROUPS.read_text().splitlines():
             _, names, path = line.split(":", 2)
             if names == "":
                 version, root = 2, _GROUPS

@@ -1,9 +1,9 @@
-"""Output: files written where other users may write as well.
+"""Write files in folders that other users may write too.
 
-A file is written through the descriptor that created it and gets its name by a rename inside a
-folder that is open. The way to that folder leads through no link that another user could have
-made. A library that needs a path gets one in a private folder. No other module opens a path to
-write there; ``tests/unit/runtime/test_output_paths.py`` keeps it so.
+A file is written through the descriptor that created it, and gets its name by a rename inside an
+open folder. The way to that folder has no link that another user could have made. A library that
+needs a path gets one in a private folder. No other module opens a path to write there;
+``tests/unit/runtime/test_output_paths.py`` checks that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from dynprof.runtime.folders import naming, open_folder, opened
 from dynprof.runtime.safe_open import descriptor_of
-from dynprof.runtime.who_may_change import ROOT, trusts_everybody
+from dynprof.runtime.who_may_change import ROOT, trusts_all_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,25 +32,25 @@ FILE_MODE = 0o660
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 MARK = ".dynprof"
-"""A file in each private folder: what another user renames to its name has none."""
+"""A file in each private folder, which proves it: a folder renamed by another user has none."""
 _PIECE = 1 << 20
 
 
 @contextlib.contextmanager
-def whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
-    """Give a new file to write, which takes the path's place once the body is done.
+def atomic_file(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
+    """Give a new file to write, which replaces ``path`` after the body.
 
-    Readers see the old file or the new one. What is in its place is replaced, never followed; if
-    the body raises, it stays.
+    Readers see the old file or the new one. A link in its place is replaced, not followed. If the
+    body raises, the old file stays.
 
     Args:
         path: The file.
-        mode: Its permissions; left out, private to user and group as the umask allows.
+        mode: Its permissions; by default private to user and group as the umask allows.
 
     Raises:
         OSError: It cannot be written.
     """
-    with _placed(path, mode) as (file, folder, temporary):
+    with _temporary_file(path, mode) as (file, folder, temporary):
         yield file
         file.close()
         with naming(path):
@@ -58,25 +58,25 @@ def whole(path: Path, mode: int | None = None) -> Iterator[BinaryIO]:
 
 
 @contextlib.contextmanager
-def whole_text(path: Path) -> Iterator[TextIO]:
-    """Give a new UTF-8 file to write, as :func:`whole` does; line ends are written as they are."""
-    with whole(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
+def atomic_text_file(path: Path) -> Iterator[TextIO]:
+    """Give a new UTF-8 file, as :func:`atomic_file` does; line ends are not translated."""
+    with atomic_file(path) as file, io.TextIOWrapper(file, "utf-8", newline="") as text:
         yield text
 
 
 def write_atomic(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """Write a small file so that readers see the old one or the new one, as :func:`whole` does."""
-    with whole(path, mode) as file:
+    """Write a small file as :func:`atomic_file` does: readers see the old one or the new one."""
+    with atomic_file(path, mode) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def write_in_place(path: Path, content: bytes) -> None:
-    """Write over a small file that nothing can replace, as it is a mount point.
+    """Overwrite a small file that cannot be replaced because it is a mount point.
 
-    Readers may see it empty or cut off for a moment. Owner and permissions stay.
+    Readers may see it empty or incomplete for a moment. Owner and permissions stay.
 
     Raises:
-        NotRegularError: Something else is in its place.
+        NotRegularError: The path is not a regular file.
         OSError: It cannot be written.
     """
     with open_folder(path.parent) as folder, naming(path):
@@ -87,42 +87,42 @@ def write_in_place(path: Path, content: bytes) -> None:
 
 
 def write_if_absent(path: Path, content: str, mode: int | None = None) -> bool:
-    """Write a small text file unless something is there; of many processes exactly one wins.
+    """Write a small text file unless the name is taken; of many processes exactly one wins.
 
     Returns:
         Whether this call created it.
     """
-    with _placed(path, mode) as (file, folder, temporary):
+    with _temporary_file(path, mode) as (file, folder, temporary):
         file.write(content.encode())
         file.close()
         with naming(path):
-            return _takes_name(temporary, path.name, folder)
+            return _claim_name(temporary, path.name, folder)
 
 
 @contextlib.contextmanager
-def by_library(path: Path) -> Iterator[Path]:
+def file_for_library(path: Path) -> Iterator[Path]:
     """Give a path in a private temporary folder to a library that opens files by name.
 
-    What it wrote there takes the place of ``path`` once the body is done.
+    The file that it wrote replaces ``path`` after the body.
     """
     with tempfile.TemporaryDirectory(prefix="dynprof-") as private:
         made = Path(private) / path.name
         yield made
-        with made.open("rb") as source, whole(path) as sink:
+        with made.open("rb") as source, atomic_file(path) as sink:
             shutil.copyfileobj(source, sink, _PIECE)
 
 
 def open_to_append(path: Path, *, follow_symlinks: bool = False) -> int:
     """Open or create a file to append to, and return its descriptor.
 
-    A file that has a second name elsewhere, which may be a file of the job's user, is replaced.
+    A file with a second hard link is replaced, because that may be another file of the job's user.
 
     Args:
         path: The file. Its folder is no link.
-        follow_symlinks: Open whatever file a link in its place leads to: the job's owner allows it.
+        follow_symlinks: Open the target of a link in its place: the job's owner allows it.
 
     Raises:
-        NotRegularError: Something else is in its place.
+        NotRegularError: The path is not a regular file.
         OSError: It cannot be opened.
     """
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -142,7 +142,7 @@ def open_to_append(path: Path, *, follow_symlinks: bool = False) -> int:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Rename a file or folder, also into another folder of the same disk.
+    """Rename a file or folder, even into another folder of the same disk.
 
     Raises:
         OSError: It cannot be renamed.
@@ -157,10 +157,10 @@ def take_name(file: Path, path: Path, *, replace: bool) -> bool:
     Args:
         file: The file.
         path: Its new name.
-        replace: Replace what has the name. Otherwise, of many processes exactly one gets it.
+        replace: Replace a file that has the name. Otherwise exactly one of many processes gets it.
 
     Returns:
-        Whether this call renamed the file; otherwise something else has the name.
+        Whether this call renamed the file; False if the name is taken.
 
     Raises:
         OSError: It cannot be renamed.
@@ -169,7 +169,7 @@ def take_name(file: Path, path: Path, *, replace: bool) -> bool:
         if replace:
             os.replace(file.name, path.name, src_dir_fd=folder, dst_dir_fd=folder)
             return True
-        done = _takes_name(file.name, path.name, folder)
+        done = _claim_name(file.name, path.name, folder)
         if done:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(file.name, dir_fd=folder)
@@ -177,7 +177,7 @@ def take_name(file: Path, path: Path, *, replace: bool) -> bool:
 
 
 def remove(path: Path) -> None:
-    """Remove a file; a link itself, not what it leads to.
+    """Remove a file; of a link the link itself, not its target.
 
     Raises:
         OSError: It cannot be removed.
@@ -187,14 +187,14 @@ def remove(path: Path) -> None:
 
 
 class PrivateFolder:
-    """A new folder that only this process's user may enter, locked while this object has it.
+    """A new folder that only this process's user may enter, locked while this object exists.
 
     Args:
         place: Where to make it.
 
     Attributes:
-        place: Where it is, as long as nobody moves it.
-        path: What leads there for this process, wherever it is moved and whatever takes its name.
+        place: Its path, unless another process moves it.
+        path: A path that leads there in this process even if the folder is moved or its name taken.
 
     Raises:
         OSError: It cannot be made, or is not private.
@@ -210,27 +210,27 @@ class PrivateFolder:
             self.path = self._checked()
             with contextlib.suppress(OSError):  # a file system without locks
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.create(MARK).close()  # then: a mark without a lock is a leftover
+            self.create(MARK).close()  # after the lock: a mark without a lock is a leftover
             failed.pop_all()
 
     def _checked(self) -> Path:
-        """Return what leads there, unless another folder has taken its place since it was made."""
+        """Return a path to the folder, unless another folder has replaced it since it was made."""
         others = os.listdir(self._descriptor)  # noqa: PTH208 - a descriptor
-        if others or not (_is_private(self._descriptor) or trusts_everybody()):
-            text = "it was made for this user alone, and others may write there"
+        if others or not (_is_private(self._descriptor) or trusts_all_users()):
+            text = "it was made for this user alone, but others may write there"
             raise PermissionError(errno.EPERM, text)
         path = Path(f"/proc/self/fd/{self._descriptor}")
         with contextlib.suppress(OSError):
             if os.path.samestat(path.stat(), os.fstat(self._descriptor)):
                 return path
-        return self.place  # without /proc
+        return self.place  # there is no /proc
 
     def create(self, name: str) -> BinaryIO:
-        """Create a file in it, for writing bytes."""
+        """Create a file in it, to write bytes."""
         return open(opened(name, _NEW, FILE_MODE, folder=self._descriptor), "wb")  # noqa: PTH123
 
-    def give(self, name: str, target: Path) -> None:
-        """Move a file or folder out of it; a file also to another disk.
+    def move_out(self, name: str, target: Path) -> None:
+        """Move a file or folder out of it; a file even to another disk.
 
         Raises:
             OSError: It is not there, or cannot be moved.
@@ -242,20 +242,20 @@ class PrivateFolder:
             except OSError as error:
                 if error.errno != errno.EXDEV:
                     raise
-                with (self.path / name).open("rb") as source, whole(target) as sink:
+                with (self.path / name).open("rb") as source, atomic_file(target) as sink:
                     shutil.copyfileobj(source, sink, _PIECE)
 
     def remove(self, *, is_in_use: bool = False) -> None:
-        """Remove it with what is in it; a second time has no effect.
+        """Remove it with its content; a second call has no effect.
 
         Args:
-            is_in_use: A library that cannot be interrupted may still write there: its path must
-                lead to no other folder, so the descriptor stays open.
+            is_in_use: A library that cannot be interrupted may still write there. Its path must not
+                lead to another folder, so the descriptor stays open.
         """
         if self._is_removed:
             return
         self._is_removed = True
-        with contextlib.suppress(OSError):  # another process removes what is left
+        with contextlib.suppress(OSError):  # another process removes the rest
             _clear(self._descriptor)
             _remove_empty(self.place, self._descriptor)
         if not is_in_use:
@@ -263,10 +263,9 @@ class PrivateFolder:
 
 
 def remove_private(place: Path) -> bool:
-    """Remove a private folder that a killed process left behind; return whether that was done.
+    """Remove a private folder that a killed process left; return whether it was removed.
 
-    Nothing is removed where it is no such folder of this user's: another user may give any folder
-    its name.
+    Removes only such a folder of this user, because another user may give any folder its name.
     """
     with contextlib.suppress(OSError), open_folder(place.parent) as folder:
         descriptor = opened(place.name, _FOLDER, folder=folder)
@@ -286,7 +285,7 @@ def _is_private(folder: int) -> bool:
 
 
 def _clear(folder: int) -> None:
-    """Remove what is in a private folder, the mark at last."""
+    """Remove the content of a private folder, its mark last."""
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name == MARK)
     for entry in entries:
@@ -297,7 +296,7 @@ def _clear(folder: int) -> None:
 
 
 def _remove_empty(place: Path, folder: int) -> None:
-    """Remove a folder, unless another one has its name by now."""
+    """Remove a folder, unless another folder has its name now."""
     with open_folder(place.parent) as above:
         named = os.stat(place.name, dir_fd=above, follow_symlinks=False)
         if os.path.samestat(named, os.fstat(folder)):
@@ -305,7 +304,7 @@ def _remove_empty(place: Path, folder: int) -> None:
 
 
 def _make_private(name: str, folder: int) -> None:
-    """Take the permissions of others from a library's file, which has those of the umask."""
+    """Drop other users' permissions from a library's file, which has those of the umask."""
     descriptor = opened(name, os.O_RDONLY | os.O_NOFOLLOW, folder=folder)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -316,8 +315,8 @@ def _make_private(name: str, folder: int) -> None:
 
 
 @contextlib.contextmanager
-def _placed(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]:
-    """Give a new file without a lasting name, its folder, and its name; remove it at the end."""
+def _temporary_file(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]:
+    """Give a new temporary file, the descriptor of its folder, and its name; remove it after."""
     with open_folder(path.parent) as folder:
         temporary = f".{secrets.token_hex(8)}.tmp"
         with naming(path):
@@ -332,8 +331,8 @@ def _placed(path: Path, mode: int | None) -> Iterator[tuple[BinaryIO, int, str]]
                 os.unlink(temporary, dir_fd=folder)
 
 
-def _takes_name(file: str, name: str, folder: int) -> bool:
-    """Give a file of a folder a second name, or there a new one, unless something has it."""
+def _claim_name(file: str, name: str, folder: int) -> bool:
+    """Link a file to a name, or rename it where there are no links, unless the name is taken."""
     ends = {"src_dir_fd": folder, "dst_dir_fd": folder}
     try:
         os.link(file, name, **ends, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Numbers with their nouns, for every sentence that counts something."""
+"""Numbers with their nouns, for messages that count."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def counted(count: float, noun: str, nouns: str = "") -> str:
     """Return ``1 step``, ``1,200 steps``, or ``0.5 steps`` for a mean.
 
     Args:
-        count: How many.
-        noun: What, where it is one; may go on to the verb, as in ``rank is asked``.
-        nouns: What, where it is another number; without it, ``noun`` and an s.
+        count: The number.
+        noun: The noun for one; may include the verb, as in ``rank is asked``.
+        nouns: The noun for other numbers; by default ``noun`` and an s.
     """
     shown = number(count)
     return f"{shown} {noun if shown == '1' else nouns or f'{noun}s'}"
@@ -38,7 +38,7 @@ def listed_ranks(ranks: Collection[int]) -> str:
 
 
 def number(value: float) -> str:
-    """Return a count that may be a mean."""
+    """Return a count, or the mean of counts, as text."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
@@ -48,10 +48,10 @@ def spanned(first: int, last: int, between: str = " to ") -> str:
 
 
 def sentence(text: str) -> str:
-    """Return what is said in a list as a sentence of its own."""
+    """Return a list's text as a sentence."""
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def about(count: int) -> str:
-    """Return a number as exact as an estimate is, to two digits: ``14,000``."""
+    """Return an estimate rounded to two digits: ``14,000``."""
     return f"{round(count, 2 - len(str(count))):,}"

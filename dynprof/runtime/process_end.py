@@ -1,7 +1,7 @@
-"""What is done at the end of this process, whichever way it was begun.
+"""Call functions at the end of this process, however it was started.
 
-A child that multiprocessing has forked ends without what ``atexit`` knows, up to Python 3.13 at
-least; where it does call that, what is done then comes twice.
+A child that multiprocessing has forked ends without calling ``atexit`` functions, at least up to
+Python 3.13. In versions where it does, the functions are called twice.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FIRST = 100
-"""Before the ends of multiprocessing's own queues, pools and managers."""
+"""Exit priority: before multiprocessing ends its own queues, pools and managers."""
 _known: set[tuple[int, Callable[[], object]]] = set()
 
 
 def call_at_end(function: Callable[[], object]) -> None:
-    """Have a function called then, before what has asked for that so far."""
+    """Call a function at the end of the process, before the functions registered so far."""
     atexit.unregister(function)
     atexit.register(function)
     call_at_forked_end(function)
 
 
 def call_at_forked_end(function: Callable[[], object]) -> None:
-    """Have a function, which atexit knows as well, called at the end of such a child."""
+    """Call a function, which atexit also has, at the end of a child of multiprocessing."""
     this = os.getpid(), function
-    processes: Any = sys.modules.get("multiprocessing.process")  # each such child has it
+    processes: Any = sys.modules.get("multiprocessing.process")  # loaded in each such child
     if processes and processes.parent_process() is not None and this not in _known:
         from multiprocessing.util import Finalize
 

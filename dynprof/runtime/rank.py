@@ -1,4 +1,4 @@
-"""Which of a job's processes this one is."""
+"""The rank of this process in its job."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ _VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
-
-
 UNKNOWN = "no launcher"
-"""The source of a rank that nobody has named yet."""
+"""Source of a rank that nothing has named yet."""
 ROLE_VARIABLE = "DYNPROF_ROLE"
 GROUP, SCRIPT = "torch.distributed", "init(rank=...)"
+_MAX_DIGITS = 8
+"""Most digits that a number of processes on a machine can have."""
+_inherited: weakref.ref[Any] | None = None
+"""The default group of the process that this one was forked from."""
 
 
 @dataclass(frozen=True)
@@ -33,19 +35,19 @@ class Rank:
 
     Attributes:
         number: Its rank, from 0.
-        world_size: How many ranks there are.
-        source: What said so.
+        world_size: Number of ranks.
+        source: What named the rank.
     """
 
     number: int
     world_size: int
     source: str
 
-    def asked_again(self) -> Rank:
-        """Return the rank as it is known now; a process group may have come up meanwhile, or anew.
+    def refreshed(self) -> Rank:
+        """Return the current rank: a process group may have been initialised since, or replaced.
 
-        What it says goes before what a launcher said, but not before the script. Where it is gone,
-        what it said last stands.
+        A process group overrides a launcher, but not the script. After it is destroyed, its last
+        answer stays valid.
         """
         if self.source == SCRIPT:
             return self
@@ -53,26 +55,22 @@ class Rank:
         return found if found.source == GROUP or self.source == UNKNOWN else self
 
 
-def role_of(asked: str | None) -> str:
-    """Return the role that an argument, or without one the variable, names; empty for none.
+def role_of(argument: str | None) -> str:
+    """Return the role that an argument or else the variable names; empty for none.
 
     Raises:
         ValueError: It cannot be part of a file name.
     """
     variable = os.environ.get(ROLE_VARIABLE, "")
-    source, role = (ROLE_VARIABLE, variable) if asked is None else ("role", asked)
+    source, role = (ROLE_VARIABLE, variable) if argument is None else ("role", argument)
     if isinstance(role, str) and re.fullmatch(f"({ROLE})?", role):
         return role
     raise ValueError(f"{source}={role!r} is no role; use up to 32 letters, digits and hyphens")
 
 
-_DIGITS = 8
-"""No machine has more processes than numbers of so many."""
-
-
 def find_rank() -> Rank:
-    """Ask an initialised process group, then what launchers set in the environment; else 0 of 1."""
-    with contextlib.suppress(RuntimeError, ValueError):  # it is just destroyed
+    """Return the rank from an initialised process group, else from a launcher; else 0 of 1."""
+    with contextlib.suppress(RuntimeError, ValueError):  # it was destroyed just now
         if distributed := own_distributed():
             return Rank(distributed.get_rank(), distributed.get_world_size(), GROUP)
     for name, size_name in _VARIABLES:
@@ -85,16 +83,16 @@ def find_rank() -> Rank:
 
 
 def ranks_here() -> int:
-    """Return how many of the job's processes the launcher says that this machine has, else 1."""
+    """Return the launcher's number of the job's processes on this machine, else 1."""
     here = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return max(1, int(here) if here.isdecimal() and len(here) <= _DIGITS else 1)
+    return max(1, int(here) if here.isdecimal() and len(here) <= _MAX_DIGITS else 1)
 
 
 def why_no_rank() -> str | None:
-    """Say why this process is a helper of a training process and none itself; None if it may be.
+    """Return why this process only helps a training process; None if it may be a rank.
 
-    A child that multiprocessing spawns imports the script first: that is no training yet (an
-    empty reason: nobody needs to hear of it). The workers of a DataLoader or a pool are daemonic.
+    A child that multiprocessing spawns imports the script first, which is not training yet. Then
+    the reason is empty, because no message is needed. Workers of a DataLoader or pool are daemonic.
     """
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):  # multiprocessing's own mark for this
@@ -104,14 +102,10 @@ def why_no_rank() -> str | None:
     return None
 
 
-_inherited: weakref.ref[Any] | None = None
-"""The default group of the process that this one was forked from."""
-
-
 def own_distributed() -> Any:
-    """Return ``torch.distributed`` where it has a default group of this process's; else None."""
+    """Return ``torch.distributed`` if this process has a default group of its own; else None."""
     distributed: Any = sys.modules.get("torch.distributed")
-    # It may be being imported, initialised or destroyed.
+    # Another thread may be importing, initialising or destroying it.
     with contextlib.suppress(AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         if distributed and distributed.is_available() and distributed.is_initialized():
             is_own = _inherited is None or distributed.group.WORLD is not _inherited()
@@ -119,8 +113,8 @@ def own_distributed() -> Any:
     return None
 
 
-def leave_to_parent() -> None:
-    """Take no group that is there now for this process's own; called in a child just forked."""
+def ignore_inherited_group() -> None:
+    """Ignore the parent's process group from now on; called in a child just forked."""
     global _inherited
     if distributed := own_distributed():
         _inherited = weakref.ref(distributed.group.WORLD)

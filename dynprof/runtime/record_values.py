@@ -1,23 +1,23 @@
-"""Values of JSON files that other users may have written: numbers and texts that code can use."""
+"""Check values of JSON files that other users may have written: numbers and texts."""
 
 from __future__ import annotations
 
 from typing import Any
 
 MOST = 1e15
-"""Of a number in a record: dates, counts of bytes and process ids are far below it."""
+"""Limit for numbers in a record: dates, byte counts and process ids are far below it."""
 _ANY_JSON = "config"
-"""A field that repeats what the operator wrote, ``metadata`` of any kind included."""
+"""A field that repeats the operator's config, which may have any ``metadata``."""
 
 
 def check_values(record: Any) -> None:
-    """Check what a record of pydantic's, or a dataclass, has in its fields, at any depth.
+    """Check the fields of a pydantic record or dataclass, at any depth.
 
     Raises:
         ValueError: A number is not finite or has more than 15 digits, or a text has a NUL.
     """
     waiting = [record]
-    for value in waiting:  # grows as it goes
+    for value in waiting:  # the list grows during the loop
         if isinstance(value, str):
             if "\0" in value:
                 raise ValueError("a text in it has a NUL character")

@@ -1,7 +1,7 @@
-"""Files in folders that other users may write in: opened as regular files, or not at all.
+"""Open files in folders that other users may write: only regular files.
 
-Nothing here waits for the writer of a FIFO, reads a device on and on, or takes a socket for a
-file; what was checked is what is read.
+These functions never wait for the writer of a FIFO, read an endless device, or open a socket. They
+check the open descriptor, so the checked file is the one that is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_LINK
-"""How a folder is opened whose content need not be listed: it may allow only passing through."""
+"""Flags for a folder that need not be listed: it may allow passing through only."""
 _KINDS = {
     stat.S_IFIFO: "a named pipe (FIFO)",
     stat.S_IFDIR: "a directory",
@@ -32,20 +32,20 @@ _LINKED = "it is a symbolic link, which is not followed"
 
 
 class NotRegularError(OSError):
-    """Something else stands in the place of a file, or another user's; ``strerror`` says what."""
+    """The path is no regular file, or it is another user's; ``strerror`` says which."""
 
 
 def why_not_read(facts: os.stat_result, holder: os.stat_result) -> str:
-    """Say why something in a folder is not read: no regular file, or of a user with no say there.
+    """Return why a path in a folder is not read: it is not regular, or of a user with no say there.
 
-    Those with a say are the owner of the folder, root, and the user of this process.
+    Users with a say are the owner of the folder, root, and the user of this process.
 
     Args:
-        facts: What ``lstat`` or ``fstat`` says of it.
-        holder: The same of the folder that holds it.
+        facts: The ``lstat`` or ``fstat`` result of the path.
+        holder: The stat result of the folder that holds it.
 
     Returns:
-        Empty where it is read, else the end of a sentence about it.
+        Empty if it is read, else the rest of a sentence about it.
     """
     if not stat.S_ISREG(facts.st_mode):
         return f"is {_kind(facts)}"
@@ -53,7 +53,7 @@ def why_not_read(facts: os.stat_result, holder: os.stat_result) -> str:
 
 
 def why_foreign(facts: os.stat_result, holder: os.stat_result) -> str:
-    """Say whose something is, if its owner has no say in the folder that holds it."""
+    """Return who owns a path, if the owner has no say in the folder that holds it."""
     has_say = facts.st_uid in (holder.st_uid, ROOT, os.geteuid())
     return "" if has_say else f"belongs to uid {facts.st_uid}"
 
@@ -70,29 +70,29 @@ def descriptor_of(
     follow_symlinks: bool = False,
     folder: int | None = None,
 ) -> tuple[int, os.stat_result]:
-    """Open a regular file; return its descriptor, and what the system says of it.
+    """Open a regular file; return its descriptor and its stat result.
 
     Args:
         path: The file.
         flags: As :func:`os.open` takes them.
-        mode: The permissions of a new one.
+        mode: The permissions of a new file.
         follow_symlinks: Open it through a symbolic link.
         folder: The descriptor of the folder that ``path`` is relative to.
 
     Raises:
-        NotRegularError: Something else stands there.
+        NotRegularError: The path is not a regular file.
         OSError: It cannot be opened, or it is a link that is not followed.
     """
     if follow_symlinks:
         with contextlib.suppress(FileNotFoundError):
-            # Opening a device may already do something.
+            # Opening a device may have side effects, so check first.
             _check(path, os.stat(path, dir_fd=folder))
     else:
         flags |= _NO_LINK
     try:
         descriptor = opened(path, flags, mode, folder=folder)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO without a reader
             facts = os.stat(path, dir_fd=folder, follow_symlinks=follow_symlinks)
             _check(path, facts)
         if error.errno == errno.ELOOP and not follow_symlinks:
@@ -109,19 +109,19 @@ def descriptor_of(
 
 def _check(path: str | Path, facts: os.stat_result) -> None:
     if not stat.S_ISREG(facts.st_mode):
-        text = f"{_kind(facts)} stands in the place of the file"
+        text = f"{_kind(facts)} is in the place of the file"
         raise NotRegularError(errno.EINVAL, text, str(path))
 
 
 @contextlib.contextmanager
 def folder_below(top: Path, below: PurePath) -> Iterator[int]:
-    """Open a folder below another; no link leads there, whoever puts one in its way meanwhile.
+    """Open a folder below another, without following links, even if one is made during the call.
 
     Raises:
-        OSError: It cannot be opened, or a link stands in its way.
+        OSError: It cannot be opened, or a link is in its way.
     """
     if ".." in below.parts:
-        raise PermissionError(errno.EPERM, "it lies elsewhere", str(below))
+        raise PermissionError(errno.EPERM, "the path leads out of the folder", str(below))
     folder = opened(top, _FOLDER)
     try:
         for name in below.parts:
@@ -141,18 +141,18 @@ def open_below(top: Path, file: PurePath) -> BinaryIO:
 def descriptor_inside(path: Path, *, linked_folder: bool = False) -> tuple[int, os.stat_result]:
     """Open a regular file in a folder that may be another user's.
 
-    It is no link, its folder is none, and its owner has a say there (see :func:`why_not_read`).
+    File and folder are no links, and the file's owner has a say there (see :func:`why_not_read`).
 
     Args:
         path: The file.
-        linked_folder: Its folder may be a link that no other user could have made, as that of log
-            and status where a job allows it.
+        linked_folder: The folder may be a link that no other user could have made. A job may allow
+            that for its log and status.
 
     Returns:
-        A descriptor for reading, and what the system says of the file.
+        A descriptor for reading, and the stat result of the file.
 
     Raises:
-        NotRegularError: Something else is in its place, or the file of another user.
+        NotRegularError: The path is not a regular file, or is another user's.
         OSError: It cannot be opened.
     """
     if not linked_folder and path.parent.is_symlink():
@@ -179,11 +179,11 @@ def is_trusted_link(path: Path) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading bytes; a link is none.
+    """Open a regular file for reading bytes; links are refused.
 
     Raises:
-        OSError: It cannot be opened, something else is in its place, or another user could have
-            put a link in its way.
+        OSError: It cannot be opened, it is not a regular file, or another user could have put a
+            link in its way.
     """
     with open_folder(path.parent) as folder, naming(path):
         return open(descriptor_of(path.name, folder=folder)[0], "rb")  # noqa: PTH123
@@ -195,10 +195,10 @@ def open_inside(path: Path, *, linked_folder: bool = False) -> BinaryIO:
 
 
 def read_at_most(descriptor: int, size: int, most_bytes: int) -> bytes:
-    """Read a file to its end; of a larger one something beyond ``most_bytes``.
+    """Read a file to its end; of a larger one slightly more than ``most_bytes``.
 
-    As much memory is taken at once as is asked for, whatever is read: so no more than ``size``,
-    which the system says that it has.
+    ``os.read`` allocates the requested size at once, whatever it reads. So no more than ``size``,
+    the size that the system reports, is requested.
     """
     content, piece_bytes = b"", min(size, most_bytes) + 1
     while len(content) <= most_bytes and (piece := os.read(descriptor, piece_bytes)):
@@ -210,7 +210,7 @@ def read_regular(path: Path, most_bytes: int, *, follow_symlinks: bool = False) 
     """Read a small regular file.
 
     Raises:
-        OSError: It cannot be read, something else stands there, or it is larger.
+        OSError: It cannot be read, is not regular, or is larger.
     """
     opened_file = descriptor_of(path, follow_symlinks=follow_symlinks)
     return _content(path, opened_file, most_bytes)
@@ -220,7 +220,7 @@ def read_inside(path: Path, most_bytes: int, *, linked_folder: bool = False) -> 
     """Read a small file, opened as :func:`descriptor_inside` does.
 
     Raises:
-        OSError: As there, or it is larger.
+        OSError: As :func:`descriptor_inside` does, or it is larger.
     """
     return _content(path, descriptor_inside(path, linked_folder=linked_folder), most_bytes)
 

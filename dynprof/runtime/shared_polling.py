@@ -1,9 +1,9 @@
-"""Of the processes of one machine that look at something again and again, one does for all.
+"""One process of a machine polls a file for all of its processes.
 
-A network file system is asked by the hosts, not by each of their ranks. Who looks says so in a
-small file in the machine's memory, that only its user may touch: what it has seen, and when. The
-others look as well only once that differs from what they have seen, or nothing was said for
-:data:`SILENT_S`: then the first of them goes on in its place.
+So each host queries a network file system once, not once per rank. The polling process publishes
+what it has seen, and when, in a small file in the machine's memory that only its user may access.
+The other processes poll too only if that differs from what they have seen. If nothing is
+published for :data:`SILENT_S`, the first process to notice takes over.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from dynprof.runtime.output import write_atomic
 from dynprof.runtime.safe_open import read_regular
 
 SILENT_S = 3.0
-"""For so long the one that looks may say nothing before another does."""
-SAY_AGAIN_S = 0.25
-"""What it has seen and not changed is said so often at most."""
-LEFT_OVER_S = 3600.0
-"""What nobody has touched for so long is of processes that are no more."""
-_MEMORY = Path("/dev/shm")  # noqa: S108 - below it a folder that nobody else may look into
+"""Longest silence of the polling process before another takes over, in seconds."""
+REPUBLISH_S = 0.25
+"""Least interval between publications of an unchanged state, in seconds."""
+STALE_S = 3600.0
+"""Age from which a notice counts as that of an ended process, in seconds."""
+_MEMORY = Path("/dev/shm")  # noqa: S108 - only a private folder below it is used
 _MOST_BYTES = 1000
 
 
 class Notice(NamedTuple):
-    """What the process that looks has said last.
+    """The last publication of the polling process.
 
     Attributes:
-        looker: Its name.
-        at_s: When, by the machine's monotonic clock.
-        seen: What it saw, or what stands for that.
+        poller: The name of the process.
+        at_s: The time, by the machine's monotonic clock.
+        seen: The state that it saw, or a digest of it.
     """
 
-    looker: str
+    poller: str
     at_s: float
     seen: str
 
 
 class SharedPolling:
-    """What one process knows of who looks.
+    """One process's view of who polls.
 
     Args:
-        at: What they look at, the same on all and nowhere else.
-        folder: Where notices lie; without it, in the machine's memory.
+        at: The path that is polled, the same in all processes and unique to them.
+        folder: Where the notices are; by default in the machine's memory.
     """
 
     def __init__(self, at: str, folder: Path | None = None) -> None:
@@ -60,47 +60,47 @@ class SharedPolling:
         named = hashlib.sha256(os.fsencode(at)).hexdigest()[:32]
         self._notice_path = place / named if place else None
         self._seen = ""
-        self._looks = True
-        self._said: Notice | None = None
+        self._polls = True
+        self._published: Notice | None = None
         self._read: tuple[tuple[int, int], Notice | None] | None = None
 
-    def another(self) -> Notice | None:
-        """Return what another process has said that looks; None where this one is to look."""
+    def other_poller(self) -> Notice | None:
+        """Return the notice of another polling process; None if this process must poll."""
         last = self._last_notice()
-        if last and (last.looker == self._name or not 0 <= _now_s() - last.at_s <= SILENT_S):
+        if last and (last.poller == self._name or not 0 <= _now_s() - last.at_s <= SILENT_S):
             last = None
-        self._looks = last is None
+        self._polls = last is None
         return last
 
-    def another_sees_the_same(self) -> bool:
-        """Return whether another process looks, and has seen what this one has."""
-        last = self.another()
+    def is_up_to_date(self) -> bool:
+        """Return whether another process polls, and has seen the same state as this one."""
+        last = self.other_poller()
         return last is not None and last.seen == self._seen
 
-    def has_seen(self, what: str) -> None:
-        """Know what this process has seen; tell the others, where it looks for them."""
+    def report_seen(self, what: str) -> None:
+        """Store the state that this process has seen; publish it if this process polls for all."""
         self._seen = what
-        if not self._looks or self._notice_path is None:
+        if not self._polls or self._notice_path is None:
             return
-        said, now_s = self._said, _now_s()
-        if said and said.seen == what and now_s < said.at_s + SAY_AGAIN_S:
+        said, now_s = self._published, _now_s()
+        if said and said.seen == what and now_s < said.at_s + REPUBLISH_S:
             return
-        with contextlib.suppress(OSError):  # then each looks for itself
+        with contextlib.suppress(OSError):  # then each process polls
             if said is None:
                 _remove_left_over(self._notice_path.parent)
-            self._said = Notice(self._name, now_s, what)
-            write_atomic(self._notice_path, json.dumps(self._said))
+            self._published = Notice(self._name, now_s, what)
+            write_atomic(self._notice_path, json.dumps(self._published))
 
     def end(self) -> bool:
-        """Leave it to another at once; return whether this one has looked for all."""
+        """Let another process take over at once; return whether this one was polling for all."""
         last = self._last_notice()
-        if last is None or self._notice_path is None or last.looker != self._name:
+        if last is None or self._notice_path is None or last.poller != self._name:
             return False
         self._notice_path.unlink(missing_ok=True)
         return True
 
     def _last_notice(self) -> Notice | None:
-        """Read the notice, where another has been put in its place since it was read last."""
+        """Return the notice; read the file only if it was replaced since the last read."""
         if self._notice_path is None:
             return None
         try:
@@ -115,15 +115,15 @@ class SharedPolling:
 
 def _notice(path: Path) -> Notice | None:
     try:
-        looker, at_s, seen = json.loads(read_regular(path, _MOST_BYTES))
-        return Notice(str(looker), float(at_s), str(seen))
+        poller, at_s, seen = json.loads(read_regular(path, _MOST_BYTES))
+        return Notice(str(poller), float(at_s), str(seen))
     except (ValueError, TypeError):
         return None
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Remove what processes have left that were killed: it takes memory of the machine."""
-    before_s = time.time() - LEFT_OVER_S
+    """Remove notices of killed processes, which take the machine's memory."""
+    before_s = time.time() - STALE_S
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             if path.lstat().st_mtime < before_s:
@@ -135,7 +135,7 @@ def _now_s() -> float:
 
 
 def _user() -> int:
-    """Return the user's number outside of a user namespace, which has the same memory."""
+    """Return the user's number outside of user namespaces, which share the memory."""
     own = os.geteuid()
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/uid_map").read_text(encoding="ascii").splitlines():
@@ -146,7 +146,7 @@ def _user() -> int:
 
 
 def _own_folder() -> Path | None:
-    """Return a folder of this machine that only this user may use, or nothing."""
+    """Return a folder on this machine that only this user may use; None if there is none."""
     try:  # there may be no folder for temporary files at all
         memory = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
         folder = memory / f"dynprof-{_user()}"

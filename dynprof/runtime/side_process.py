@@ -1,4 +1,4 @@
-"""A process of dynprof's own beside the training: begun apart, asked for its end, or let go."""
+"""A process of dynprof that runs next to the training, in its own session."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from typing import BinaryIO, cast
 
 from dynprof.runtime.fresh_interpreter import command, environment
 
-MAX_WORDS = 20_000
-"""Bytes kept of what it says; a path in it may be long."""
+MAX_OUTPUT_BYTES = 20_000
+"""Bytes kept of its standard error; a path in it may be long."""
 
-_unasked: list[SideProcess] = []
-"""Those whose end nobody has seen: kept until this process's, or Python warns of what they hold."""
+_unreaped: list[SideProcess] = []
+"""Processes not waited for: without a reference, Python warns about open files and children."""
 
 
 @dataclass(eq=False)
 class SideProcess:
-    """One that is running, or has ended."""
+    """A process that is running or has ended."""
 
     _process: subprocess.Popen[bytes]
-    _words: BinaryIO
+    _stderr: BinaryIO
 
     @classmethod
-    def begin(cls, module: str, *arguments: str, told: str = "", place: str = "") -> SideProcess:
-        """Start a module of dynprof's; it goes on when this process ends.
+    def begin(
+        cls, module: str, *arguments: str, stdin_text: str = "", place: str = ""
+    ) -> SideProcess:
+        """Start a module of dynprof in a process that outlives this one.
 
         Args:
             module: Its name.
-            arguments: Its arguments, of 128 kB at most each; it gets the keys for URLs among them.
-            told: What it reads on its standard input.
-            place: The path or URL that it writes to, where that is no argument.
+            arguments: Its arguments, each up to 128 kB; URLs bring their keys along.
+            stdin_text: Its standard input.
+            place: The path or URL that it writes to, if that is no argument.
 
         Raises:
             OSError: No process can be started.
         """
         with contextlib.ExitStack() as begun, contextlib.ExitStack() as held:
             words = cast("BinaryIO", held.enter_context(tempfile.TemporaryFile()))
-            given = begun.enter_context(_file_of(told)) if told else None
+            given = begun.enter_context(_file_of(stdin_text)) if stdin_text else None
             process = subprocess.Popen(
                 command(module, *arguments),
                 env=environment(*arguments, place),
@@ -52,22 +54,22 @@ class SideProcess:
             )
             held.pop_all()
         started = cls(process, words)
-        _unasked.append(started)
+        _unreaped.append(started)
         return started
 
     def last_line(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
-        """Return the last line of :meth:`words`."""
-        said = self.words(wait=wait, most_s=most_s)
+        """Return the last line of :meth:`output`."""
+        said = self.output(wait=wait, most_s=most_s)
         return said and said.rpartition("\n")[2]
 
-    def words(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
-        """Return what it said on its standard error; None while it is running.
+    def output(self, *, wait: bool = False, most_s: float | None = None) -> str | None:
+        """Return its standard error after its end; None while it is running.
 
-        A job that ignores SIGCHLD is told no exit code, so one that succeeds says so there.
+        A job that ignores SIGCHLD gets no exit code. So a successful process reports that there.
 
         Args:
             wait: Wait for its end.
-            most_s: For so many seconds; then it is killed.
+            most_s: Wait up to this many seconds; then kill it.
         """
         late = False
         try:
@@ -78,32 +80,32 @@ class SideProcess:
             code = self._process.wait()
         if code is None:
             return None
-        self._words.seek(0)
-        said = self._words.read()[-MAX_WORDS:].decode(errors="replace").strip()
-        self._words.close()
-        _unasked.remove(self)
+        self._stderr.seek(0)
+        said = self._stderr.read()[-MAX_OUTPUT_BYTES:].decode(errors="replace").strip()
+        self._stderr.close()
+        _unreaped.remove(self)
         if late:
-            return f"it was not done after {most_s:g} s"
-        return said or f"it ended with code {code}"
+            return f"it did not end within {most_s:g} s"
+        return said or f"it exited with code {code}"
 
     def why_failed(self, last_line: str, *, wait: bool = False) -> str | None:
-        """Return why it failed, nothing where it did not, None while it is running.
+        """Return why it failed; empty if it did not, None while it is running.
 
         Args:
-            last_line: What one that succeeds says last.
+            last_line: The last line that a successful process prints.
             wait: Wait for its end.
         """
         said = self.last_line(wait=wait)
         return "" if said == last_line else said
 
-    def let_go(self) -> None:
-        """Ask for its end no more; it goes on."""
-        self._words.close()
-        self._process.returncode = 0  # else the interpreter warns that it runs
+    def detach(self) -> None:
+        """Stop tracking the process; it continues to run."""
+        self._stderr.close()
+        self._process.returncode = 0  # else the interpreter warns that the process still runs
 
 
 def _file_of(text: str) -> BinaryIO:
-    """Return a file in memory, at its beginning: a disk may be full, and a pipe takes 64 kB."""
+    """Return a file in memory, at its start: a disk may be full, and a pipe holds 64 kB."""
     with contextlib.ExitStack() as held:
         file = held.enter_context(open(os.memfd_create("dynprof"), "w+b"))  # noqa: PTH123
         file.write(text.encode())
@@ -113,7 +115,7 @@ def _file_of(text: str) -> BinaryIO:
 
 
 @atexit.register
-def _let_all_go() -> None:
-    """Come after the ends of sessions, which are registered later."""
-    for started in _unasked:
-        started.let_go()
+def _detach_all() -> None:
+    """Detach all, after sessions have ended: their exit functions are registered later."""
+    for started in _unreaped:
+        started.detach()

@@ -1,4 +1,4 @@
-"""Folders of unfinished work: a live process locks its own, a dead one's are removed."""
+"""Folders of unfinished work: a live process locks its own; those of dead ones are removed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OLD_S = 60.0
-"""A capture younger than this may be about to be sent by the process that saved it."""
+"""Age in seconds up to which the process that saved a capture may still be about to send it."""
 
 _PAUSE_S = 0.02
-"""Between two looks at a lock that somebody else holds."""
+"""Pause between tries for a lock that another process holds, in seconds."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-"""How a folder is opened: anything else in its place is refused at once, without waiting."""
+"""Flags for a folder: anything else in its place is refused at once, without waiting."""
 _IN_SCRIPTS_FOLDERS = (
     ".{}_*.recording",
     "info/.{}_*.saving",
@@ -42,26 +42,30 @@ _UNFINISHED = (
     "*/step_*/info/.{}_*.saving",
     "*/*/step_*/info/.{}_*.saving",
 )
-"""Captures lie in the directory, in one below it, or are put together in a process's own there."""
+"""Captures are in the directory, in one below it, or in a process's own staging folder there."""
+_NOTE = ".scratch_dir_"
+MOST = 16
+"""How many notes are kept, the most recently used ones."""
+_MAX_BYTES = 1 << 16
 
 
 @contextlib.contextmanager
-def occupied(folder: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
-    """Hold the lock on a folder; the system lets go of it when the process dies, however it does.
+def folder_lock(folder: Path, *, patience_s: float = 0.0) -> Iterator[bool]:
+    """Lock a folder; the system releases the lock when the process dies for any reason.
 
-    Gives False where somebody else holds it. Where the file system has no locks, nothing there is
-    ever taken for a leftover.
+    Gives False if another process holds the lock. On a file system without locks, no folder ever
+    counts as a leftover.
 
     Args:
-        folder: The lock is on itself; nothing is written there.
-        patience_s: How long to wait for who holds it, in seconds.
+        folder: The folder itself is locked; no lock file is written.
+        patience_s: How long to wait for the lock, in seconds.
     """
     descriptor = opened(folder, _FOLDER)
     try:
         until_s = time.monotonic() + patience_s
-        while not (mine := _lock(descriptor)) and time.monotonic() < until_s:
+        while not (acquired := _lock(descriptor)) and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
-        yield mine
+        yield acquired
     finally:
         os.close(descriptor)
 
@@ -71,20 +75,20 @@ def _lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks there
+    except OSError:  # the file system has no locks
         pass
     return True
 
 
-def is_free(folder: Path) -> bool:
-    """Return whether it is certain that nobody holds the lock on a folder."""
+def is_unlocked(folder: Path) -> bool:
+    """Return whether it is certain that no process holds the lock on a folder."""
     try:
         descriptor = opened(folder, _FOLDER)
-    except OSError:  # a link, a FIFO, a file: nobody of ours made it
+    except OSError:  # a link, a FIFO, a file: not made by dynprof
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # somebody lives, or nobody can tell
+    except OSError:  # a process holds it, or the file system has no locks
         return False
     finally:
         os.close(descriptor)
@@ -92,17 +96,17 @@ def is_free(folder: Path) -> bool:
 
 
 def remove_leftovers(places: tuple[Path, ...], host: str, *, deep: bool = True) -> list[Path]:
-    """Remove what killed processes of this machine left in these directories and captures.
+    """Remove leftovers of killed processes of this machine from directories and captures.
 
-    Only of this machine: a lock on a network disk need not be known to another.
+    Leftovers of other machines stay: their locks on a network disk may not be visible here.
 
     Args:
-        places: Directories in which captures lie.
+        places: Directories that have captures.
         host: The name of this machine.
-        deep: Whether they are those of operators' windows, which have folders; else of a script.
+        deep: Whether they have operators' windows, each in a folder; False for a script's.
 
     Returns:
-        What was removed.
+        The removed folders.
     """
     patterns = [
         pattern.format(glob.escape(host))
@@ -113,7 +117,7 @@ def remove_leftovers(places: tuple[Path, ...], host: str, *, deep: bool = True) 
 
 
 def matches(place: Path, pattern: str) -> list[Path]:
-    """Return what a pattern finds; nothing where folders vanish meanwhile."""
+    """Return the paths that match a pattern; none if folders vanish during the search."""
     try:
         return list(place.glob(pattern))
     except OSError:
@@ -121,44 +125,38 @@ def matches(place: Path, pattern: str) -> list[Path]:
 
 
 def _is_left(folder: Path) -> bool:
-    """Return whether its process is gone: one that is being made has no mark before its lock."""
-    return os.path.lexists(folder / MARK) and is_free(folder)
-
-
-_NOTE = ".scratch_dir_"
-MOST = 16
-"""So many are known, those that were used last."""
-_MAX_BYTES = 1 << 16
+    """Return whether its process is gone; a folder gets its mark only after its lock."""
+    return os.path.lexists(folder / MARK) and is_unlocked(folder)
 
 
 def note_scratch(root: Path, place: Path) -> None:
-    """Note beside a config that captures of its jobs are put together in a directory.
+    """Note, next to a config, a directory in which its jobs put captures together.
 
     Raises:
         OSError: It cannot be written.
     """
     text = json.dumps(str(place))
     path = root / f"{_NOTE}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    # What others may change would not be believed.
+    # The note is private, because readers ignore notes that others may change.
     if not write_if_absent(path, text, mode=0o600):
-        with contextlib.suppress(PermissionError):  # another user's, who alone may believe it
+        with contextlib.suppress(PermissionError):  # another user's note, valid for that user only
             os.utime(path, follow_symlinks=False)
     for old in _notes(root)[MOST:]:
         with contextlib.suppress(OSError):
             remove(old)
 
 
-def workshops(root: Path) -> list[Path]:
-    """Return the folders of single processes in the scratch directories that are noted.
+def staging_dirs(root: Path) -> list[Path]:
+    """Return the folders of single processes in the noted scratch directories.
 
-    Nobody else than the calling user may have written the note or made the folder: a scratch
-    directory is one of all users, and what they put there is none of this directory's.
+    Notes and folders that other users can have made are ignored. A scratch directory is shared by
+    all users, and their captures do not belong to this config.
     """
-    return [folder for note in _notes(root)[:MOST] for folder in _workshops(note)]
+    return [folder for note in _notes(root)[:MOST] for folder in _staging_dirs(note)]
 
 
 def _notes(root: Path) -> list[Path]:
-    """Return all notes, the newest first."""
+    """Return all notes, newest first."""
     ages = {}
     with contextlib.suppress(OSError):
         for path in root.glob(f"{_NOTE}*"):
@@ -167,7 +165,7 @@ def _notes(root: Path) -> list[Path]:
     return sorted(ages, key=lambda path: -ages[path])
 
 
-def _workshops(note: Path) -> list[Path]:
+def _staging_dirs(note: Path) -> list[Path]:
     if who_else_may_change(note):
         return []
     try:

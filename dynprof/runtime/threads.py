@@ -1,7 +1,8 @@
-"""Threads: dynprof's own, daemons that take no signal of the job's, and where others are.
+"""Threads: dynprof's own, which are daemons and block signals, and the places of other threads.
 
-The system gives a signal to any thread that does not block it. A job that blocks one after
-``init()``, to wait for it in a thread of its own, would be ended by ours.
+The system gives a signal to any thread that does not block it. A job may block a signal after
+``init()`` and wait for it in a thread of its own. The signal would then reach dynprof's thread and
+end the job.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-_OF_THE_THREAD = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
-"""What a thread brings about itself; blocked, it would end the process without faulthandler."""
+_SYNCHRONOUS_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
+"""Signals that a thread causes itself; blocked, they end the process without faulthandler."""
+_LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
+FAST_SWITCH_S = 0.0002
+"""Switch interval in seconds while dynprof saves; Python's default is 0.005."""
+_lock = threading.Lock()
+_inside = 0
+_before = 0.005
 
 
 class _Thread(threading.Thread):
@@ -29,7 +36,7 @@ class _Thread(threading.Thread):
 
 
 def threads_of_others() -> list[threading.Thread]:
-    """Return the threads of Python that neither dynprof nor watchdog has started, but this one."""
+    """Return the Python threads, other than this one, that dynprof and watchdog did not start."""
     here = threading.current_thread()
     return [
         thread
@@ -41,37 +48,34 @@ def threads_of_others() -> list[threading.Thread]:
 
 
 def is_own_thread() -> bool:
-    """Return whether the calling thread is one of dynprof's own, for which no script waits."""
+    """Return whether the calling thread is dynprof's own, which no script waits for."""
     return isinstance(threading.current_thread(), _Thread)
 
 
 def own_thread(run: Callable[..., object], name: str, *args: object) -> threading.Thread:
     """Return a thread, not yet started, that runs ``run`` and receives no signals.
 
-    Processes and threads that it starts receive none either, until they say otherwise.
+    Its child processes and threads receive none either, until they unblock them.
     """
-    return _Thread(target=_run_apart, args=(run, *args), name=name, daemon=True)
+    return _Thread(target=_run_without_signals, args=(run, *args), name=name, daemon=True)
 
 
-def _run_apart(run: Callable[..., object], *args: object) -> None:
+def _run_without_signals(run: Callable[..., object], *args: object) -> None:
     if hasattr(signal, "pthread_sigmask"):
-        kept = {getattr(signal, name, None) for name in _OF_THE_THREAD}
+        kept = {getattr(signal, name, None) for name in _SYNCHRONOUS_SIGNALS}
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - kept)
     run(*args)
 
 
-_LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
-
-
 def place_of(thread: int) -> str:
-    """Return the function that a thread runs, and the one of the script that has led there.
+    """Return the function that a thread runs, and the script's function that called it.
 
     Args:
         thread: Its ``threading.get_ident()``.
 
     Returns:
         ``wait (threading.py:324), called at /data/train.py:12 in load``, or
-        ``/data/train.py:12 in load``; empty where the thread runs no Python.
+        ``/data/train.py:12 in load``; empty if the thread runs no Python.
     """
     frame = innermost = sys._current_frames().get(thread)
     while frame is not None and _is_of_a_library(frame):
@@ -96,21 +100,13 @@ def _line(frame: FrameType) -> str:
     return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
 
 
-BRISK_S = 0.0002
-"""The switch interval while such work is done; Python's own is 0.005."""
-
-_lock = threading.Lock()
-_inside = 0
-_before = 0.005
-
-
 @contextlib.contextmanager
-def brisk_switching() -> Iterator[None]:
+def fast_switching() -> Iterator[None]:
     """Make the interpreter switch threads sooner while the body runs.
 
-    A thread that makes system calls loses the interpreter at each and waits up to 5 ms to get it
-    back; longer, if the training thread lets it go and takes it again more often than that. So
-    reading a small file took 3 s beside a plain Python loop, and saving its capture 23 s.
+    A thread that makes system calls releases the GIL at each, and waits up to 5 ms to get it back.
+    It waits longer if the training thread releases and takes the GIL more often than that. Next to
+    a plain Python loop, reading a small file took 3 s and saving its capture 23 s.
     """
     _enter()
     try:
@@ -124,7 +120,7 @@ def _enter() -> None:
     with _lock:
         if not _inside:
             _before = sys.getswitchinterval()
-            sys.setswitchinterval(min(_before, BRISK_S))
+            sys.setswitchinterval(min(_before, FAST_SWITCH_S))
         _inside += 1
 
 
@@ -137,7 +133,7 @@ def _leave() -> None:
 
 
 def _forget_in_child() -> None:
-    """Put it back in a forked child, where no thread is inside any more."""
+    """Restore the interval in a forked child, where no thread is inside any more."""
     global _lock, _inside
     if _inside:
         sys.setswitchinterval(_before)

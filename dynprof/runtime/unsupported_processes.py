@@ -1,4 +1,4 @@
-"""Processes that nothing is to be begun in: their threads are greenlets, or they do not train."""
+"""Processes that dynprof does not watch: their threads are greenlets, or they do not train."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import sys
 
 from dynprof.runtime.rank import why_no_rank
 
+_GEVENT = ("threading", "queue", "select", "subprocess")
+_LEAVES = "patch_all(thread=False, queue=False, select=False, subprocess=False)"
+_EVENTLET = ("thread", "select")
 
-def why_not_here(rank: int | None = None) -> str | None:
-    """Say why this process cannot, or shall not, be watched; None where it can.
+
+def why_unsupported(rank: int | None = None) -> str | None:
+    """Return why this process cannot or must not be watched; None if it can.
 
     Args:
-        rank: The rank that whoever begins names; without it, a worker of a loader is no rank.
+        rank: The rank that the caller names; without it, a worker of a loader is no rank.
     """
     if text := why_no_threads():
         return text
@@ -19,13 +23,8 @@ def why_not_here(rank: int | None = None) -> str | None:
     return f"{reason}; pass rank= if it trains" if reason else reason
 
 
-_GEVENT = ("threading", "queue", "select", "subprocess")
-_LEAVES = "patch_all(thread=False, queue=False, select=False, subprocess=False)"
-_EVENTLET = ("thread", "select")
-
-
 def why_no_threads() -> str:
-    """Say what has taken the place of threads, and what to do; empty where nothing has."""
+    """Return what has replaced threads, and what to do; empty if nothing has."""
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     if gevent and any(map(gevent.is_module_patched, _GEVENT)):
         return _words("gevent", f"gevent.monkey.{_LEAVES}")

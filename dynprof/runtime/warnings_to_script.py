@@ -1,4 +1,4 @@
-"""What the script is told: warnings at its own line, and lines on the standard error."""
+"""Messages to the script: warnings at its own line, and lines on standard error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _IMPORTS = "importlib."
-"""Modules whose frames :func:`warnings.warn` does not count."""
+"""Prefix of modules whose frames :func:`warnings.warn` does not count."""
 _BETWEEN = ("dynprof.", "contextlib", _IMPORTS)
-"""Modules between the script and the warning."""
+"""Prefixes of modules between the script and the warning."""
 
 
 def warn_script(text: str) -> None:
-    """Warn whoever called into dynprof."""
+    """Warn at the line that called into dynprof."""
     depth, frame = 2, sys._getframe(1)
     while frame.f_back and _module(frame).startswith(_BETWEEN):
         frame = frame.f_back
@@ -31,14 +31,14 @@ def _module(frame: FrameType) -> str:
 
 
 def say(text: str) -> None:
-    """Print a line for whoever watches the job; where nobody can be told, do nothing."""
-    with contextlib.suppress(Exception):  # the script may have put any object in its place
+    """Print a line to standard error; do nothing if that fails."""
+    with contextlib.suppress(Exception):  # the script may have replaced the stream by any object
         _write(f"dynprof: {text}\n")
 
 
 def _write(text: str) -> None:
     stream, real = sys.stderr, sys.__stderr__
-    if real is not None and stream is real:  # not through its buffer, which is tried again at exit
+    if real is not None and stream is real:  # not through its buffer, which exit flushes again
         real.flush()
         os.write(real.fileno(), text.encode(real.encoding, "backslashreplace"))
     elif stream:

@@ -1,4 +1,4 @@
-"""Whether anybody but this process's user can change what lies at a path, or replace it."""
+"""Check whether users other than this process's can change or replace a file."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pathlib import Path
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
 TRUST_UIDS = "DYNPROF_TRUST_UIDS"
-"""Names the variable with users whose folders are as good as this user's own: 1000,1001, or *."""
-_EVERYBODY = "*"
+"""Variable with the uids to trust like this user: 1000,1001, or * for all."""
+_ALL_USERS = "*"
 _UNKNOWN = 65534
-"""The owner that Linux shows where a user namespace has no number for the real one."""
+"""The owner that Linux shows if a user namespace has no number for the real one."""
 
 
 def who_else_may_change(path: Path) -> str:
-    """Say through which file or folder others can change a file, or put another in its place.
+    """Return through which file or folder others can change or replace a file.
 
-    Rights that an access control list gives show as those of the group. Where the path leads
-    through links, what holds for them holds for what they lead to.
+    Rights in an access control list show as rights of the group. If the path has links, the same
+    holds for links and targets.
 
     Returns:
-        Empty where only this process's user and root can, else a clause.
+        Empty if only this process's user and root can, else a clause.
     """
     real = Path(os.path.realpath(path))
     named = {path, path.parent, real, real.parent}
@@ -35,48 +35,48 @@ def who_else_may_change(path: Path) -> str:
         try:
             facts = place.stat()
         except OSError as error:
-            return f"it is not known who may write {place} ({error.strerror})"
+            return f"cannot check who may write {place} ({error.strerror})"
         keeps_apart = facts.st_mode & stat.S_ISVTX and place not in named
         if facts.st_uid not in (os.geteuid(), ROOT):
             return f"{place} is another user's"
         if facts.st_mode & _OTHERS and not keeps_apart:
-            return f"others than the job's user may write {place}"
+            return f"users other than the job's user may write {place}"
     return ""
 
 
-def why_only_listed(config: Path, said_in: Path | None, *, listed_only: bool) -> str:
-    """Say why captures may go only where the job's script allows it, and how it can allow more.
+def why_only_listed(config: Path, named_in: Path | None, *, listed_only: bool) -> str:
+    """Return why captures may go only where the job's script allows it, and how to allow more.
 
     Args:
-        config: The config, which only the job's user may change where nothing is said.
-        said_in: Another file that names the place; None for none.
-        listed_only: Another rank names the place, so that the rights to these files say nothing.
+        config: The config; if only the job's user may change it, there is no such limit.
+        named_in: Another file that names the place; None for none.
+        listed_only: Another rank names the place, so the rights to these files do not count.
     """
     how = "with init(prof_dirs=[...]) or DYNPROF_PROF_DIRS"
     if listed_only:
         return f"another rank asks for it, over the job's store; allow it on every rank, {how}"
-    others = who_else_may_change(config) or (who_else_may_change(said_in) if said_in else "")
+    others = who_else_may_change(config) or (who_else_may_change(named_in) if named_in else "")
     return f"{others}; the job's owner may allow it, {how}" if others else ""
 
 
 def who_else_may_replace(directory: Path, script: str = "") -> str:
-    """Say which other user owns a directory, or can put another one in its place.
+    """Return which other user owns a directory or can replace it.
 
-    As sshd's StrictModes, but that a group may write: the owner has chosen it. Links on the way
-    count as folders do. What does not exist yet belongs to nobody else.
+    The rules are those of sshd's StrictModes, but a group may write: the owner has chosen it. Links
+    on the way count like folders. A path that does not exist yet belongs to no other user.
 
     Args:
         directory: The directory.
-        script: The script whose owner decides what the job does; left out, that of this process.
+        script: The script whose owner decides what the job does; by default this process's.
 
     Returns:
-        Empty where only this process's user, root and groups that they chose can, else a clause.
+        Empty if only this process's user, root and groups that they chose can, else a clause.
     """
     return _first_other(directory, script or _script())[0]
 
 
 def _first_other(directory: Path, script: str) -> tuple[str, str]:
-    """Return who else can replace a directory, in words, and whom to trust if that is meant."""
+    """Return who else can replace a directory, and the uid to trust if that is intended."""
     path, real = directory.absolute(), Path(os.path.realpath(directory))
     for place in dict.fromkeys((path, *path.parents, real, *real.parents)):
         try:
@@ -84,19 +84,19 @@ def _first_other(directory: Path, script: str) -> tuple[str, str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            return f"it is not known who owns {place} ({error.strerror})", ""
+            return f"cannot check who owns {place} ({error.strerror})", ""
         owner, is_above = facts.st_uid, place not in (path, real)
         is_ours = is_trusted(owner) or owner in _owners_of(script)
         if not (is_ours or (is_above and has_no_number(owner))):
             text = f"{place} belongs to {_user_name(owner)}, not to {_user_name(os.geteuid())}"
             return text, str(owner)
         if is_above and may_be_emptied(facts):
-            return f"every user may rename what is in {place}, for lack of chmod +t", "'*'"
+            return f"every user may rename files in {place}, which lacks chmod +t", "'*'"
     return "", ""
 
 
 def why_not_watched(directory: Path, script: str = "") -> str:
-    """Say why a config in a directory would be another user's to replace, and what to do."""
+    """Return why another user could replace a config in a directory, and what to do."""
     why, whom = _first_other(directory, script or _script())
     if not why:
         return ""
@@ -105,7 +105,7 @@ def why_not_watched(directory: Path, script: str = "") -> str:
 
 
 def or_trust(whom: str) -> str:
-    """Return, for the end of an advice, how to trust a user; nothing where that does not help."""
+    """Return how to trust a user, as the end of an advice; empty if that does not help."""
     how = f", or trust that user with this one's rights, as in a container: {TRUST_UIDS}={whom}"
     return how if whom else ""
 
@@ -113,14 +113,14 @@ def or_trust(whom: str) -> str:
 def is_trusted(uid: int) -> bool:
     """Return whether a user may do what this process's user may do anyway.
 
-    That is this user, root, whom ``DYNPROF_TRUST_UIDS`` names, and who owns the script or a folder
-    above it: the owner of a script decides what it does.
+    Those are this user, root, and users named in ``DYNPROF_TRUST_UIDS``. The owner of the script,
+    or of a folder above it, counts too: that user decides what the script does.
 
     Raises:
         ValueError: ``DYNPROF_TRUST_UIDS`` is no list of numbers.
     """
-    mine = (os.geteuid(), ROOT)
-    return uid in mine or is_trusted_by_name(uid) or uid in _owners_of(_script())
+    own = (os.geteuid(), ROOT)
+    return uid in own or is_trusted_by_name(uid) or uid in _owners_of(_script())
 
 
 def is_trusted_by_name(uid: int) -> bool:
@@ -129,22 +129,22 @@ def is_trusted_by_name(uid: int) -> bool:
     Raises:
         ValueError: It is no list of numbers.
     """
-    if trusts_everybody():
+    if trusts_all_users():
         return True
     named = [word.strip() for word in os.environ.get(TRUST_UIDS, "").split(",") if word.strip()]
     if wrong := next((word for word in named if not word.isdecimal()), None):
-        text = "write numbers of users, such as 1000,1001, or * for all"
+        text = "write user ids, such as 1000,1001, or * for all"
         raise ValueError(f"{TRUST_UIDS} has {wrong!r}: {text}")
     return uid in map(int, named)
 
 
-def trusts_everybody() -> bool:
-    """Return whether ``DYNPROF_TRUST_UIDS`` says that every user may do what this one may."""
-    return os.environ.get(TRUST_UIDS, "").strip() == _EVERYBODY
+def trusts_all_users() -> bool:
+    """Return whether ``DYNPROF_TRUST_UIDS`` gives every user the rights of this one."""
+    return os.environ.get(TRUST_UIDS, "").strip() == _ALL_USERS
 
 
 def _script() -> str:
-    """Return the script of this process, also before it has begun; empty where it has none."""
+    """Return the script of this process, even before it runs; empty if there is none."""
     begun = getattr(sys.modules.get("__main__"), "__file__", None)
     if begun:
         return str(begun)
@@ -161,7 +161,7 @@ def _script() -> str:
 
 @functools.lru_cache(maxsize=64)
 def is_private_group(gid: int, uid: int) -> bool:
-    """Return whether a group is the one that many systems give each user: no other member."""
+    """Return whether a group is the private one that many systems give each user."""
     try:
         user, group = pwd.getpwuid(uid).pw_name, grp.getgrgid(gid)
     except KeyError:
@@ -171,7 +171,7 @@ def is_private_group(gid: int, uid: int) -> bool:
 
 @functools.lru_cache(maxsize=8)
 def _owners_of(script: str) -> frozenset[int]:
-    """Return who owns a script and the folders above it; empty where there is none."""
+    """Return the owners of a script and of the folders above it; empty if there is none."""
     path, found = Path(os.path.realpath(script)), set()
     if not (os.path.isabs(script) and os.path.isfile(path)):  # noqa: PTH113, PTH117 - raise nothing
         return frozenset()  # such as "<stdin>"
@@ -182,10 +182,10 @@ def _owners_of(script: str) -> frozenset[int]:
 
 
 def may_be_emptied(folder: os.stat_result) -> bool:
-    """Return whether users without trust may remove or rename what others put into a folder."""
+    """Return whether untrusted users may remove or rename other users' files in a folder."""
     mode = folder.st_mode
     return (
-        not trusts_everybody()
+        not trusts_all_users()
         and stat.S_ISDIR(mode)
         and bool(mode & stat.S_IWOTH)
         and not mode & stat.S_ISVTX
@@ -203,8 +203,8 @@ def _user_name(uid: int) -> str:
 def has_no_number(uid: int) -> bool:
     """Return whether the owner is outside of this user namespace, as the host's root may be.
 
-    So it is in a container that a user starts without root's help and that maps this user alone:
-    the folders above a home are root's, and show as nobody's.
+    An example is a container that a user starts without root's help and that maps this user alone.
+    The folders above a home then belong to root, and show the owner ``nobody``.
     """
     if uid != _UNKNOWN:
         return False

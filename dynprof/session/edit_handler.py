@@ -189,7 +189,7 @@ class EditHandler:
             step=self._inbox.step,
             rank=self._process.rank.number,
             capabilities=capabilities,
-            free_disk_mb=free_disk_mb(place.workshop),
+            free_disk_mb=free_disk_mb(place.staging_dir),
             prof_dir_problem=place.why_not(layout, edit.file, listed_only=edit.is_received),
         )
 

@@ -12,7 +12,7 @@ from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
-from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, workshops
+from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, staging_dirs
 from dynprof.runtime.threads import own_thread, place_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PeriodicChecks:
             config = waiting.config
             place = destination(
                 self._process.layout, config.prof_dir, config.storage.scratch_dir
-            ).workshop
+            ).staging_dir
             self._inbox.free_disk_mb = free_disk_mb(place)
 
     def clear_up(self, ended: threading.Event) -> None:
@@ -103,7 +103,7 @@ class PeriodicChecks:
     def _clear_up_once(self) -> None:
         layout = self._process.layout
         removed: list[Path] = []
-        places = (layout.root, *layout.prof_dirs, *workshops(layout.root))
+        places = (layout.root, *layout.prof_dirs, *staging_dirs(layout.root))
         self._boundary.attempt(
             "clearing up", lambda: removed.extend(remove_leftovers(places, layout.host))
         )

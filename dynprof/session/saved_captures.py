@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses, arguments_for
-from dynprof.captures.deliveries import Deliveries, Errand
+from dynprof.captures.deliveries import Deliveries, DeliveryTask
 from dynprof.runtime.destination import is_url
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class SavedCaptures:
             manifest: What it says.
         """
         self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=True))
-        kept = manifest.lies_at(path)
+        kept = manifest.is_written_at(path)
         self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
         self._inbox.wake()
         self._warn_of_cut(told, manifest)
@@ -103,7 +103,7 @@ class SavedCaptures:
                 self._journal.warning(f"request {number}: {text}")
                 self._arrive(here, manifest, self._shown(path))
 
-        self._deliveries.submit(Errand(order, delivery.wait_s, say_trouble, end))
+        self._deliveries.submit(DeliveryTask(order, delivery.wait_s, say_trouble, end))
 
     def _arrive(self, folder: Path | str, manifest: Manifest, capture: str | None) -> None:
         trace = f"{folder}/{manifest.trace}" if manifest.trace else None

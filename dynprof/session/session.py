@@ -32,7 +32,7 @@ from dynprof.requests.edits import GONE, Edit, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
-from dynprof.runtime.file_system import mounted_alone
+from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import pid_namespace
 from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
@@ -172,7 +172,7 @@ class Session:
             f"({self._why_watching}); rank {rank.number} of {rank.world_size} ({rank.source}), "
             f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, capabilities))}"
         )
-        if text := mounted_alone(layout.config):
+        if text := file_mount_problem(layout.config):
             self._journal.warning(text)
         if isinstance(self._at_start, Unread) and self._at_start is not GONE:
             said = "; ".join(map(str, self._at_start.problems))

@@ -22,7 +22,7 @@ from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.extras import look_for_all
 from dynprof.requests.watcher import choose_mode
-from dynprof.runtime.destination import is_url, parted, why_no_destination
+from dynprof.runtime.destination import is_url, split_urls, why_no_destination
 from dynprof.runtime.folders import make_dir, why_not_used
 from dynprof.runtime.layout import CONFIG_NAME, Layout
 from dynprof.runtime.rank import SCRIPT, Rank, find_rank, role_of
@@ -148,7 +148,7 @@ def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]
     for number, entry in enumerate(entries, 1):
         if why := _why_no_place(entry):
             raise ValueError(f"entry {number} of {source} cannot be used: {why}")
-    named, urls = parted(entries)
+    named, urls = split_urls(entries)
     return tuple(Path(place).expanduser().resolve() for place in named), urls
 
 

@@ -1,7 +1,7 @@
-"""Where steps come from in a script that does not call ``step()`` itself.
+"""Sources of steps for a script that does not call ``step()`` itself.
 
-In comes what the operator or the script asks for; out go ends of steps, on the thread that ended
-them, and a sentence about who gave them. A source never changes what the function that it hears
-does, returns or raises, and once it has ended nothing of it is called any more. Others use
+Input: the source that the operator or the script requests. Output: ends of steps, on the thread
+that ended them, and the name of the source. A source never changes what a watched function does,
+returns or raises. After its end none of its code is called any more. Other rooms use
 ``step_sources`` and ``step_option``.
 """

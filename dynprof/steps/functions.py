@@ -1,8 +1,7 @@
-"""A named function as the source of steps: each time it returns, a step ends.
+"""A named function as the source of steps: each of its returns ends a step.
 
-On Python 3.12 and newer the interpreter itself tells of the returns of that one piece of code, and
-nothing is put in anybody's place. Before that, and for functions that decorators have made, a
-wrapper stands in the function's place.
+On Python 3.12 and newer the interpreter reports the returns of that one code object, and nothing
+is replaced. On older versions, and for decorated functions, a wrapper replaces the function.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class FunctionSteps:
     """A step ends with each return of a function.
 
     Args:
-        option: Which function.
-        steps: Ends them.
-        say: Told once the function is there.
+        option: Names the function.
+        steps: Ends the steps.
+        say: Called with the source's name once the function is found.
     """
 
     def __init__(self, option: StepOption, steps: EndedSteps, say: Callable[[str], None]) -> None:
@@ -39,11 +38,11 @@ class FunctionSteps:
         self.name = f"returns of {option.module}:{option.function}"
 
     def look(self) -> str:
-        """Find the function, once it is there, and again where the script has defined it anew."""
-        if self._watched and self._is_defined_anew():
+        """Find the function once it is defined, and again after the script has redefined it."""
+        if self._watched and self._is_redefined():
             self._watched.end()
             self._watched = None
-        return self._watched.unheard if self._watched else self._find()
+        return self._watched.missed_calls if self._watched else self._find()
 
     def _find(self) -> str:
         owner, why = self._owner()
@@ -53,7 +52,7 @@ class FunctionSteps:
         return why or self._watch(owner, name)
 
     def _owner(self) -> tuple[Any, str]:
-        """Return the module or class that should have it, or why there is none."""
+        """Return the module or class that should have the function, or why there is none."""
         owner: Any = _module(self._module)
         if owner is None:
             return None, f"{self._module} has not been imported"
@@ -63,10 +62,10 @@ class FunctionSteps:
                 return None, f"{self._module} has no class {part}"
         return owner, ""
 
-    def _is_defined_anew(self) -> bool:
-        """Return whether the same lines have made another function, as ``importlib.reload`` does.
+    def _is_redefined(self) -> bool:
+        """Return whether the same lines have defined a new function, as ``importlib.reload`` does.
 
-        Whatever else was put in its place calls it, most likely, and is left alone.
+        Any other replacement probably calls the function, so the watch stays.
         """
         owner, why = self._owner()
         found = None if why else _innermost(vars(owner).get(self._path[-1]))
@@ -77,17 +76,17 @@ class FunctionSteps:
         return (here.co_filename, here.co_name) == (there.co_filename, there.co_name)
 
     def end(self) -> None:
-        """Hear of no returns from now on."""
+        """Stop watching returns."""
         if self._watched:
             self._watched.end()
 
     def _watch(self, owner: Any, name: str) -> str:
         function = _plain(vars(owner)[name])
-        if not isinstance(function, FunctionType):  # what stands in its place is not like it
+        if not isinstance(function, FunctionType):
             kind = type(function).__name__
-            return f"{name} is no function of Python's but a {kind}; name what it calls"
+            return f"{name} is a {kind}, not a Python function; name a function that it calls"
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            return f"{name} is a generator, which returns at the end of all; name what it calls"
+            return f"{name} is a generator, which returns only at its end; name what it calls"
         if sys.version_info >= (3, 12) and _is_plain(function):
             self._watched = _Monitored.of(function.__code__, self._end_step)
         self._function = _innermost(function)
@@ -97,7 +96,7 @@ class FunctionSteps:
 
 
 def _module(name: str) -> ModuleType | None:
-    """Return a module that was imported, or the script, which may go by the name of its file."""
+    """Return an imported module, or the script, which may be named by its file."""
     main = sys.modules.get("__main__")
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     scripts = spec.name if spec else Path(file).stem if file else ""
@@ -105,20 +104,20 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _plain(found: Any) -> Any:
-    """Return the function of a class or static method."""
+    """Return the function of a class method or static method."""
     return found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
 
 
 def _innermost(found: Any) -> Any:
-    """Return the function that decorators, and a wrapper of ours, stand around."""
+    """Return the function inside decorators and dynprof's wrapper."""
     function = _plain(found)
     return inspect.unwrap(function) if isinstance(function, FunctionType) else function
 
 
 def _is_plain(function: FunctionType) -> bool:
-    """Return whether its code is nobody else's, as that of what a decorator returns is.
+    """Return whether its code belongs to it alone, unlike the wrapper of a decorator.
 
-    That knows what it calls by a closure, whether or not it says so.
+    A wrapper has the wrapped function in a closure, even if it has no ``__wrapped__``.
     """
     return not hasattr(function, "__wrapped__") and {"__class__"}.issuperset(
         function.__code__.co_freevars
@@ -126,24 +125,24 @@ def _is_plain(function: FunctionType) -> bool:
 
 
 class _Monitored:
-    """Has the interpreter tell of the returns of a piece of code.
+    """Makes the interpreter report the returns of a code object.
 
     Args:
-        tool: The number under which it was asked to.
+        tool: The tool id of ``sys.monitoring``.
         code: The code.
 
     Attributes:
-        unheard: Which calls end no step; empty for none.
+        missed_calls: Which calls end no step; empty for none.
     """
 
-    unheard = ""
+    missed_calls = ""
 
     def __init__(self, tool: int, code: CodeType) -> None:
         self._tool, self._code = tool, code
 
     @classmethod
     def of(cls, code: CodeType, end_step: Callable[[], None]) -> _Monitored | None:
-        """Begin; None where all numbers that are for such tools are taken."""
+        """Start; None if both free tool ids are taken."""
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
         for tool in (4, 3):  # the others are for debuggers, coverage, profilers and optimizers
             if monitoring.get_tool(tool) is None:
@@ -156,7 +155,7 @@ class _Monitored:
         return None
 
     def end(self) -> None:
-        """Be told no more."""
+        """Stop the reports."""
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
         monitoring.set_local_events(self._tool, self._code, 0)
         monitoring.register_callback(self._tool, monitoring.events.PY_RETURN, None)
@@ -164,7 +163,7 @@ class _Monitored:
 
 
 class _Wrapped:
-    """Stands in the place of a function, wherever a module has it under some name.
+    """Replaces a function wherever a module has it under some name.
 
     Args:
         owner: The module or class that has it.
@@ -172,10 +171,10 @@ class _Wrapped:
         end_step: Called after each return.
 
     Attributes:
-        unheard: Which calls end no step.
+        missed_calls: Which calls end no step.
     """
 
-    unheard = "calls by whoever had kept the function before are not heard; name one that it calls"
+    missed_calls = "calls by earlier references to the function are missed; name one that it calls"
 
     def __init__(self, owner: Any, name: str, end_step: Callable[[], None]) -> None:
         self._before = vars(owner)[name]
@@ -212,7 +211,7 @@ class _Wrapped:
         return call
 
     def end(self) -> None:
-        """Put the function back, wherever nobody has put something over the wrapper since."""
+        """Restore the function wherever the wrapper has not been replaced since."""
         self._end_step = None
         for owner, name in self._places:
             if vars(owner).get(name) is self._wrapper:
@@ -221,11 +220,11 @@ class _Wrapped:
         kept = {
             name: value for name, value in vars(_plain(self._wrapper)).items() if name not in own
         }
-        vars(_plain(self._before)).update(kept)  # what it keeps under its own name
+        vars(_plain(self._before)).update(kept)  # attributes that were set on the wrapper
 
 
 def _places_of(function: object) -> list[tuple[ModuleType, str]]:
-    """Return where modules have it, as ``from ... import`` leaves it."""
+    """Return the modules and names that have a function, as ``from ... import`` leaves it."""
     modules = [module for module in list(sys.modules.values()) if type(module) is ModuleType]
     return [
         (module, name)

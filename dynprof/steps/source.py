@@ -1,4 +1,4 @@
-"""What every source of steps is and is given; frameworks' callbacks and periods."""
+"""The interface of all sources of steps; framework callbacks and periods as sources."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ if TYPE_CHECKING:
 
 
 class Source(Protocol):
-    """Gives steps.
+    """A source of steps.
 
     Attributes:
-        name: What it is, as in "steps come from ...".
+        name: The source, as in "steps come from ...".
     """
 
     name: str
 
     def look(self) -> str:
-        """Do what is due once a second; return why nothing comes of it yet, empty where it may."""
+        """Run once a second; return why no step can end yet, empty if one can."""
 
     def end(self) -> None:
-        """Give none from now on, and put back what was changed; also in a forked child."""
+        """Stop, and undo all changes; also called in a forked child."""
 
 
 class EndedSteps:
-    """Ends steps for one source, and notices where somebody else does.
+    """Ends steps for one source, and detects that other code ends steps too.
 
     Args:
-        inbox: Counts them.
-        on_others: Called with how many steps this source had ended, where the script turns out
-            to end steps itself.
+        inbox: Counts the steps.
+        on_others: Called with the number of steps that this source had ended, if the script turns
+            out to end steps itself.
 
     Attributes:
-        given: How many it has ended.
-        on_begin: Called with the number of each step as it begins, before what is due; may
-            renumber it. None for nothing.
+        ended: How many steps it has ended.
+        on_begin: Called with the number of each step as it begins, before pending work; may
+            renumber it. None for no call.
         next: The number of the step that it ends next.
     """
 
     def __init__(self, inbox: Inbox, on_others: Callable[[int], None]) -> None:
         self._inbox, self._on_others = inbox, on_others
         self.next = inbox.step
-        self.given = 0
+        self.ended = 0
         self.on_begin: Callable[[int], object] | None = None
 
     @property
-    def alone(self) -> bool:
-        """Whether nobody else has ended a step since this source began."""
+    def is_only_source(self) -> bool:
+        """Whether no other code has ended a step since this source began."""
         return self._inbox.step == self.next
 
     def end_step(self) -> None:
         """End a step and begin the next, as ``dynprof.step()`` does."""
         inbox = self._inbox
         if inbox.step != self.next:
-            self._on_others(self.given)
+            self._on_others(self.ended)
             return
-        self.given += 1
+        self.ended += 1
         inbox.step = self.next = self.next + 1
         if self.on_begin:
             self.on_begin(self.next)
@@ -70,19 +70,19 @@ class EndedSteps:
             inbox.on_due()
 
     def renumber(self, step: int) -> None:
-        """Go on from another number, at once: other threads may be ending steps."""
+        """Continue from another number, at once: other threads may be ending steps."""
         self._inbox.step = self.next = step
 
 
 class CallbackSteps:
-    """A step ends where the framework's own count of steps grows by one.
+    """A step ends where the framework's own step count grows by one.
 
-    Where it jumps, as from one training to the next, the numbers go on from there.
+    If the count jumps, as from one training to the next, the numbers continue from there.
 
     Args:
-        framework: Whose callback it is.
-        steps: Ends them.
-        set_step: Gives the step that is running another number, and says why.
+        framework: The framework of the callback.
+        steps: Ends the steps.
+        set_step: Renumbers the running step, and logs the reason.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class CallbackSteps:
         self._steps, self._set_step = steps, set_step
 
     def look(self) -> str:
-        """Say what may be missing: the callback comes by itself."""
-        return f"{self.name} has told of none"
+        """Return the reason while no step has ended; the framework makes the calls."""
+        return f"{self.name} has reported no step"
 
     def end(self) -> None:
-        """End no more steps; nothing was changed."""
+        """Do nothing: nothing was changed."""
 
     def reached(self, step: int) -> None:
-        """Take the framework's count of steps: the number of the one that is running."""
+        """Process the framework's step count, which is the number of the running step."""
         ahead = step - self._steps.next
         if ahead == 1:
             self._steps.end_step()
@@ -107,17 +107,17 @@ class CallbackSteps:
             self.begin(step)
 
     def begin(self, step: int) -> None:
-        """Go on from the framework's number, without ending a step."""
+        """Continue from the framework's number, without ending a step."""
         if step != self._steps.next:
             self._set_step(step, f"{self.framework} is at step {step}, not at {self._steps.next}")
 
 
 class PeriodSteps:
-    """A step ends every so many seconds, on a thread of its own.
+    """A step ends after each period, on its own thread.
 
     Args:
-        seconds: How many.
-        steps: Ends them.
+        seconds: The period.
+        steps: Ends the steps.
         clock: Tells the time.
     """
 
@@ -128,15 +128,15 @@ class PeriodSteps:
         own_thread(self._run, "dynprof-steps").start()
 
     def look(self) -> str:
-        """Say nothing: time passes."""
+        """Return nothing: time passes."""
         return ""
 
     def end(self) -> None:
-        """End no more steps."""
+        """Stop ending steps."""
         self._ended.set()
 
     def _run(self) -> None:
         due_s = self._clock.now_s() + self._seconds
         while not self._ended.wait(max(0.0, due_s - self._clock.now_s())):
             self._end_step()
-            due_s = max(due_s + self._seconds, self._clock.now_s())  # none is made up for
+            due_s = max(due_s + self._seconds, self._clock.now_s())  # missed periods are skipped

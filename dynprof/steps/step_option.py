@@ -1,4 +1,4 @@
-"""The source of steps that was requested."""
+"""The requested source of steps."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LEAST_S, MOST_S = 0.01, 86_400.0
 
 @dataclass(frozen=True)
 class StepOption:
-    """Who shall give the steps.
+    """The requested source of steps.
 
     Attributes:
         kind: ``script``: its calls of ``step()``; ``optimizer``; ``auto``: the script, or the
-            optimizer where that does not; ``function``; ``period``.
-        module: Where the function is; empty for the script itself.
+            optimizer if the script calls none; ``function``; ``period``.
+        module: The module of the function; empty for the script itself.
         function: Its name, with that of its class.
         seconds: The period.
     """
@@ -36,18 +36,18 @@ class StepOption:
     seconds: float = 0.0
 
 
-def step_option_of(asked: object, *, otherwise: StepOption) -> StepOption:
-    """Return what an argument, or without one the variable, asks for.
+def step_option_of(argument: object, *, otherwise: StepOption) -> StepOption:
+    """Return the source that an argument, or else the variable, requests.
 
     Args:
-        asked: The argument; None where there is none.
-        otherwise: What counts where neither says anything.
+        argument: The argument; None if there is none.
+        otherwise: The result if neither requests a source.
 
     Raises:
         ValueError: It names no source.
     """
-    name = VARIABLE if asked is None else "steps"
-    value = os.environ.get(VARIABLE) or None if asked is None else asked
+    name = VARIABLE if argument is None else "steps"
+    value = os.environ.get(VARIABLE) or None if argument is None else argument
     if value is None:
         return otherwise
     if isinstance(value, (int, float)) and not isinstance(value, bool):

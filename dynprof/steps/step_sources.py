@@ -1,4 +1,4 @@
-"""Who gives the steps of a session: the script, a framework, an optimizer, a function, a clock."""
+"""The source of a session's steps: the script, a framework, an optimizer, a function, a clock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SCRIPT = "dp.step()"
 SILENT_S = 30.0
-"""After so long without a step it is said what else could give them."""
+"""Seconds without a step after which the log names the other sources."""
 _OTHERS = {
     "dp.step()": "script",
     "a framework's callback, of dynprof.integrations": "callback",
@@ -33,17 +33,18 @@ _OTHERS = {
 
 
 class StepSources:
-    """Sets up the source that was requested, and gives way to a script that steps itself.
+    """Sets up the requested source, and gives way to a script that calls ``step()`` itself.
 
-    A framework's callback goes before the optimizer, where nothing else was asked for by name.
+    A framework's callback takes precedence over the optimizer, unless another source was requested
+    by name.
 
     Args:
-        option: Which.
-        inbox: Counts the steps, and knows where they come from.
-        journal: Told who gives them.
+        option: The requested source.
+        inbox: Counts the steps, and stores their source.
+        journal: Logs the source.
         boundary: Keeps failures from the training loop.
         clock: Tells the time.
-        set_step: Gives the step that is running another number.
+        set_step: Renumbers the running step.
     """
 
     def __init__(
@@ -59,91 +60,91 @@ class StepSources:
         self._boundary = boundary
         self._set_step = set_step
         self._named = SCRIPT
-        inbox.name_source = self._who
-        self._steps = EndedSteps(inbox, self._others_step)
+        inbox.name_source = self._current_name
+        self._steps = EndedSteps(inbox, self._on_other_source)
         self._source: Source | None = None
         self._began_s = clock.now_s()
-        self._nobody = False
+        self._is_silent = False
         self._callback: CallbackSteps | None = None
         self._declined = False
 
     def begin(self) -> None:
-        """Set the source up."""
+        """Set up the source."""
         self._source = self._make()
         self._named = self._name
         self.look()
 
-    def _who(self) -> str:
-        """Return who ends the steps; asked on any thread, also just before that is looked at."""
+    def _current_name(self) -> str:
+        """Return the current source of steps; called on any thread, even before ``look()``."""
         return SCRIPT if self._gives_way else self._named
 
     @property
     def _gives_way(self) -> bool:
-        """Whether the script has turned out to end the steps itself, and goes first."""
+        """Whether the script ends the steps itself, and therefore takes precedence."""
         may_be_both = self._callback or self._option.kind == "auto"
-        return bool(self._source and may_be_both and not self._steps.alone)
+        return bool(self._source and may_be_both and not self._steps.is_only_source)
 
     @property
     def _name(self) -> str:
         return self._source.name if self._source else SCRIPT
 
     def look(self) -> None:
-        """Look for what was not there before; say so where nobody gives steps for long."""
+        """Check for sources that were not there before; warn if no step has ended for long."""
         why = self._source.look() if self._source else f"{SCRIPT} was not called"
         if self._gives_way:
-            self._give_way(self._steps.given)
-        if self._steps.given or not self._steps.alone:
-            if self._nobody:
-                self._nobody, self._named = False, self._name
-        elif not self._nobody and self._clock.now_s() - self._began_s > SILENT_S:
-            self._nobody = True
-            text = f"no step has ended in {SILENT_S:.0f} s: {why or 'none was heard of'}"
+            self._give_way(self._steps.ended)
+        if self._steps.ended or not self._steps.is_only_source:
+            if self._is_silent:
+                self._is_silent, self._named = False, self._name
+        elif not self._is_silent and self._clock.now_s() - self._began_s > SILENT_S:
+            self._is_silent = True
+            text = f"no step has ended in {SILENT_S:.0f} s: {why or 'the source reported none'}"
             self._named = f"{NOBODY_YET}: {text}"
             now = "callback" if self._callback else self._option.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
-            self._journal.warning(f"{text}; what else could end them: {', '.join(others)}")
+            self._journal.warning(f"{text}; other sources of steps: {', '.join(others)}")
 
     def end(self) -> None:
-        """Give no steps from now on; also in a forked child."""
+        """Stop giving steps; also called in a forked child."""
         source, self._source, self._callback = self._source, None, None
         if source:
             source.end()
 
     def follow(self, on_begin: Callable[[int], object]) -> None:
-        """Have something called with the number of each step that dynprof counts itself."""
+        """Call a function with the number of each step that dynprof itself counts."""
         self._steps.on_begin = on_begin
 
     def renumber(self, step: int) -> None:
-        """Go on from another number."""
+        """Continue from another number."""
         self._steps.renumber(step)
 
     def reached(self, framework: str, step: int) -> None:
-        """Take a framework's own count of steps: the number of the one that is running.
+        """Process a framework's step count, which is the number of the running step.
 
         Args:
-            framework: Whose callback tells it.
+            framework: The framework of the callback.
             step: The count.
         """
         if self._callback and self._callback.framework == framework:
             self._callback.reached(step)
         elif not self._declined:
-            self._boundary.attempt("hearing a callback", lambda: self._adopt(framework, step))
+            self._boundary.attempt("processing a callback", lambda: self._adopt(framework, step))
 
     def _adopt(self, framework: str, step: int) -> None:
-        """Have a framework's callback give the steps, unless somebody goes before it."""
-        found = CallbackSteps(framework, self._steps, self._go_on_from)
+        """Make a framework's callback the source, unless another source takes precedence."""
+        found = CallbackSteps(framework, self._steps, self._renumber_running)
         kind = self._option.kind
-        if kind not in ("script", "auto") or not (self._callback or self._steps.alone):
+        if kind not in ("script", "auto") or not (self._callback or self._steps.is_only_source):
             self._declined = True
-            self._journal.info(f"{found.name} ends no steps: they come from {self._name}, as asked")
+            self._journal.info(f"{found.name} ends no steps; they come from {self._name}")
             return
         self.end()
         self._source = self._callback = found
         found.begin(step)
         self._found(found.name)
 
-    def _go_on_from(self, step: int, why: str) -> None:
-        self._boundary.attempt("going on from another step", lambda: self._set_step(step, why))
+    def _renumber_running(self, step: int, why: str) -> None:
+        self._boundary.attempt("renumbering the step", lambda: self._set_step(step, why))
 
     def _make(self) -> Source | None:
         if self._option.kind in ("auto", "optimizer"):
@@ -155,11 +156,11 @@ class StepSources:
         return None
 
     def _found(self, name: str, advice: str = "") -> None:
-        """Say who was found to end the steps from now on."""
-        self._nobody, self._named = False, name
+        """Log the source that ends the steps from now on."""
+        self._is_silent, self._named = False, name
         self._journal.info(f"steps come from {name}{advice}")
 
-    def _others_step(self, given: int) -> None:
+    def _on_other_source(self, given: int) -> None:
         self._boundary.attempt("giving way to the script", lambda: self._give_way(given))
 
     def _give_way(self, given: int) -> None:
@@ -170,7 +171,7 @@ class StepSources:
         self._declined = True
         self.end()
         self._named = SCRIPT
-        text = f"the script calls {SCRIPT} itself, so {name} ends none from now on"
+        text = f"the script calls {SCRIPT} itself, so {name} ends no more steps"
         if given:
-            text += f", and {counted(given, 'step')} that it had ended count no more"
+            text += f", and {counted(given, 'step')} that it had ended no longer count"
         self._set_step(self._inbox.step - given, text)

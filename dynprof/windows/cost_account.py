@@ -78,8 +78,8 @@ class Unsettled:
         saving_ms = _mean_ms(self.since_s - span.closed_s, self.since_step - span.closed_step)
         # Whoever took the capture away or deleted it has the cost as it stood then.
         with contextlib.suppress(FileNotFoundError):
-            if found := self.manifest.found_at(self.path):
-                found.settled(
+            if found := self.manifest.read_back(self.path):
+                found.with_costs(
                     step_saving_ms=saving_ms, step_after_ms=after_ms, extra_ms=extra_ms
                 ).save(self.path)
         return True

@@ -303,7 +303,7 @@ class UnendedRecordings:
         is_lost = _has_lost_thread(one.recording, one.thread)
         if not (is_lost or _is_movable(one.recording, one.thread)):
             return False
-        with GRAPH_CAPTURES.held_back_now() as are_held_back:
+        with GRAPH_CAPTURES.block_captures_now() as are_held_back:
             if not are_held_back or _is_blocked(one):
                 return False
             if is_lost:

@@ -370,7 +370,7 @@ class Loop:
         manifest = current.manifest(reason)
         delivery = delivery_of(request.config, layout, self._process.rank)
         span = Span(current.opened_s, current.opened_step, self._clock.now_s(), self._inbox.step)
-        parent = delivery.destination.workshop
+        parent = delivery.destination.staging_dir
         export = Export(
             recording=recording,
             manifest=manifest,

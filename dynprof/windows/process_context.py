@@ -60,7 +60,7 @@ class ProcessContext:
             Whether this call learnt it.
         """
         with self._learning:
-            found = self.rank.asked_again()
+            found = self.rank.refreshed()
             if found == self.rank:
                 return False
             self.rank, self.layout = found, replace(self.layout, rank=found.number)
@@ -74,7 +74,7 @@ class ProcessContext:
     def make_scratch(self, request: Request) -> PrivateFolder:
         """Make the folder that a profiler may write in while it records for a request."""
         config = request.config
-        place = destination(self.layout, config.prof_dir, config.storage.scratch_dir).workshop
+        place = destination(self.layout, config.prof_dir, config.storage.scratch_dir).staging_dir
         return self.layout.make_scratch(place)
 
     def backend(self, name: str) -> Backend:

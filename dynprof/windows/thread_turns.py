@@ -39,7 +39,7 @@ class Turns:
             return
         self._owner = threading.get_ident()
         try:
-            with GRAPH_CAPTURES.held_back_now():
+            with GRAPH_CAPTURES.block_captures_now():
                 self.first()
                 yield True
         finally:

@@ -77,7 +77,7 @@ def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None
         job.process.wait()
         assert not below(job.root, "*.gz")
         manifests = [load_manifest(path) for path in below(job.root, "*.info.json")]
-        begun = "saving it has begun and not ended; a process that was killed leaves it so"
+        begun = "saving began and has not ended; the process may have been killed"
         assert [one.reason for one in manifests] == [begun] * (state == "saving")
         assert state in ("idle", "saving") or "accepted" in job.log()
     for path in below(job.root, "*.saving"):

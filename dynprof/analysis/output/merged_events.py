@@ -16,7 +16,7 @@ from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.reading.categories import STEP_LABELS
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.events import loosely
-from dynprof.captures.broken_names import mend
+from dynprof.captures.broken_names import repair
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class MergedRank:
         rest = b""
         for chunk in file.chunks():
             rest = b"%b,%b" % (rest, chunk) if rest else chunk
-            if (events := decoded(rest)) is None and (mended := mend(rest)):
+            if (events := decoded(rest)) is None and (mended := repair(rest)):
                 events = decoded(mended.text)
             if events is not None:
                 yield events

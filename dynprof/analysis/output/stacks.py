@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.runtime.output import whole_text, write_atomic
+from dynprof.runtime.output import atomic_text_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
 
 
 def _write(path: Path, lines: Iterable[tuple[str, int]]) -> None:
-    with whole_text(path) as file:
+    with atomic_text_file(path) as file:
         file.writelines(f"{stack} {microseconds}\n" for stack, microseconds in lines)
 
 

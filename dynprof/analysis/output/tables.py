@@ -22,7 +22,7 @@ from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.runtime.output import whole_text
+from dynprof.runtime.output import atomic_text_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +115,7 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     first = next(ahead, None)
     if first is None:
         return False
-    with whole_text(path) as file:
+    with atomic_text_file(path) as file:
         every = chain([header, first], ahead)
         while some := list(islice(every, _AT_ONCE)):
             file.write("\r\n".join(map(",".join, some)) + "\r\n")

@@ -13,7 +13,7 @@ from dynprof.analysis.reading.inflate import Readable, Torn, opened
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, free_disk_mb
-from dynprof.runtime.output import whole, write_atomic
+from dynprof.runtime.output import atomic_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +76,7 @@ _CHECKED_AFTER = 64 << 20
 def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """Write the json files that have something to say; yield their paths."""
     view = folder / "trace_view.json"
-    with opened(measured.path) as source, whole(view) as sink:
+    with opened(measured.path) as source, atomic_file(view) as sink:
         _copy(source, sink, lambda: check_space(measured, folder))
     yield view
     contents: dict[Path, Callable[[MeasuredTrace], dict[str, Any]]] = {

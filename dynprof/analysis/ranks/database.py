@@ -8,7 +8,7 @@ from dynprof.analysis.output.analysis_database import NAME, STEP_TIMES, step_tim
 from dynprof.analysis.output.database import fill_database
 from dynprof.analysis.output.device_schema import TEXT
 from dynprof.analysis.output.whole_files import own_folder
-from dynprof.runtime.output import by_library
+from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def write_ranks_database(ranks: Ranks, folder: Path) -> Iterator[Path]:
     """
     own_folder(folder)
     path = folder / NAME
-    with by_library(path) as made:
+    with file_for_library(path) as made:
         fill_database(made, {"ClusterStepTraceTime": _steps(ranks)}, CLUSTER_TABLES)
     yield path
 

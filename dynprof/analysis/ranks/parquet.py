@@ -16,7 +16,7 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.output.whole_files import own_folder
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.runtime.output import by_library
+from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +112,7 @@ def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
     """Write what a query finds."""
     import duckdb
 
-    with by_library(path) as made:
+    with file_for_library(path) as made:
         target = str(made).replace("'", "''")
         try:
             database.execute(f"COPY ({query}) TO '{target}' (FORMAT parquet, COMPRESSION zstd)")

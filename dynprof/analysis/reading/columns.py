@@ -13,7 +13,7 @@ import numpy as np
 
 from dynprof.analysis.reading.categories import MARKS
 from dynprof.analysis.reading.events import NONE, Args, Details, Event, ExactEvent, decode, details
-from dynprof.captures.broken_names import fault, mend
+from dynprof.captures.broken_names import fault, repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +77,7 @@ def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
     try:
         return _read(chunk, exact=exact)
     except msgspec.DecodeError:
-        if not (mended := mend(chunk)):
+        if not (mended := repair(chunk)):
             raise
     found = _read(mended.text, exact=exact)
     found.mended = (mended.names, place + (fault(b"[%b]" % chunk) or 1) - 1)

@@ -15,7 +15,7 @@ from dynprof.analysis.runs.window import window_below, window_folder, window_wor
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
-from dynprof.runtime.output import whole
+from dynprof.runtime.output import atomic_file
 from dynprof.runtime.plural import counted, listed_ranks
 from dynprof.version import __version__
 
@@ -114,7 +114,7 @@ def _written(
 ) -> list[str]:
     """Write the ranks one after the other; return what is to be said of them."""
     arrows, words = 0, []
-    with whole(target) as file, packed(file) as sink:
+    with atomic_file(target) as file, packed(file) as sink:
         origin = None
         for part, rank in zip(parts, chosen, strict=True):
             if origin is None and (first := part.first_ns()) is not None:

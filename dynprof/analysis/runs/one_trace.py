@@ -25,7 +25,7 @@ from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import files_below, folders_below, written_s
 from dynprof.runtime.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, VENDORS_FOLDER, trace_stem
-from dynprof.runtime.output import by_library
+from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -161,7 +161,7 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
     if "db" in wanted:
         output = _results(measured, folder) / OUTPUT
         database = output / f"ascend_pytorch_profiler{measured.rank_suffix}.db"
-        with by_library(database) as made:
+        with file_for_library(database) as made:
             write_database(measured, made)
         yield database
         yield from _write_analysis_database(measured, output / ANALYSIS_DATABASE)
@@ -170,7 +170,7 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
 def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Path]:
     """Write what the vendor calls the analysis, if the trace's level has any."""
     if is_written(measured, path.name):
-        with by_library(path) as made:
+        with file_for_library(path) as made:
             write_analysis_database(measured, made)
         yield path
 

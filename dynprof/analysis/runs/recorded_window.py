@@ -120,7 +120,7 @@ def asked_for(traces: Sequence[Path], place: Place) -> Callable[[int], Iterable[
             record = load_window_record(place.fetch(path))
             return lambda _: record.asked
     manifest = find_manifest(traces[-1])[1]
-    return manifest.request.asked if manifest else range
+    return manifest.request.selected_ranks if manifest else range
 
 
 def words_on_others(traces: Sequence[Path]) -> list[str]:

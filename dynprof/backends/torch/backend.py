@@ -43,7 +43,7 @@ from dynprof.backends.torch.torch_recording import (
 from dynprof.backends.torch.unfinished_operators import UNFINISHED
 from dynprof.errors import BackendError
 from dynprof.requests.capabilities import Capabilities, fallbacks
-from dynprof.runtime.modules import whole_module
+from dynprof.runtime.modules import imported_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ class TorchBackend:
 
     def capabilities(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
-        if not hasattr(whole_module("torch"), "autograd"):
+        if not hasattr(imported_module("torch"), "autograd"):
             return Capabilities(self.name, missing="this process has not imported torch")
         import torch.profiler
 

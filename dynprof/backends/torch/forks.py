@@ -110,7 +110,7 @@ def undisturbed() -> Iterator[None]:
         BackendError: One is under way, and does not end.
     """
     guard_forks()
-    with GRAPH_CAPTURES.held_back(), _gate.change():
+    with GRAPH_CAPTURES.block_captures(), _gate.change():
         yield
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.collectors import Collector, Lacking
 from dynprof.backends.torch.devices import is_used
-from dynprof.runtime.output import whole
+from dynprof.runtime.output import atomic_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +73,6 @@ class MemoryHistory(Collector):
     def save(self, stem: Path) -> tuple[str, ...]:
         """Write the snapshot, pickled as the viewer expects it."""
         snapshot, self._snapshot = self._snapshot, None
-        with whole(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
+        with atomic_file(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
             pickle.dump(snapshot, file)
         return ()

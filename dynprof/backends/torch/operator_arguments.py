@@ -95,7 +95,7 @@ class OperatorArguments(Collector):
         """Move the file to where it is kept."""
         self.end()
         try:
-            self._scratch.give(_NAME, stem.with_name(f"{stem.name}.execution_trace.json"))
+            self._scratch.move_out(_NAME, stem.with_name(f"{stem.name}.execution_trace.json"))
         except FileNotFoundError:
             return (f"record_op_args: {self._lost or 'torch wrote nothing'}",)
         finally:

@@ -90,7 +90,7 @@ def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket:
         running.process.communicate()
     (info,) = running.root.glob("outgoing/*/step_*/info")
     place = f"the capture in {info.parent} has not arrived in {PLACE}/{info.parent.name}"
-    assert f"{place}: it may arrive yet, and else stays there" in log(running.root)
+    assert f"{place}: it may still arrive, otherwise it stays there" in log(running.root)
 
 
 def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bucket) -> None:

@@ -119,7 +119,7 @@ def test_a_process_that_exits_during_a_save_leaves_no_half_file(tmp_path: Path) 
         assert job.process.returncode == 3
         assert not below(job.root / "to", "*.gz")
         (text,) = [p.read_text() for p in below(job.root / "to", "*.info.json")]
-        assert "has begun and not ended" in text
+        assert "began and has not ended" in text
 
 
 def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> None:

@@ -27,8 +27,9 @@ def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
         assert detached_close_selftest.ask_fresh_interpreter().answer == (
             "the self-test of the detached close ended with code 0: no words"
         )
-        from dynprof.captures.analysis_start import WHOLE, begin_analysis
+        from dynprof.captures.analysis_start import SUCCEEDED, begin_analysis
         Path("a.trace.json").write_text("{}")
-        assert "is no trace" in begin_analysis(Path("a.trace.json")).why_failed(WHOLE, wait=True)
+        begun = begin_analysis(Path("a.trace.json"))
+        assert "is no trace" in begun.why_failed(SUCCEEDED, wait=True)
         """,
     )

@@ -53,4 +53,6 @@ def test_a_file_that_would_fill_the_disk_is_cut_off_in_words(tmp_path: Path, kin
             said = process.communicate(told)[1].splitlines()[-1]
         (large,) = [path for path in disk.rglob("*") if path.is_file() and path != trace]
         assert large.stat().st_size == 64e6
-    assert "file too large; a file may take 64 MB here, to leave the job's disk some space" in said
+    assert (
+        "file too large; files are limited to 64 MB here, to keep space on the job's disk" in said
+    )

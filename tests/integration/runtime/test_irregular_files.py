@@ -107,7 +107,7 @@ def test_in_the_place_of_the_config(tmp_path: Path, kind: str) -> None:
     dynprof("init", tmp_path)
     (tmp_path / "profiler_config.json").unlink()
     plant(tmp_path / "profiler_config.json", kind)
-    words = "is a symbolic link" if kind in ("device", "link") else f"{KINDS[kind]} stands in"
+    words = "is a symbolic link" if kind in ("device", "link") else f"{KINDS[kind]} is in"
     for command in (["validate", tmp_path], ["arm", tmp_path, "--active", 2]):
         code, output, errors = dynprof(*command)
         assert (code, words in output + errors) == (1, True)
@@ -144,7 +144,7 @@ def test_in_the_place_of_a_trace(tmp_path: Path) -> None:
         assert dynprof("top", planted)[0] == 2
         assert dynprof("view", planted, "--no-browser")[0] == 2
         text = run("import sys; from dynprof.analysis.__main__ import main; main()", planted)
-        assert "is a symbolic link" in text or f"{KINDS[kind]} stands in the place of the" in text
+        assert "is a symbolic link" in text or f"{KINDS[kind]} is in the place of the" in text
     write(tmp_path, 0)
     code, output, _ = dynprof("analyse", tmp_path)
     assert (code, "rank0.pt/report.html" in output) == (0, True)
@@ -166,7 +166,7 @@ def test_in_the_place_of_a_table(tmp_path: Path) -> None:
         plant(table, kind)
         text = run(code, tmp_path)
         links = kind in ("device", "link")
-        why = "it is a symbolic link" if links else f"{KINDS[kind]} stands in the place"
+        why = "it is a symbolic link" if links else f"{KINDS[kind]} is in the place"
         assert f"analyse them again: {table}: {why}" in text
         table.rename(table.with_name(kind))
 

@@ -196,11 +196,11 @@ def test_what_fails_in_a_source_stays_out_of_the_training(tmp_path: Path) -> Non
         """
         from dynprof.steps.optimizers import OptimizerSteps
         dp.shutdown()
-        heard_another = OptimizerSteps._heard_another
+        heard_another = OptimizerSteps._choose
         def fail(self, optimizer):
             heard_another(self, optimizer)
             raise KeyError("of our own making")
-        OptimizerSteps._heard_another = fail
+        OptimizerSteps._choose = fail
         weight = torch.ones(3, requires_grad=True)
         optimizer = torch.optim.SGD([weight], lr=0.1)
         dp.init("prof_config", steps="optimizer")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures import analysis_start
-from dynprof.captures.analysis_start import WHOLE, Analyses, analyse_now, begin_analysis
+from dynprof.captures.analysis_start import SUCCEEDED, Analyses, analyse_now, begin_analysis
 from dynprof.captures.manifest import SILENT, load_manifest
 from dynprof.errors import CaptureError
 from tests import processes
@@ -43,7 +43,7 @@ class Fake:
     more: tuple[str, ...] = ()
     ended: str | None = None
 
-    def words(self) -> str | None:
+    def output(self) -> str | None:
         """Return what the test set."""
         return self.ended
 
@@ -109,9 +109,9 @@ def test_the_manifest_says_what_an_analysis_left_out(tmp_path: Path) -> None:
     analyse_now(before.path, ())
     path = tmp_path / "info" / "rank_0.info.json"
     assert load_manifest(path).left_out["kernel_details.csv"] == "no device worked"
-    found = before.manifest.found_at(path)
+    found = before.manifest.read_back(path)
     assert found is not None
-    assert found.settled(step_after_ms=3.0).left_out == load_manifest(path).left_out
+    assert found.with_costs(step_after_ms=3.0).left_out == load_manifest(path).left_out
 
 
 def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
@@ -129,7 +129,7 @@ def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
     for path in paths:
         path.write_text("{}")
     began = begin_analysis(paths[0], str(paths[1]))
-    began.why_failed(WHOLE, wait=True)
+    began.why_failed(SUCCEEDED, wait=True)
     with pytest.raises(CaptureError, match=r"b\.trace\.json is no trace"):
         analyse_now(paths[0], (str(paths[1]),))
 
@@ -138,7 +138,7 @@ def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
     """In the words of what it could not read; and again for who waits."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
-    reason = begin_analysis(path).why_failed(WHOLE, wait=True)
+    reason = begin_analysis(path).why_failed(SUCCEEDED, wait=True)
     assert reason is not None
     assert "is no trace: it has no traceEvents" in reason
     with pytest.raises(CaptureError, match="no traceEvents"):
@@ -153,7 +153,7 @@ def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
     gc.collect()
     still = kept()
     assert still is not None
-    still.why_failed(WHOLE, wait=True)
+    still.why_failed(SUCCEEDED, wait=True)
     del still
     gc.collect()
     assert kept() is None

@@ -105,7 +105,9 @@ def test_what_cannot_be_repaired_is_named() -> None:
     with pytest.raises(json.JSONDecodeError) as error:
         json.loads(sink.getvalue())
     assert error.value.pos == noticed.broken_at
-    assert next(noticed.faults()).startswith(f"its trace is no JSON from byte {error.value.pos}")
+    assert next(noticed.faults()).startswith(
+        f"its uncompressed trace is invalid JSON from byte {error.value.pos}"
+    )
 
 
 def test_names_that_torch_replaced_are_counted() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures import deliveries
-from dynprof.captures.deliveries import DELIVERED, Deliveries, Errand
+from dynprof.captures.deliveries import DELIVERED, Deliveries, DeliveryTask
 from dynprof.captures.delivery_order import Order
 from dynprof.runtime import fresh_interpreter
-from dynprof.runtime.stale_folders import is_free
+from dynprof.runtime.stale_folders import is_unlocked
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.Monkey
         go_on.wait(patience_s())
         return f"{DELIVERED}{order.target}/info/rank_0.info.json"
 
-    monkeypatch.setattr(deliveries, "sent", sent)
+    monkeypatch.setattr(deliveries, "send_once", sent)
     made = Deliveries(attempt)
     for name in ("a", "b"):
-        made.submit(Errand(order(name), on_end=lambda *said: told.append(said)))
+        made.submit(DeliveryTask(order(name), on_end=lambda *said: told.append(said)))
     assert not made.wait(0)
     assert made.left() == [
-        "the capture in /scratch/a has not arrived in /captures/a: it may arrive yet, and else"
-        " stays there",
+        "the capture in /scratch/a has not arrived in /captures/a: it may still arrive,"
+        " otherwise it stays there",
         "the capture in /scratch/b has not arrived in /captures/b: it stays there",
     ]
     go_on.set()
@@ -66,11 +66,13 @@ def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch
     reasons = (f"no route, {number // 3}" for number in itertools.count(3))
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(deliveries, "LONGEST_PAUSE_S", 0.001)
-    monkeypatch.setattr(deliveries, "sent", lambda _: next(reasons))
+    monkeypatch.setattr(deliveries, "send_once", lambda _: next(reasons))
     trouble, told = list[str](), list[tuple[str, str]]()
     made = Deliveries(attempt)
     made.submit(
-        Errand(order("a", 0.05), on_trouble=trouble.append, on_end=lambda *said: told.append(said))
+        DeliveryTask(
+            order("a", 0.05), on_trouble=trouble.append, on_end=lambda *said: told.append(said)
+        )
     )
     assert made._idle.wait(patience_s())
     assert trouble[:2] == ["no route, 1", "no route, 2"]
@@ -86,7 +88,9 @@ def test_what_cannot_be_loaded_any_more_is_not_tried_again(
     monkeypatch.setattr(fresh_interpreter, "__file__", str(tmp_path / "gone.py"))
     told = list[str]()
     made = Deliveries(attempt)
-    made.submit(Errand(order("a", 600), on_trouble=told.append, on_end=lambda *s: told.extend(s)))
+    made.submit(
+        DeliveryTask(order("a", 600), on_trouble=told.append, on_end=lambda *s: told.extend(s))
+    )
     assert made._idle.wait(patience_s())
     assert told == [
         "",
@@ -99,17 +103,17 @@ def test_what_waits_is_held_by_one_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others leave it alone, however many wait; what this job has given up they may send."""
-    go_on, workshop = threading.Event(), tmp_path / "host_1.rank0"
-    monkeypatch.setattr(deliveries, "sent", lambda _: str(go_on.wait(patience_s())))
+    go_on, staging_dir = threading.Event(), tmp_path / "host_1.rank0"
+    monkeypatch.setattr(deliveries, "send_once", lambda _: str(go_on.wait(patience_s())))
     made, before = Deliveries(attempt), descriptors()
     for name in map(str, range(50)):
-        (workshop / name).mkdir(parents=True)
-        made.submit(Errand(replace(order(name), folder=str(workshop / name))))
+        (staging_dir / name).mkdir(parents=True)
+        made.submit(DeliveryTask(replace(order(name), folder=str(staging_dir / name))))
     assert descriptors() <= before + 2
-    assert not is_free(workshop)
+    assert not is_unlocked(staging_dir)
     go_on.set()
     assert made.wait(patience_s())
-    assert is_free(workshop)
+    assert is_unlocked(staging_dir)
 
 
 def test_a_trace_of_very_many_files_is_sent(tmp_path: Path) -> None:
@@ -121,5 +125,5 @@ def test_a_trace_of_very_many_files_is_sent(tmp_path: Path) -> None:
         path.touch()
     target = tmp_path / "captures/step_1"
     made = Order(str(tmp_path / "scratch/step_1"), files, str(target), str(tmp_path), (), False, 0)
-    assert deliveries.sent(made) == f"{DELIVERED}{target}/{files[-1]}"
+    assert deliveries.send_once(made) == f"{DELIVERED}{target}/{files[-1]}"
     assert len(list((target / files[0]).parent.iterdir())) == len(files)

@@ -201,7 +201,7 @@ def test_a_trace_that_is_no_json_is_kept_and_not_called_complete(
     (path,) = tmp_path.rglob("t.json.gz")
     text = gzip.decompress(path.read_bytes())
     assert manifest.reason == (
-        f"its trace is no JSON from byte {text.index(b'[}') + 1:,} on, uncompressed"
+        f"its uncompressed trace is invalid JSON from byte {text.index(b'[}') + 1:,} on"
     )
     assert (manifest.trace, manifest.steps.recorded) == (path.name, 2)
 
@@ -305,7 +305,7 @@ def test_a_process_killed_while_saving_leaves_a_manifest_that_says_so(
     recording = WatchedRecording(FakeBackend())
     export(recording, None)
     assert not recording.left.complete
-    assert "has begun and not ended" in recording.left.reason
+    assert "began and has not ended" in recording.left.reason
 
 
 class InterruptedRecording(FakeRecording):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.left_behind import left_behind
-from dynprof.runtime.stale_folders import note_scratch, occupied
+from dynprof.runtime.stale_folders import folder_lock, note_scratch
 from tests.left_captures import FOLDER, left
 from tests.processes import run
 
@@ -45,7 +45,7 @@ def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:
     """A job that lives, or a process that sends what a dead one has ordered."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     for held in (folder.parent, folder / "info"):
-        with occupied(held):
+        with folder_lock(held):
             assert left_behind(tmp_path) == []
     assert left_behind(tmp_path)
 

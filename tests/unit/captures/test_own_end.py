@@ -62,7 +62,7 @@ def said_with(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> st
     (capture / "info" / "rank_0.info.json").write_text("{}")
     monkeypatch.syspath_prepend(place)
     order = Order(str(capture), FILES, URL, str(folder), (), False, 0)
-    sending = SideProcess.begin("dynprof.captures.sender", told=order.to_text())
+    sending = SideProcess.begin("dynprof.captures.sender", stdin_text=order.to_text())
     return sending.last_line(wait=True, most_s=patience_s())
 
 
@@ -91,4 +91,4 @@ def test_one_that_hangs_ends_though_nobody_waits_for_it(
         said = said_with(STUCK, tmp_path, monkeypatch)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert said == f"it ended with code {-signal.SIGALRM}"
+    assert said == f"it exited with code {-signal.SIGALRM}"

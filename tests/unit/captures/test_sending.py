@@ -117,11 +117,11 @@ def test_others_choose_names_once_the_chosen_ones_are_there(
     ) -> None:
         if name == FILES[1] and not tried:
             tried.append(name)
-            with pytest.raises(BlockingIOError, match="others write"):
+            with pytest.raises(BlockingIOError, match="have locked"):
                 main(other.to_text())
         put(self, source, name)
 
-    monkeypatch.setattr(delivery_targets, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(delivery_targets, "LOCK_TIMEOUT_S", 0.0)
     monkeypatch.setattr(delivery_targets._Directory, "put", put_beside_the_other)
     main(order.to_text())
     main(other.to_text())
@@ -201,7 +201,7 @@ def test_what_is_there_already_is_not_removed(order: Order, tmp_path: Path) -> N
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
     before = contents(tmp_path / "scratch")
     for place in ("scratch", "link"):
-        with pytest.raises(FileExistsError, match="is there already"):
+        with pytest.raises(FileExistsError, match="is the target itself"):
             main(replace(order, target=str(tmp_path / place / "step_1")).to_text())
     assert contents(tmp_path / "scratch") == before
 
@@ -221,7 +221,7 @@ def test_nothing_elsewhere_is_sent_or_removed(order: Order, tmp_path: Path, file
     private.mkdir()
     (private / "key").write_text("nobody may read this")
     (tmp_path / "scratch/step_1/trace").symlink_to(private)
-    with pytest.raises(OSError, match=r"trace|elsewhere"):
+    with pytest.raises(OSError, match=r"trace|out of the folder"):
         main(replace(order, files=(file, *FILES)).to_text())
     assert (private / "key").read_text() not in contents(tmp_path / "captures").values()
     assert contents(private)

@@ -16,7 +16,7 @@ def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Else he would wait for the end of a first step that never comes."""
-    why = f"{NOBODY_YET}: no step has ended in 30 s: no optimizer of torch's has made a step"
+    why = f"{NOBODY_YET}: no step has ended in 30 s: no torch optimizer has made a step"
     here = {"host": "node9", "heartbeat": time.time(), "longest_s": None}
     _tell_what_is_asked(
         [Status("idle", rank=0, **here), Status("idle", rank=3, steps_from=why, **here)],  # type: ignore[arg-type]

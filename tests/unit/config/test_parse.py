@@ -111,7 +111,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"ranks": [0], "is_rank": True, "rank_list": [1]}, "named twice"),
         ({"is_rank": True}, "names no rank"),
         ({"prof_dir": "~/captures"}, "the ~ of a shell means nothing here"),
-        ({"prof_dir": "a/" * 33}, "this path is 33 folders deep, and 32 are the most"),
+        ({"prof_dir": "a/" * 33}, "this path is 33 folders deep; the limit is 32"),
         ({"storage": {"scratch_dir": "a/" * 33}}, "this path is 33 folders deep"),
         (
             {"storage": {"scratch_dir": "s3://me:hush@runs"}},

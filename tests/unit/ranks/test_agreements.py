@@ -133,7 +133,7 @@ def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[obj
     said, proposed = Part.made[0].proposed
     assert isinstance(said, Withdrawal)
     assert "/prof_dir: " in said.reasons[0]
-    assert "lies outside of" in said.reasons[0]
+    assert "is outside of" in said.reasons[0]
     assert isinstance(proposed, Proposal)
     assert job.session.status().edits[0].outcome == "refused"
 

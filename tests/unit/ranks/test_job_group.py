@@ -186,7 +186,7 @@ def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.Monk
     torch_with(monkeypatch, World())
     assert job_group()
     assert find_rank() == Rank(0, 2, GROUP)
-    rank.leave_to_parent()  # as a child just forked does
+    rank.ignore_inherited_group()  # as a child just forked does
     assert job_group() is None
     assert find_rank().source != GROUP
     torch_with(monkeypatch, World())

@@ -285,7 +285,7 @@ def test_code_that_the_owner_cannot_read_is_refused(home: Path, packages: Path) 
     done = ROOT.python(PRIVATE, packages, home, "facts")
     last = done.stderr.splitlines()[-1]
     assert f"uid {ALICE.uid} owns {home}, and dynprof runs as that user there" in last
-    assert f"that user cannot read {packages}, where this dynprof or its Python lies" in last
+    assert f"that user cannot read {packages}, which this dynprof or its Python needs" in last
     assert last.endswith(f"run it as that user: sudo -u '#{ALICE.uid}' dynprof ...")
     assert done.stdout == ""
     packages.chmod(0o755)

@@ -12,11 +12,11 @@ import pytest
 from dynprof.analysis.runs.executors import Workers, ended
 from dynprof.backends.torch import detached_close_selftest
 from dynprof.captures.analysis_start import begin_analysis
-from dynprof.captures.deliveries import sent
+from dynprof.captures.deliveries import send_once
 from dynprof.captures.delivery_order import Order
 from dynprof.runtime import side_process
 from dynprof.runtime.destination import FILE_SYSTEMS
-from dynprof.runtime.fresh_interpreter import OF_A_KIND, environment
+from dynprof.runtime.fresh_interpreter import STORAGE_VARIABLES, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ def analysis(place: str) -> str:
 
 def delivery(place: str) -> str:
     """Return what a delivery to some place shows."""
-    return sent(Order("/tmp", ("a",), place, "/tmp", (), False, 1.0))
+    return send_once(Order("/tmp", ("a",), place, "/tmp", (), False, 1.0))
 
 
 def worker(place: str) -> str:
@@ -97,7 +97,7 @@ def test_each_kind_of_storage_has_its_own_keys(name: str, kind: str) -> None:
 
 
 def test_every_kind_of_url_that_captures_go_to_has_its_keys() -> None:
-    assert OF_A_KIND.keys() == FILE_SYSTEMS.keys()
+    assert STORAGE_VARIABLES.keys() == FILE_SYSTEMS.keys()
 
 
 def test_proxies_and_certificates_are_for_urls_only(monkeypatch: pytest.MonkeyPatch) -> None:

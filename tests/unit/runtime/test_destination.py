@@ -10,9 +10,9 @@ import pytest
 
 from dynprof.runtime.destination import (
     OUTGOING,
+    absolute_place,
     destination,
-    parted,
-    placed,
+    split_urls,
     why_no_destination,
 )
 from dynprof.runtime.layout import Layout
@@ -41,14 +41,14 @@ def test_with_a_scratch_directory_each_process_has_its_own_place_there(tmp_path:
     other = destination(replace(layout(tmp_path), pid=43), "captures", "scratch")
     assert not found.is_direct
     assert found.final == other.final == tmp_path / "captures"
-    assert found.workshop.parent == other.workshop.parent == tmp_path / "scratch"
-    assert found.workshop != other.workshop
+    assert found.staging_dir.parent == other.staging_dir.parent == tmp_path / "scratch"
+    assert found.staging_dir != other.staging_dir
 
 
 def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -> None:
     """Where nothing else is said."""
     found = destination(layout(tmp_path), f"{URL}/", None)
-    assert found.workshop.parent == tmp_path / OUTGOING
+    assert found.staging_dir.parent == tmp_path / OUTGOING
     assert found.folder("step_1-2") == f"{URL}/step_1-2"
     assert found.is_shared()
 
@@ -108,7 +108,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(sys.modules, name, None)
     mine = layout(tmp_path)
     why = destination(mine, URL, None).why_not(mine)
-    assert why == "s3:// needs fsspec and s3fs, and the job's Python has none"
+    assert why == "s3:// needs fsspec and s3fs; install it for the job's Python"
 
 
 def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:
@@ -123,6 +123,6 @@ def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:
 
 def test_directories_and_urls_are_told_apart() -> None:
     """As ``init(prof_dirs=...)`` has them in one list; a URL is the same from everywhere."""
-    assert parted(["/a", URL, "/b"]) == (["/a", "/b"], (URL,))
-    assert placed(Path("/root"), URL) == URL
-    assert placed(Path("/root"), "captures") == "/root/captures"
+    assert split_urls(["/a", URL, "/b"]) == (["/a", "/b"], (URL,))
+    assert absolute_place(Path("/root"), URL) == URL
+    assert absolute_place(Path("/root"), "captures") == "/root/captures"

@@ -52,9 +52,9 @@ def test_a_capture_is_known_on_all_threads(
     graph = made()
     assert graph.capture_begin(capture_error_mode=mode) == mode
     told: list[object] = []
-    elsewhere(lambda: told.extend((captures.under_way(), captures.mine()))).join()
+    elsewhere(lambda: told.extend((captures.under_way(), captures.on_this_thread()))).join()
     assert told == ["a graph is being captured on thread MainThread", None]
-    assert captures.mine() == told[0]
+    assert captures.on_this_thread() == told[0]
     graph.capture_end()
     assert captures.under_way() is None
 
@@ -110,7 +110,7 @@ def test_a_capture_waits_for_a_profiler_that_is_opened_or_closed(
         graph.capture_begin()
         order.append("captured")
 
-    with captures.held_back():
+    with captures.block_captures():
         thread = elsewhere(capture)
         thread.join(0.05)
         order.append("closed")
@@ -133,7 +133,7 @@ def test_a_profiler_waits_for_the_capture_of_another_thread(
 
     thread = elsewhere(capture)
     assert begun.wait(60)
-    with captures.held_back():
+    with captures.block_captures():
         order.append("closed")
     thread.join()
     assert order == ["captured", "closed"]
@@ -147,12 +147,15 @@ def test_not_for_ever(
     graph = made()
     elsewhere(graph.capture_begin).join()
     monkeypatch.setattr(graph_captures, "WAIT_S", 0.01)
-    with pytest.raises(BackendError, match="captured on thread another"), captures.held_back():
+    with pytest.raises(BackendError, match="captured on thread another"), captures.block_captures():
         pass
     graph.capture_end()
     monkeypatch.setattr(graph_captures, "WAIT_S", 600.0)
     graph.capture_begin()
-    with pytest.raises(BackendError, match="captured on thread MainThread"), captures.held_back():
+    with (
+        pytest.raises(BackendError, match="captured on thread MainThread"),
+        captures.block_captures(),
+    ):
         pass
 
 
@@ -160,12 +163,12 @@ def test_what_is_put_off(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
     """Is done once, by its own thread, when that is in no capture any more."""
     captures, made = graphs
     done: list[str] = []
-    assert captures.put_off(lambda: done.append("at once")) is None
+    assert captures.defer(lambda: done.append("at once")) is None
     outer, inner, others = made(), made(), made()
     outer.capture_begin()
     inner.capture_begin()
     elsewhere(others.capture_begin).join()
-    assert captures.put_off(lambda: done.append("later"))
+    assert captures.defer(lambda: done.append("later"))
     inner.capture_end()
     elsewhere(others.capture_end).join()
     assert done == []
@@ -186,7 +189,7 @@ def test_a_declared_capture() -> None:
 
     def fail() -> None:
         with graph_capture():
-            assert GRAPH_CAPTURES.mine()
+            assert GRAPH_CAPTURES.on_this_thread()
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -206,10 +209,10 @@ def test_a_declared_capture_that_is_entered_again() -> None:
     with region:
         with region:
             pass
-        assert GRAPH_CAPTURES.mine()
+        assert GRAPH_CAPTURES.on_this_thread()
         elsewhere(enter_and_leave)
         assert left.wait(30)
-        assert GRAPH_CAPTURES.mine()
+        assert GRAPH_CAPTURES.on_this_thread()
     assert GRAPH_CAPTURES.under_way() is None
 
 
@@ -223,5 +226,5 @@ def test_the_end_of_the_process(
     elsewhere(graph.capture_begin).join()
     captures.process_ends()
     assert captures.under_way() is None
-    with captures.held_back():
+    with captures.block_captures():
         graph.capture_end()

@@ -28,7 +28,7 @@ def test_names(tmp_path: Path) -> None:
 def test_a_role_precedes_the_rank_in_names(tmp_path: Path) -> None:
     """A role precedes the rank in the names of its files, and has window folders of its own."""
     layout = Layout(tmp_path, 7, "node-1", 99, role="rollout")
-    names = [layout.log, layout.status, layout.status_apart, layout.manifest(tmp_path, 2)]
+    names = [layout.log, layout.status, layout.duplicate_status, layout.manifest(tmp_path, 2)]
     assert [str(path.relative_to(tmp_path)) for path in names] == [
         "log/dp_node-1_99_rollout_rank_7.log",
         "status/rollout_rank_7.json",
@@ -74,6 +74,4 @@ def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
     inner = layout.capture_dir("below/alias")
     assert layout.why_forbidden(inner) == f"{root}/below is a symbolic link, which is not followed"
     outside = layout.capture_dir(f"{tmp_path}/alias/elsewhere")
-    assert f"{tmp_path}/real/elsewhere lies outside of {root}, and " in layout.why_forbidden(
-        outside
-    )
+    assert f"{tmp_path}/real/elsewhere is outside of {root}, and " in layout.why_forbidden(outside)

@@ -22,7 +22,7 @@ GB = 1_000_000_000
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return where control groups are, on a machine with 50 GB free."""
     monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(memory, "_MINE", tmp_path / "mine")
+    monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "mine")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=50 * GB))
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     return tmp_path / "groups"

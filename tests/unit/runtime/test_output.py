@@ -13,12 +13,12 @@ from dynprof.runtime import output
 from dynprof.runtime.folders import make_dir, opened
 from dynprof.runtime.output import (
     PrivateFolder,
-    by_library,
+    atomic_file,
+    atomic_text_file,
+    file_for_library,
     open_to_append,
     rename,
     take_name,
-    whole,
-    whole_text,
     write_atomic,
     write_if_absent,
 )
@@ -58,7 +58,7 @@ def test_of_many_processes_one_takes_a_name(tmp_path: Path) -> None:
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     write_atomic(tmp_path / "a", "old")
-    with pytest.raises(ZeroDivisionError), whole(tmp_path / "a") as file:
+    with pytest.raises(ZeroDivisionError), atomic_file(tmp_path / "a") as file:
         file.write(b"half" * (1 // 0))
     assert (tmp_path / "a").read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
@@ -67,7 +67,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 def test_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "a").symlink_to(tmp_path / "victim")
-    with whole_text(tmp_path / "a") as file:
+    with atomic_text_file(tmp_path / "a") as file:
         file.write("table\r\n")
     assert (tmp_path / "victim").read_text() == "mine"
     assert (tmp_path / "a").read_bytes() == b"table\r\n"
@@ -100,7 +100,7 @@ def test_folder_moved_during_a_write_gets_the_file(tmp_path: Path) -> None:
     """A link that takes the folder's name meanwhile leads nowhere."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "folder").mkdir()
-    with whole(tmp_path / "folder" / "a") as file:
+    with atomic_file(tmp_path / "folder" / "a") as file:
         (tmp_path / "folder").rename(tmp_path / "moved")
         (tmp_path / "folder").symlink_to(tmp_path / "elsewhere")
         file.write(b"content")
@@ -188,7 +188,7 @@ def test_folder_removed_on_the_way_is_made_again(
 def test_library_writes_in_a_private_folder(tmp_path: Path) -> None:
     """What lies in the file's place before is neither seen nor followed by the library."""
     (tmp_path / "a.db").symlink_to("/etc/hostname")
-    with by_library(tmp_path / "a.db") as made:
+    with file_for_library(tmp_path / "a.db") as made:
         assert made.name == "a.db"
         assert stat.S_IMODE(made.parent.stat().st_mode) == 0o700
         assert not made.is_relative_to(tmp_path)
@@ -206,7 +206,7 @@ def test_private_folder_is_reached_whatever_has_its_name(tmp_path: Path) -> None
     (private.path / "trace").write_text("events")
     (private.path / "trace").chmod(0o666)
     assert not list((tmp_path / "elsewhere").iterdir())
-    private.give("trace", tmp_path / "trace")
+    private.move_out("trace", tmp_path / "trace")
     assert (tmp_path / "trace").read_text() == "events"
     assert stat.S_IMODE((tmp_path / "trace").stat().st_mode) == 0o660
 
@@ -246,7 +246,7 @@ def test_what_a_library_left_there_is_given_to_another_disk(tmp_path: Path) -> N
     private = PrivateFolder(Path("/dev/shm") / f".dynprof-test-{os.getpid()}")
     try:
         (private.path / "trace").write_text("events")
-        private.give("trace", tmp_path / "trace")
+        private.move_out("trace", tmp_path / "trace")
     finally:
         private.remove()
     assert (tmp_path / "trace").read_text() == "events"

@@ -29,10 +29,10 @@ def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.Monkey
         (Rank(1, 2, SCRIPT), 1),
         (Rank(1, 2, GROUP), 3),
     ):
-        assert before.asked_again().number == after
+        assert before.refreshed().number == after
     group.is_initialized = lambda: False
     monkeypatch.setenv("RANK", "2")
-    assert Rank(1, 2, GROUP).asked_again().number == 1
+    assert Rank(1, 2, GROUP).refreshed().number == 1
 
 
 @pytest.mark.parametrize(

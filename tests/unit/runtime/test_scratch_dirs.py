@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.stale_folders import MOST, note_scratch, workshops
+from dynprof.runtime.stale_folders import MOST, note_scratch, staging_dirs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def test_what_was_noted_is_found(root: Path, tmp_path: Path) -> None:
     for _ in range(2):
         note_scratch(root, tmp_path / "scratch")
     note_scratch(root, tmp_path / "of another machine")
-    assert workshops(root) == [folder]
+    assert staging_dirs(root) == [folder]
 
 
 def test_a_folder_that_is_another_users_or_a_link_is_none(
@@ -46,10 +46,10 @@ def test_a_folder_that_is_another_users_or_a_link_is_none(
     folder = used(tmp_path / "scratch")
     (tmp_path / "scratch" / "host_43.rank1").symlink_to(folder)
     note_scratch(root, tmp_path / "scratch")
-    assert workshops(root) == [folder]
+    assert staging_dirs(root) == [folder]
     monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
     monkeypatch.setattr("dynprof.runtime.stale_folders.who_else_may_change", lambda _: "")
-    assert workshops(root) == []
+    assert staging_dirs(root) == []
 
 
 @pytest.mark.parametrize("note", ["", "[", "\ud800", '"relative"', "7" * (1 << 17)])
@@ -58,7 +58,7 @@ def test_a_note_that_is_none_is_passed_over(root: Path, tmp_path: Path, note: st
     note_scratch(root, tmp_path / "scratch")
     (path,) = root.glob(".scratch_dir_*")
     path.write_bytes(note.encode(errors="surrogatepass"))
-    assert workshops(root) == []
+    assert staging_dirs(root) == []
 
 
 def test_the_newest_notes_are_kept(root: Path, tmp_path: Path) -> None:
@@ -68,5 +68,7 @@ def test_the_newest_notes_are_kept(root: Path, tmp_path: Path) -> None:
         note_scratch(root, tmp_path / str(number))
         for note in root.glob(".scratch_dir_*"):
             os.utime(note, (1e9, note.stat().st_mtime - 10))
-    assert sorted(int(folder.parent.name) for folder in workshops(root)) == list(range(4, MOST + 4))
+    assert sorted(int(folder.parent.name) for folder in staging_dirs(root)) == list(
+        range(4, MOST + 4)
+    )
     assert len(list(root.glob(".scratch_dir_*"))) == MOST

@@ -6,7 +6,7 @@ import sys
 import threading
 from types import ModuleType
 
-from dynprof.runtime.modules import forget_shadowed
+from dynprof.runtime.modules import unload_shadowed
 
 
 def test_the_job_imports_meanwhile() -> None:
@@ -25,7 +25,7 @@ def test_the_job_imports_meanwhile() -> None:
     try:
         thread.start()
         for _ in range(300):
-            forget_shadowed(set(sys.modules), [])
+            unload_shadowed(set(sys.modules), [])
     finally:
         ended.set()
         thread.join()

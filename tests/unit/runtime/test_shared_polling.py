@@ -38,9 +38,9 @@ class Machine:
     def look(self, number: int) -> bool:
         """Have one look; return whether it had to read the file."""
         member = self.members[number]
-        if member.another_sees_the_same():
+        if member.is_up_to_date():
             return False
-        member.has_seen(self.file)
+        member.report_seen(self.file)
         self.seen[number] = self.file
         return True
 
@@ -158,8 +158,8 @@ def test_a_folder_that_others_may_use_is_not_used(
     folder.chmod(mode)
     one, other = SharedPolling("x"), SharedPolling("x")
     for member in (one, other, one, other):
-        assert not member.another_sees_the_same()
-        member.has_seen(OLD)
+        assert not member.is_up_to_date()
+        member.report_seen(OLD)
     assert not list(folder.iterdir())
 
 
@@ -172,8 +172,8 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(
     elsewhere.mkdir(mode=0o700)
     (tmp_path / f"dynprof-{os.geteuid()}").symlink_to(elsewhere)
     member = SharedPolling("x")
-    assert not member.another_sees_the_same()
-    member.has_seen(OLD)
+    assert not member.is_up_to_date()
+    member.report_seen(OLD)
     assert not list(elsewhere.iterdir())
 
 
@@ -188,6 +188,6 @@ def test_where_no_folder_may_be_written_each_reads_for_itself(
     monkeypatch.setattr(shared_polling, "_MEMORY", tmp_path / "none")
     monkeypatch.setattr(tempfile, "gettempdir", none)
     member = SharedPolling("x")
-    assert not member.another_sees_the_same()
-    member.has_seen(OLD)
+    assert not member.is_up_to_date()
+    member.report_seen(OLD)
     assert not member.end()

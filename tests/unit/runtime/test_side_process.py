@@ -22,7 +22,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, code: str) -> SideProcess:
 def test_one_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """And that is what it says last."""
     sleeping = begun(monkeypatch, "import time; time.sleep(1000)")
-    assert sleeping.last_line(wait=True, most_s=0.05) == "it was not done after 0.05 s"
+    assert sleeping.last_line(wait=True, most_s=0.05) == "it did not end within 0.05 s"
 
 
 def test_a_long_last_line_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.runtime.output import MARK, PrivateFolder
-from dynprof.runtime.stale_folders import occupied, remove_leftovers
+from dynprof.runtime.stale_folders import folder_lock, remove_leftovers
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_what_nobody_holds_is_removed(tmp_path: Path, folder: Path) -> None:
 
 def test_what_a_living_process_holds_stays(tmp_path: Path, folder: Path) -> None:
     """However old it looks; once let go of, it is a leftover."""
-    with occupied(folder):
+    with folder_lock(folder):
         assert remove_leftovers((tmp_path,), "h") == []
     assert remove_leftovers((tmp_path,), "h") == [folder]
 
@@ -58,11 +58,11 @@ def test_a_lock_is_waited_for_as_long_as_asked(
     got = []
 
     def wait() -> None:
-        with occupied(folder, patience_s=patience_s) as mine:
+        with folder_lock(folder, patience_s=patience_s) as mine:
             got.append(mine)
 
     waiting = threading.Thread(target=wait)
-    with occupied(folder):
+    with folder_lock(folder):
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive() == got_it
@@ -73,8 +73,8 @@ def test_a_lock_is_waited_for_as_long_as_asked(
 def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
     """The lock goes with the process, whatever it dies of."""
     code = "import sys,os;from pathlib import Path\n"
-    code += "from dynprof.runtime.stale_folders import occupied\n"
-    code += "with occupied(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
+    code += "from dynprof.runtime.stale_folders import folder_lock\n"
+    code += "with folder_lock(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
     done = run([sys.executable, "-c", code, folder])
     assert done.returncode == -9
     assert remove_leftovers((tmp_path,), "h") == [folder]

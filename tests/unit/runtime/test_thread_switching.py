@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.threads import BRISK_S, brisk_switching
+from dynprof.runtime.threads import FAST_SWITCH_S, fast_switching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,10 +19,10 @@ def test_it_is_brisk_inside_and_put_back_after() -> None:
     before = sys.getswitchinterval()
 
     def nested() -> None:
-        with brisk_switching():
-            with brisk_switching():
-                assert sys.getswitchinterval() == pytest.approx(BRISK_S)
-            assert sys.getswitchinterval() == pytest.approx(BRISK_S)
+        with fast_switching():
+            with fast_switching():
+                assert sys.getswitchinterval() == pytest.approx(FAST_SWITCH_S)
+            assert sys.getswitchinterval() == pytest.approx(FAST_SWITCH_S)
             raise KeyError
 
     with pytest.raises(KeyError):
@@ -32,12 +32,12 @@ def test_it_is_brisk_inside_and_put_back_after() -> None:
 
 def test_a_forked_child_has_the_interval_of_before(interval: float) -> None:
     """Nobody is inside there, so nobody would put it back."""
-    with brisk_switching():
+    with fast_switching():
         child = os.fork()
         if not child:
             os._exit(sys.getswitchinterval() != pytest.approx(interval))
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        assert sys.getswitchinterval() == pytest.approx(BRISK_S)
+        assert sys.getswitchinterval() == pytest.approx(FAST_SWITCH_S)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_others_that_may_write(path: Path, mode: int, above: int) -> None:
     """The file, its folder or one above, in which they could put another one in its place."""
     place = (path, *path.parents)[above]
     place.chmod(mode)
-    assert who_else_may_change(path) == f"others than the job's user may write {place}"
+    assert who_else_may_change(path) == f"users other than the job's user may write {place}"
 
 
 def test_a_sticky_folder_keeps_no_file_of_its_own_apart(path: Path) -> None:
@@ -62,7 +62,7 @@ def test_links_that_lead_to_what_others_may_write(path: Path) -> None:
     path.symlink_to(apart / "real.json")
     assert who_else_may_change(path) == ""
     apart.chmod(0o1777)
-    assert who_else_may_change(path) == f"others than the job's user may write {apart}"
+    assert who_else_may_change(path) == f"users other than the job's user may write {apart}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
@@ -75,7 +75,7 @@ def test_a_file_of_another_user(path: Path) -> None:
 def test_a_file_that_is_gone(path: Path) -> None:
     """What cannot be looked at is not trusted."""
     path.unlink()
-    assert "it is not known who may write" in who_else_may_change(path)
+    assert "cannot check who may write" in who_else_may_change(path)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_folder_that_another_user_made_beforehand(folder: Path, mode: int, abo
 def test_a_folder_that_every_user_may_rename(folder: Path) -> None:
     """By the mode of the one above, though the folder itself is private."""
     folder.parent.chmod(0o777)
-    why = f"every user may rename what is in {folder.parent}, for lack of chmod +t"
+    why = f"every user may rename files in {folder.parent}, which lacks chmod +t"
     assert replaced_by(folder) == why
     folder.parent.chmod(0o1777)
     assert replaced_by(folder) == ""
@@ -181,7 +181,7 @@ def test_users_that_the_environment_names_are_trusted(
     monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5, 61002")
     assert replaced_by(folder) == ""
     monkeypatch.setenv("DYNPROF_TRUST_UIDS", "5,mallory")
-    with pytest.raises(ValueError, match="has 'mallory': write numbers of users, such as 1000"):
+    with pytest.raises(ValueError, match="has 'mallory': write user ids, such as 1000"):
         replaced_by(folder)
     monkeypatch.setenv("DYNPROF_TRUST_UIDS", "*")
     folder.parent.chmod(0o777)

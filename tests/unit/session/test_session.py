@@ -141,7 +141,7 @@ def test_start_with_a_file_of_others_keeps_captures_in_their_place(
     shared.chmod(0o620)
     job.session.start(shared)
     (problem,) = job.session.status().problems
-    assert f"others than the job's user may write {shared}" in problem
+    assert f"users other than the job's user may write {shared}" in problem
 
 
 @as_root

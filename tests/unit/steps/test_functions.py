@@ -236,12 +236,12 @@ def test_it_waits_until_the_function_is_there(
         ("later", "has no function later"),
         ("Nobody.step", "has no class Nobody"),
         ("Trainer.never", "a_trainer.Trainer has no function never"),
-        ("Trainer", "is no function"),
+        ("Trainer", "is a type, not a Python function"),
         ("batches", "is a generator"),
-        ("functools", "is no function of Python's but a module"),
-        ("model", "is no function of Python's but a Model; name what it calls"),
-        ("bound", "is no function of Python's but a method"),
-        ("cached", "is no function of Python's but a _lru_cache_wrapper"),
+        ("functools", "is a module, not a Python function"),
+        ("model", "is a Model, not a Python function; name a function that it calls"),
+        ("bound", "is a method, not a Python function"),
+        ("cached", "is a _lru_cache_wrapper, not a Python function"),
     ):
         assert text in Counted(name).source.look()
     with Counted("later") as counted:
@@ -288,4 +288,4 @@ def test_calls_that_are_not_heard_are_named(module: ModuleType) -> None:
         assert counted.source.look() == ""
         kept(1)
         assert counted.inbox.step == 0
-        assert "whoever had kept the function before" in counted.source.look()
+        assert "calls by earlier references to the function are missed" in counted.source.look()

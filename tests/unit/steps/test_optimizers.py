@@ -37,7 +37,7 @@ class Watched:
     def step(self, *optimizers: Adam) -> None:
         """Let them step, one after the other."""
         for optimizer in optimizers:
-            self.source._heard(optimizer)
+            self.source._on_step(optimizer)
 
 
 def test_the_first_step_of_an_only_optimizer_is_counted() -> None:
@@ -58,7 +58,7 @@ def test_of_several_the_first_that_steps_is_counted_and_the_log_says_how_to_name
     first, several = watched.said
     assert first == "the optimizer Adam"
     assert several.startswith("the optimizer Adam, the first of several; ")
-    assert f'steps="{Adam.__module__}:Adam.step" names another one' in several
+    assert f'steps="{Adam.__module__}:Adam.step" selects another one' in several
 
 
 def test_one_that_is_made_anew_goes_on() -> None:

@@ -66,7 +66,7 @@ def test_a_script_that_steps_itself_is_left_alone(
     assert job.session.inbox.step == 1
     (manifest,) = job.manifests()
     assert "the script calls dp.step() itself" in manifest.reason
-    assert "7 steps that it had ended count no more" in manifest.reason
+    assert "7 steps that it had ended no longer count" in manifest.reason
     trainer()
     assert job.session.inbox.step == 1
 
@@ -100,7 +100,7 @@ def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: st
         job.session._steps.look()
     log = job.log()
     assert log.count(f"no step has ended in 30 s: {why}") == 1
-    assert "what else could end them: " in log
+    assert "other sources of steps: " in log
     assert why in job.session.status().steps_from
 
 

@@ -127,5 +127,5 @@ def test_a_cost_below_nothing_is_not_measurable(slow_job: Job) -> None:
     assert about["lost by the job in all"] == NOT_MEASURABLE
     old = manifest.model_copy(update={"cost": manifest.cost.model_copy(update={"extra_ms": -9070})})
     assert dict(_recorded(old))["lost by the job in all"] == NOT_MEASURABLE
-    young = manifest.settled(step_saving_ms=None, step_after_ms=None, extra_ms=None)
+    young = manifest.with_costs(step_saving_ms=None, step_after_ms=None, extra_ms=None)
     assert dict(_recorded(young))["lost by the job in all"] == ""

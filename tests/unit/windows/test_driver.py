@@ -159,7 +159,7 @@ def test_a_recording_waits_while_another_thread_opens_a_profiler(
     """A discard waits neither for a capture nor for another profiler: a later look ends it."""
     driver.open(no_folder)
     backend.recordings[0].bound_to_thread = False
-    with GRAPH_CAPTURES.held_back():
+    with GRAPH_CAPTURES.block_captures():
         elsewhere(driver.discard)
         assert backend.running == 1
     UNENDED.look()

@@ -39,7 +39,7 @@ def test_a_manifest_that_cannot_be_written_is_no_capture(
     job.step(1100)
     job.session._tick()
     assert [m.reason for m in job.manifests()][1:] == [
-        "saving it has begun and not ended; a process that was killed leaves it so"
+        "saving began and has not ended; the process may have been killed"
     ]
 
 
