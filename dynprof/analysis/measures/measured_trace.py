@@ -33,9 +33,9 @@ from dynprof.analysis.measures.timeline.steps import (
     step_times,
     whole_span,
 )
-from dynprof.analysis.measures.timeline.truncation import Tear
+from dynprof.analysis.measures.timeline.truncation import Truncation
 from dynprof.analysis.measures.waiting.gaps import gaps
-from dynprof.analysis.measures.waiting.host_waits import Host
+from dynprof.analysis.measures.waiting.host_waits import HostActivity
 from dynprof.analysis.measures.waiting.idle import idle
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
-    from dynprof.analysis.measures.timeline.steps import Marked, Step
+    from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
 
 
-_WHATEVER_THE_STEPS = (
+_STEP_INDEPENDENT = (
     "path", "trace", "manifest", "operators", "launches", "sequences", "messages", "averages",
-    "kinds", "directions", "tear", "host_waits", "calls",
+    "kinds", "directions", "truncation", "host_waits", "calls",
 )  # fmt: skip
 """What is the same of some steps of a trace as of all."""
 
@@ -76,21 +76,21 @@ class MeasuredTrace(ReadTrace):
     """A trace that was read, and what is measured of it.
 
     Attributes:
-        left_out: Marked steps that are not measured, as others of the trace are alone.
+        excluded_steps: Marked steps that are not measured, as others of the trace are alone.
     """
 
-    left_out: Sequence[Marked] = ()
+    excluded_steps: Sequence[MarkedStep] = ()
 
-    def only(self, steps: Sequence[Marked]) -> MeasuredTrace:
+    def only(self, steps: Sequence[MarkedStep]) -> MeasuredTrace:
         """Return the same trace with what is measured of some of its steps alone."""
         chosen = copy.copy(self)
-        known = {name: vars(self)[name] for name in _WHATEVER_THE_STEPS if name in vars(self)}
+        known = {name: vars(self)[name] for name in _STEP_INDEPENDENT if name in vars(self)}
         vars(chosen).clear()
         vars(chosen).update(known, _partner=None, marked=list(steps))
-        chosen.left_out = [step for step in self.marked if step not in steps]
+        chosen.excluded_steps = [step for step in self.marked if step not in steps]
         return chosen
 
-    def recording_ns(self, step: Marked) -> int:
+    def recording_ns(self, step: MarkedStep) -> int:
         """Return for how long the profiler itself held a step up; a device, kept it idle."""
         alone = self.only([step])
         if alone.idle is not None:
@@ -98,7 +98,7 @@ class MeasuredTrace(ReadTrace):
         return round(alone.breakdown.time_in(alone.breakdown.causes[RECORDING]))
 
     @cached_property
-    def outliers(self) -> list[Marked]:
+    def outliers(self) -> list[MarkedStep]:
         """The steps that take far longer than the others, the longest first.
 
         None where the device is far behind: then a step of the host is none of the device.
@@ -108,7 +108,7 @@ class MeasuredTrace(ReadTrace):
         return [self.marked[place] for place in outliers([length for *_, length in self.marked])]
 
     @cached_property
-    def usual(self) -> MeasuredTrace:
+    def without_outliers(self) -> MeasuredTrace:
         """The trace without its outliers; itself where it has none."""
         if not self.outliers:
             return self
@@ -152,7 +152,7 @@ class MeasuredTrace(ReadTrace):
     @cached_property
     def steps(self) -> list[Step]:
         """Where the time of each step goes; none where something may be missing of any."""
-        if self.tear.hides:
+        if self.truncation.incomplete:
             return []
         of = self.directions
         receives = Receives(of == RECEIVE, of == UNKNOWN)
@@ -169,15 +169,15 @@ class MeasuredTrace(ReadTrace):
         return marks(self.trace)
 
     @cached_property
-    def tear(self) -> Tear:
+    def truncation(self) -> Truncation:
         """Where the file ends too early, and what is not known for that."""
         counted = self.manifest.steps.recorded if self.manifest else None
-        return Tear(self.trace, self.manifest, marked_steps(self.trace, counted))
+        return Truncation(self.trace, self.manifest, marked_steps(self.trace, counted))
 
     @cached_property
-    def marked(self) -> list[Marked]:
+    def marked(self) -> list[MarkedStep]:
         """The steps as they are marked, as far as they are whole; else one for everything."""
-        return self.tear.whole or whole_span(self.trace)
+        return self.truncation.complete_steps or whole_span(self.trace)
 
     @cached_property
     def in_steps(self) -> NDArray[np.bool_]:
@@ -195,15 +195,15 @@ class MeasuredTrace(ReadTrace):
         return Breakdown(self)
 
     @cached_property
-    def host_waits(self) -> Host:
+    def host_waits(self) -> HostActivity:
         """What keeps the threads of the host from launching."""
-        return Host(self.trace, self.launches)
+        return HostActivity(self.trace, self.launches)
 
     @cached_property
     def idle(self) -> Idle | None:
         """Why the breakdown's device was idle in its steps; None where that is not known."""
         steps = self.breakdown
-        if steps.on_host or self.tear.hides:
+        if steps.on_host or self.truncation.incomplete:
             return None
         recorded = self.marked if steps.marked else ()
         found = idle(self.trace, self.launches, self.host_waits, self.gaps, recorded)
@@ -271,9 +271,9 @@ class MeasuredTrace(ReadTrace):
     @cached_property
     def critical_path(self) -> CriticalPath | None:
         """The longest path through the steps; None where something may be missing of any."""
-        if self.tear.hides:
+        if self.truncation.incomplete:
             return None
-        return self.made_once(
+        return self.compute_once(
             lambda: critical_path(self.trace, self.marked, self.launches, self.calls)
         )
 

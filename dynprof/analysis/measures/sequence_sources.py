@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import place_of, stood, where
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, makers
+from dynprof.analysis.measures.code.user_code import code_at, open_at_start, place_of
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by
 from dynprof.analysis.measures.timeline.operators import STEP
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
     trace, found = measured.trace, measured.operators
     kernels = np.concatenate([one.kernels.ravel() for one in chosen])
     call = measured.launches.call[np.searchsorted(measured.launches.work, kernels)]
-    by = makers(trace, Launches(kernels, call), found.span, found.parent)
+    by = launched_by(trace, Launches(kernels, call), found.span, found.parent)
     operator = np.append(found.span, UNKNOWN)[by]
     step = np.append(trace.named(lambda name: name.startswith(STEP)), [False])
     operator = np.where(step[operator] | (operator == UNKNOWN), call, operator)
     thread = np.where(call == UNKNOWN, UNKNOWN, trace.spans["thread"][call])
-    frame = where(trace, measured.calls, thread, trace.spans["start"][call]).frame
+    frame = code_at(trace, measured.calls, thread, trace.spans["start"][call]).frame
     result, place = [], 0
     for one in chosen:
         here = slice(place, place := place + one.kernels.size)
@@ -65,8 +65,8 @@ def _line(measured: MeasuredTrace, frames: Numbers) -> str:
     """Return the place of most frames; empty where most are not known."""
     if not (most := _most(measured.trace, frames)):
         return ""
-    early = stood(measured.trace, measured.marked)[frames[frames != UNKNOWN]]
-    return place_of(most, stood=bool(early.any()))
+    early = open_at_start(measured.trace, measured.marked)[frames[frames != UNKNOWN]]
+    return place_of(most, open_at_start=bool(early.any()))
 
 
 def _most(trace: Trace, spans: Numbers) -> str:
@@ -76,7 +76,7 @@ def _most(trace: Trace, spans: Numbers) -> str:
     return "" if most == UNKNOWN else str(trace.tables["name"][most])
 
 
-def in_a_row(names: Iterable[str], most: int | None = None) -> str:
+def joined_names(names: Iterable[str], most: int | None = None) -> str:
     """Return names in order, ``2 x a; b``; what is not known is called so.
 
     Args:

@@ -62,7 +62,7 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
     device, _ = device_time(trace, started, graph, parent)
     numbered = spans["sequence"][graph] >= 0
     went = np.full(len(graph), UNKNOWN, np.int64)
-    went[numbered] = went_forward(trace, graph[numbered])
+    went[numbered] = forward_operators(trace, graph[numbered])
     made = np.append(spans["name"], UNKNOWN)[went]
     pairs = np.stack([made, spans["name"][graph]], axis=1)
     rows, of = np.unique(pairs, axis=0, return_inverse=True)
@@ -87,7 +87,7 @@ def _sums(of: Numbers, times: Numbers, count: int) -> list[int]:
     return found
 
 
-def went_forward(trace: Trace, graph: Numbers) -> Numbers:
+def forward_operators(trace: Trace, graph: Numbers) -> Numbers:
     """Return the operator that made the node of each call of autograd's engine; -1 if unknown.
 
     Operators before it may bear its number too, so it is the last of them. Threads count for

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.operators import Calls, Operators
     from dynprof.analysis.reading.trace import Trace
 
-MOST_FRAMES = 100
+MAX_FRAMES = 100
 """So many of the innermost are named: of recursion, thousands deep, each call has a stack."""
 SEPARATOR = ";\r\n"
 """Between two frames, as the vendor has it."""
@@ -54,7 +54,7 @@ class CallStacks:
     def text(self, number: int) -> str:
         """Return the frames of a stack."""
         text, count = self._stacks[number]
-        more = count - MOST_FRAMES
+        more = count - MAX_FRAMES
         return f"{text}{SEPARATOR}({more:,} more)" if more > 0 else text
 
     def _number(self, place: int) -> int:
@@ -81,6 +81,6 @@ class CallStacks:
 
 def _under(frame: str, text: str, count: int) -> str:
     """Return a frame, and the frames around it as far as they are named."""
-    if count >= MOST_FRAMES:
+    if count >= MAX_FRAMES:
         text = text[: text.rfind(SEPARATOR)]
     return f"{frame}{SEPARATOR}{text}" if text else frame

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.operators import device_time
-from dynprof.analysis.measures.timeline.overhead import overhead, whose
+from dynprof.analysis.measures.timeline.overhead import overhead, profiler_of
 from dynprof.analysis.reading.categories import CALLS, OPERATORS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
 
-MOST_LEVELS = 400
+MAX_LEVELS = 400
 """What lies deeper, in recursion, counts as the time of what it lies in on this level."""
 
 
@@ -74,13 +74,13 @@ def call_paths(trace: Trace, calls: Calls) -> CallPaths:
     count = len(trace.tables["name"])
     for own, outer in zip(names, parent.tolist(), strict=True):
         above = ROOT if outer == ROOT else path[outer]
-        if above != ROOT and levels[above] == MOST_LEVELS:
+        if above != ROOT and levels[above] == MAX_LEVELS:
             path.append(above)
             continue
         place = known.setdefault(above * count + own, len(levels))
         if place == len(levels):
             level = 1 if above == ROOT else levels[above] + 1
-            levels.append(MOST_LEVELS if own in owners else level)
+            levels.append(MAX_LEVELS if own in owners else level)
         path.append(place)
     return CallPaths(
         span=chosen,
@@ -92,7 +92,7 @@ def call_paths(trace: Trace, calls: Calls) -> CallPaths:
 
 
 def call_tree(
-    trace: Trace, paths: CallPaths, steps: Sequence[Marked], on_device: Launches | None = None
+    trace: Trace, paths: CallPaths, steps: Sequence[MarkedStep], on_device: Launches | None = None
 ) -> CallTree:
     """Return the paths of all threads together, with the time within the steps.
 
@@ -123,7 +123,7 @@ def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]
     names, frames = trace.spans["name"][chosen], overhead(trace)[chosen]
     owners = dict[int, int]()
     for name in distinct(names[frames]).tolist():
-        owners[name] = trace.place_of_name(whose(trace.tables["name"][name]))
+        owners[name] = trace.place_of_name(profiler_of(trace.tables["name"][name]))
     return [owners.get(name, name) for name in names.tolist()], set(owners.values())
 
 

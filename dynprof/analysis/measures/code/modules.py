@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.backward import GRAPH, went_forward
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers, open_at
+from dynprof.analysis.measures.code.backward import GRAPH, forward_operators
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.steps import is_collective
@@ -163,7 +163,7 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
     span = np.flatnonzero(frames | graph)
     start, length, thread = (trace.spans[name][span] for name in ("start", "length", "thread"))
     parent = parents(start, length, thread)
-    went = went_forward(trace, np.flatnonzero(graph))
+    went = forward_operators(trace, np.flatnonzero(graph))
     seen = went != UNKNOWN
     at = np.full(len(went), ROOT, np.int64)
     at[seen] = open_at(
@@ -205,7 +205,7 @@ def _own_time(trace: Trace, owners: _Owners) -> Numbers:
 
 def _add_device(trace: Trace, found: Operators, started: Launches, sums: _Sums) -> int:
     """Add the time of devices; return how much of it nobody knows the launch of."""
-    by = makers(trace, started, found.span, found.parent)
+    by = launched_by(trace, started, found.span, found.parent)
     operator = np.append(found.span, UNKNOWN)[by]
     moment = np.where(started.call != UNKNOWN, started.call, operator)
     times, known = trace.spans["length"][started.work], moment != UNKNOWN

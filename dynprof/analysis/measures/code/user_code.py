@@ -12,14 +12,14 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.measures.timeline.overhead import is_dynprofs, whose
+from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame, profiler_of
 from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -55,7 +55,7 @@ _OF_PYTHON = frozenset(_FOLDERS_OF_PYTHON.split())
 
 
 @dataclass(frozen=True)
-class Where:
+class CodePlaces:
     """Where moments lie; places among the trace's spans, -1 where nothing is known.
 
     Attributes:
@@ -69,10 +69,10 @@ class Where:
     called: Numbers
 
 
-def is_users(name: str) -> bool:
+def is_user_frame(name: str) -> bool:
     """Return whether a frame is of the user's own code, as far as its name tells."""
     found = _frame(name)
-    if not found or whose(name) or is_dynprofs(name):
+    if not found or profiler_of(name) or is_dynprof_frame(name):
         return False
     file = found["file"]
     if _INSTALLED.search(file) or _GENERATED.search(file):
@@ -83,22 +83,22 @@ def is_users(name: str) -> bool:
     return first.removesuffix(".py") not in _PACKAGES | sys.stdlib_module_names
 
 
-def place_of(name: str, *, stood: bool = False) -> str:
+def place_of(name: str, *, open_at_start: bool = False) -> str:
     """Return a frame's place in the code for a sentence: ``train.py:22 (main)``.
 
     Args:
         name: Its name in the trace.
-        stood: Whether it was entered before the profiler came: then its line says where it stood.
-            A module always was.
+        open_at_start: Whether it was entered before the recording began. Its line is then where
+            it was at that time. A module's line always is.
     """
     found = _frame(name)
     if not found:
         return _built_in(name)
-    line = "" if stood or found["function"] == "<module>" else f":{found['line']}"
+    line = "" if open_at_start or found["function"] == "<module>" else f":{found['line']}"
     return f"{_shown(found)}{line} ({found['function']})"
 
 
-def function_of(name: str, *, stood: bool = False) -> str:
+def function_of(name: str, *, open_at_start: bool = False) -> str:
     """Return the same with the function first, as its line is that of its definition.
 
     ``main (train.py:22)``, and of a built-in function ``sleep``.
@@ -106,7 +106,7 @@ def function_of(name: str, *, stood: bool = False) -> str:
     found = _frame(name)
     if not found or found["function"] == "<module>":
         return place_of(name)
-    line = "" if stood else f":{found['line']}"
+    line = "" if open_at_start else f":{found['line']}"
     return f"{found['function']} ({_shown(found)}{line})"
 
 
@@ -129,12 +129,12 @@ def _built_in(name: str) -> str:
     return found["function"] or name
 
 
-def users_frames(trace: Trace) -> NDArray[np.bool_]:
+def user_frames(trace: Trace) -> NDArray[np.bool_]:
     """Return which spans are frames of the user's own code."""
-    return trace.category(FRAMES, CALLS) & trace.named(is_users)
+    return trace.category(FRAMES, CALLS) & trace.named(is_user_frame)
 
 
-def stood(trace: Trace, marked: list[Marked]) -> NDArray[np.bool_]:
+def open_at_start(trace: Trace, marked: list[MarkedStep]) -> NDArray[np.bool_]:
     """Return which frames began before the first step, as those that were open already do.
 
     None of VizTracer's: its lines are those of definitions, whenever a call began.
@@ -143,7 +143,7 @@ def stood(trace: Trace, marked: list[Marked]) -> NDArray[np.bool_]:
     return trace.category(FRAMES) & (trace.spans["start"] < first)
 
 
-def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
+def code_at(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> CodePlaces:
     """Return where in the user's code some moments lie.
 
     Args:
@@ -152,10 +152,10 @@ def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
         thread: The threads that the moments are of; -1 for none.
         when: The moments, in ns.
     """
-    users = users_frames(trace)[calls.span]
+    users = user_frames(trace)[calls.span]
     step = trace.named(lambda name: name.startswith(STEP))
     operators = (trace.category(OPERATORS) & ~step)[calls.span]
-    others = (trace.category(FRAMES, CALLS) & ~trace.named(is_dynprofs))[calls.span] & ~users
+    others = (trace.category(FRAMES, CALLS) & ~trace.named(is_dynprof_frame))[calls.span] & ~users
     place = open_at(trace, calls.span, calls.parent, thread, when)
     frame, operator, called = np.full((3, len(when)), ROOT, np.int64)
     left = np.flatnonzero(place != ROOT)
@@ -167,4 +167,4 @@ def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
         place[left] = np.where(users[here], ROOT, calls.parent[here])
         left = left[place[left] != ROOT]
     spans = np.append(calls.span, ROOT)
-    return Where(spans[frame], spans[operator], spans[called])
+    return CodePlaces(spans[frame], spans[operator], spans[called])

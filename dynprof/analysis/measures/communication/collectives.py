@@ -145,9 +145,9 @@ def messages(trace: Trace, started: Launches) -> Messages:
     known = []
     for detail, name, shapes, own in kinds.tolist():
         if details[detail].collective:
-            known.append(_told(details[detail]))
+            known.append(_from_details(details[detail]))
         elif name != UNKNOWN:
-            known.append(_labelled(names[name], dims[shapes], members))
+            known.append(_from_label(names[name], dims[shapes], members))
         else:
             known.append(Message(kind_of(names[own])))
     return Messages(chosen, place.reshape(-1), known)
@@ -215,7 +215,7 @@ def _only_group(trace: Trace) -> int:
     return size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
 
 
-def _told(said: Details) -> Message:
+def _from_details(said: Details) -> Message:
     """Return what Kineto says of a collective's kernel."""
     kind, each = kind_of(said.collective), _SIZES.get(said.dtype.lower(), 0)
     if said.dtype.lower().startswith("float8"):
@@ -228,7 +228,7 @@ def _told(said: Details) -> Message:
     return Message(kind, size, said.group_size, said.dtype, said.sender, said.receiver)
 
 
-def _labelled(name: str, shapes: tuple[bytes, ...], members: int) -> Message:
+def _from_label(name: str, shapes: tuple[bytes, ...], members: int) -> Message:
     """Return what a label such as ``nccl:all_reduce`` says, and the shapes of its inputs."""
     message = _MESSAGE.match(name.lower())
     kind = kind_of(message[1] if message else name.partition(":")[2])

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
 _LATEST = 1 << 62
 """In ns; sums of such times still fit into 64 bits."""
-MOST_KERNELS = 5
+MAX_KERNELS = 5
 """Of so many kernels, those with the most time on the path, it is told what a step is without."""
 ALL_HOST, ALL_KERNELS, ALL_COPIES = "the host's work", "all kernels that compute", "all copies"
 ALL_COMMUNICATION, ALL_LOADING = "communication", "data loading"
@@ -84,16 +84,16 @@ class CriticalPath:
         times: What the path consists of, by step.
         what_ifs: What a step would take if something cost nothing, the best first.
         on_host: Whether no device worked: the path is the steps' own thread.
-        told: Whether the trace tells which streams wait for each other, or no stream had to.
+        waits_recorded: Whether the trace records the waits between streams, or has at most one.
     """
 
-    steps: list[Marked]
+    steps: list[MarkedStep]
     begin: int
     ends: Numbers
     times: PathTimes
     what_ifs: list[WhatIf]
     on_host: bool
-    told: bool
+    waits_recorded: bool
 
     @property
     def lengths(self) -> Numbers:
@@ -116,7 +116,7 @@ class CriticalPath:
 
 
 def critical_path(
-    trace: Trace, marked: list[Marked], found: Launches, calls: Calls
+    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls
 ) -> CriticalPath | None:
     """Return the critical path of the steps; None where they take no time, or one no clock gives.
 
@@ -144,11 +144,11 @@ def critical_path(
         times=times,
         what_ifs=_what_ifs(trace, work, graph, times, len(ends)),
         on_host=not len(work.place),
-        told=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
+        waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
 
 
-def _span(marked: list[Marked]) -> tuple[int, int]:
+def _span(marked: list[MarkedStep]) -> tuple[int, int]:
     """Return from when until when the host is in its steps."""
     ends = [since + length for _, since, length in marked]
     return min((since for _, since, _ in marked), default=0), max(ends, default=0)
@@ -175,7 +175,7 @@ def main_thread(trace: Trace) -> int:
     return UNKNOWN
 
 
-def _ends(marked: list[Marked], work: Work, last: int) -> Numbers:
+def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
     """Return when all that each step asked for was done, on host and devices."""
     begins = np.array([since for _, since, _ in marked], np.int64)
     ends = np.array([since + length for _, since, length in marked], np.int64)
@@ -220,7 +220,7 @@ def _scenarios(
         yield what, on_path, np.where(part == kind, 0, graph.own), graph.delay
     kernels = times.part == COMPUTING
     sums = np.bincount(times.name[kernels], times.time[kernels], minlength=1).astype(np.int64)
-    for code in np.argsort(-sums, kind="stable")[:MOST_KERNELS].tolist():
+    for code in np.argsort(-sums, kind="stable")[:MAX_KERNELS].tolist():
         own = np.where((name == code) & (part == COMPUTING), 0, graph.own)
         yield trace.tables["name"][code], int(sums[code]), own, graph.delay
 

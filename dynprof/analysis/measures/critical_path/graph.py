@@ -105,7 +105,7 @@ class Graph:
         return np.array(found[::-1], np.int64)
 
 
-class _Joints:
+class _SyncPoints:
     """Moments at which a thread of the host goes on because of somebody else.
 
     Attributes:
@@ -149,14 +149,14 @@ class _Builder:
     def __init__(self, trace: Trace, work: Work, waits: Waits, main: int, span: tuple[int, int]):
         self.begin, self.end = span
         self.main, self.work, self.waits = main, work, waits
-        self.joints = _Joints(trace, waits, main, self.end)
-        self.works, self.count = len(work.place), 1 + len(work.place) + len(self.joints.time)
+        self.sync_points = _SyncPoints(trace, waits, main, self.end)
+        self.works, self.count = len(work.place), 1 + len(work.place) + len(self.sync_points.time)
         shape = (SLOTS, self.count)
         self.from_, self.valid = np.zeros(shape, np.int64), np.zeros(shape, bool)
         self.ready = np.full(shape, self.begin, np.int64)
         self.host, self.thread = np.zeros(shape, np.int64), np.full(shape, UNKNOWN, np.int64)
-        start = np.concatenate([[self.begin], work.start, self.joints.time])
-        over = np.concatenate([[self.begin], work.end, self.joints.time])
+        start = np.concatenate([[self.begin], work.start, self.sync_points.time])
+        over = np.concatenate([[self.begin], work.end, self.sync_points.time])
         # A backward pass may have begun before everything; nothing comes before the first node.
         self.start, self.over = np.maximum(start, self.begin), np.maximum(over, self.begin)
         # What ends together: what began first, work before the joint that waits for it.
@@ -181,18 +181,18 @@ class _Builder:
         called = np.flatnonzero(work.call != UNKNOWN)
         launched = np.maximum(work.launched[called], self.begin)
         thread = work.thread[called]
-        joints = self.joints.last(thread, launched)
-        self.along_thread(HOST, nodes[called], thread, launched, joints)
+        points = self.sync_points.last(thread, launched)
+        self.along_thread(HOST, nodes[called], thread, launched, points)
         soonest = np.minimum(work.launched + work.shortest_launch, work.start)[called]
         self.ready[HOST, nodes[called]] = np.maximum(soonest, launched)
         behind = np.flatnonzero(work.before != UNKNOWN)
         self.from_[ORDER, nodes[behind]] = work.before[behind] + 1
         self.ready[ORDER, nodes[behind]] = work.end[work.before[behind]]
         self.valid[ORDER, nodes[behind]] = True
-        for waiting, source, told in self.waits.of_streams():
+        for waiting, source, recorded in self.waits.of_streams():
             node, ended = waiting + 1, int(work.end[source])
             last = int(self.ready[:, node][self.valid[:, node]].max(initial=self.begin))
-            if ended > last or (told and not self.valid[WAIT, node]):
+            if ended > last or (recorded and not self.valid[WAIT, node]):
                 self.from_[WAIT, node], self.ready[WAIT, node] = source + 1, ended
                 self.valid[WAIT, node] = True
 
@@ -206,27 +206,27 @@ class _Builder:
         found[HOST, mine] = np.where(bound, slow, 0)
         return found
 
-    def add_joints(self) -> None:
+    def add_sync_points(self) -> None:
         """Add the edges to joints: along their thread, from another one, from a device."""
-        joints, nodes = self.joints, np.arange(1 + self.works, self.count)
-        earlier = joints.last(joints.thread, joints.time, before=True)
-        self.along_thread(HOST, nodes, joints.thread, joints.until, earlier)
-        some = np.flatnonzero(joints.other != UNKNOWN)
-        thread, time = joints.other[some], joints.time[some]
-        earlier = joints.last(thread, time, before=True)
+        points, nodes = self.sync_points, np.arange(1 + self.works, self.count)
+        earlier = points.last(points.thread, points.time, before=True)
+        self.along_thread(HOST, nodes, points.thread, points.until, earlier)
+        some = np.flatnonzero(points.other != UNKNOWN)
+        thread, time = points.other[some], points.time[some]
+        earlier = points.last(thread, time, before=True)
         self.along_thread(ORDER, nodes[some], thread, time, earlier)
-        devices = np.flatnonzero(joints.source != UNKNOWN)
-        self.from_[WAIT, nodes[devices]] = joints.source[devices] + 1
-        self.ready[WAIT, nodes[devices]] = self.work.end[joints.source[devices]]
+        devices = np.flatnonzero(points.source != UNKNOWN)
+        self.from_[WAIT, nodes[devices]] = points.source[devices] + 1
+        self.ready[WAIT, nodes[devices]] = self.work.end[points.source[devices]]
         self.valid[WAIT, nodes[devices]] = True
 
     def built(self) -> Graph:
         """Return the graph, in order, each node's last edge as long as it took."""
         self.valid &= (self.rank[self.from_] < self.rank) & (self.ready <= self.start)
-        nobody = ~self.valid.any(axis=0)  # goes back to the begin of everything
-        self.valid[HOST, nobody], self.from_[HOST, nobody] = True, 0
-        self.ready[HOST, nobody], self.host[HOST, nobody] = self.begin, 0
-        self.thread[HOST, nobody] = UNKNOWN
+        unbound = ~self.valid.any(axis=0)  # goes back to the begin of everything
+        self.valid[HOST, unbound], self.from_[HOST, unbound] = True, 0
+        self.ready[HOST, unbound], self.host[HOST, unbound] = self.begin, 0
+        self.thread[HOST, unbound] = UNKNOWN
         ready = np.where(self.valid, self.ready, NEVER)
         binding, every = ready.argmax(axis=0), np.arange(self.count)
         ready[binding, every] = self.start
@@ -235,7 +235,7 @@ class _Builder:
         order, kind = self.order, np.arange(self.count)
         is_work = (kind > 0) & (kind <= self.works)
         call = np.full(self.count, UNKNOWN, np.int64)
-        call[1 + self.works :] = self.joints.call
+        call[1 + self.works :] = self.sync_points.call
         return Graph(
             work=np.where(is_work, kind - 1, UNKNOWN)[order],
             call=call[order],
@@ -262,5 +262,5 @@ def path_graph(trace: Trace, work: Work, waits: Waits, main: int, span: tuple[in
     """
     builder = _Builder(trace, work, waits, main, span)
     builder.add_works()
-    builder.add_joints()
+    builder.add_sync_points()
     return builder.built()

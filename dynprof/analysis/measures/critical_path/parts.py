@@ -38,7 +38,7 @@ PARTS = (
 (AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING) = range(8)
 PHASES = (LOADING, CHECKPOINT, OPTIMIZER, BACKWARD, FORWARD, REST)
 """Of the host; where two cover the same time, the one that comes first here."""
-SETTLES_NS = 10_000
+MAX_START_DELAY_NS = 10_000
 """A device begins at most about this long after it may; what takes longer has an unknown reason."""
 
 
@@ -95,7 +95,7 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
     returns = np.where(graph.call[path] != UNKNOWN, names[graph.call[path]], UNKNOWN)
     launch = is_work & (slot == HOST) & (thread != UNKNOWN)
     late = begin - np.minimum(np.where(launch, np.maximum(called, at_work), at_work), begin)
-    held = is_work & (late > SETTLES_NS)  # by something that the trace does not tell
+    held = is_work & (late > MAX_START_DELAY_NS)  # by something that the trace does not tell
     held |= is_work & (slot == HOST) & ~launch
     until = np.where(held, np.where(launch, begin - late, at_work), begin)
     waited = np.where(graph.call[path] != UNKNOWN, RETURNING, WAITING)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.work import MOST_STREAMS, blocking_copies
+from dynprof.analysis.measures.critical_path.work import STREAM_KEY_FACTOR, blocking_copies
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.reading.categories import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
 from dynprof.analysis.reading.intervals import distinct
@@ -39,12 +39,12 @@ class StreamWait(NamedTuple):
     Attributes:
         waiting: Which work waits, among what devices did.
         source: Which one it waits for.
-        told: Whether the trace says so; else it is only the last that could be meant.
+        recorded: Whether the trace says so; else it is only the last that could be meant.
     """
 
     waiting: int
     source: int
-    told: bool
+    recorded: bool
 
 
 class CallWait(NamedTuple):
@@ -101,10 +101,10 @@ class Waits:
         self._end = spans["start"] + spans["length"]
         inside = (self._end > begin) & (self._end <= end)
         self._calls = trace.category(LAUNCHES) & inside
-        self._syncs = self._told_syncs()
+        self._syncs = self._recorded_syncs()
         self._start_of = self._starts_by_correlation()
 
-    def _told_syncs(self) -> dict[int, _Sync]:
+    def _recorded_syncs(self) -> dict[int, _Sync]:
         """Return what CUPTI tells, by the correlation of the call."""
         spans, found = self._trace.spans, {}
         for place in np.flatnonzero(self._trace.category(SYNCHRONISATIONS)).tolist():
@@ -133,43 +133,43 @@ class Waits:
         for place in np.flatnonzero(chosen).tolist():
             sync = self._syncs.get(int(spans["correlation"][place]))
             called = int(spans["start"][place])
-            found += self._told(sync, called) if sync else []
+            found += self._recorded_waits(sync, called) if sync else []
             if not sync or sync.of_record not in self._start_of:
-                found += self._possible(sync, called, int(spans["thread"][place]))
+                found += self._possible_waits(sync, called, int(spans["thread"][place]))
         return found
 
-    def _told(self, sync: _Sync, called: int) -> list[StreamWait]:
+    def _recorded_waits(self, sync: _Sync, called: int) -> list[StreamWait]:
         """Return what CUPTI says that a stream waits for, at its next work."""
         streams = self._work.streams
-        waiting = streams.get(sync.device * MOST_STREAMS + sync.stream)
-        source = streams.get(sync.device * MOST_STREAMS + sync.of_stream)
+        waiting = streams.get(sync.device * STREAM_KEY_FACTOR + sync.stream)
+        source = streams.get(sync.device * STREAM_KEY_FACTOR + sync.of_stream)
         if waiting is None or source is None or sync.of_record not in self._start_of:
             return []
         later = waiting.first(called)
         if later == UNKNOWN:
             return []
         earlier = source.last(self._start_of[sync.of_record], int(self._work.start[later]))
-        return [StreamWait(later, earlier, told=True)] if earlier != UNKNOWN else []
+        return [StreamWait(later, earlier, recorded=True)] if earlier != UNKNOWN else []
 
-    def _possible(self, sync: _Sync | None, called: int, thread: int) -> list[StreamWait]:
+    def _possible_waits(self, sync: _Sync | None, called: int, thread: int) -> list[StreamWait]:
         """Return what a stream may wait for, where the trace does not say for which event."""
         work, found = self._work, []
         for key, stream in work.streams.items():
-            if sync and key != sync.device * MOST_STREAMS + sync.stream:
+            if sync and key != sync.device * STREAM_KEY_FACTOR + sync.stream:
                 continue
             later = stream.first(called)
             if later == UNKNOWN or work.thread[later] != thread:
                 continue
             start = int(work.start[later])
             for other, given in work.streams.items():
-                same_device = other // MOST_STREAMS == key // MOST_STREAMS
+                same_device = other // STREAM_KEY_FACTOR == key // STREAM_KEY_FACTOR
                 if other == key or not same_device:
                     continue
-                if sync and sync.of_stream not in (UNKNOWN, other % MOST_STREAMS):
+                if sync and sync.of_stream not in (UNKNOWN, other % STREAM_KEY_FACTOR):
                     continue
                 earlier = given.last(called, start)
                 if earlier != UNKNOWN:
-                    found.append(StreamWait(later, earlier, told=False))
+                    found.append(StreamWait(later, earlier, recorded=False))
         return found
 
     def of_calls(self) -> list[CallWait]:
@@ -197,7 +197,7 @@ class Waits:
         return max(last, key=lambda work: int(self._work.end[work]), default=UNKNOWN)
 
     def _stream(self, device: int, stream: int) -> list[Stream]:
-        found = self._work.streams.get(device * MOST_STREAMS + stream)
+        found = self._work.streams.get(device * STREAM_KEY_FACTOR + stream)
         return [found] if found else []
 
     def _blocking_copies(self) -> list[CallWait]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-MOST_STREAMS = 1_000_003
+STREAM_KEY_FACTOR = 1_000_003
 """A device's number times this, and a stream's: both in one number."""
 
 
@@ -126,7 +126,7 @@ def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
         launched=launched[wanted],
         called=called[wanted],
         thread=np.where(known, spans["thread"][launches], UNKNOWN)[wanted],
-        key=spans["device"][place] * MOST_STREAMS + spans["stream"][place],
+        key=spans["device"][place] * STREAM_KEY_FACTOR + spans["stream"][place],
     )
 
 

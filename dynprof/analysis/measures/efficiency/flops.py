@@ -10,8 +10,8 @@ import numpy as np
 
 from dynprof.analysis.measures.efficiency.formulas import effort
 from dynprof.analysis.measures.efficiency.inputs import SIZES, Inputs
-from dynprof.analysis.measures.efficiency.kernel_shapes import is_beside, on_tensor_cores
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
+from dynprof.analysis.measures.efficiency.kernel_shapes import is_auxiliary, on_tensor_cores
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.reading.categories import COPIES
 
@@ -184,7 +184,7 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
     if not len(taken.place):
         return []
     span, count = found.span[taken.place], len(taken.place)
-    by = makers(trace, started, found.span, found.parent)
+    by = launched_by(trace, started, found.span, found.parent)
     of = np.where(by == UNKNOWN, ROOT, taken.inside[by])
     mine, who = started.work[of != ROOT], of[of != ROOT]
     times = trace.spans["length"][mine]
@@ -238,7 +238,9 @@ def _on_tensor_cores(trace: Trace, kernels: Numbers, row: Numbers, rows: int) ->
     said = [on_tensor_cores(trace.tables["name"][name]) for name in names.tolist()]
     told = np.array([-1 if uses is None else int(uses) for uses in said], np.int64)[code]
     times = trace.spans["length"][kernels]
-    product = np.array([not is_beside(trace.tables["name"][name]) for name in names.tolist()], bool)
+    product = np.array(
+        [not is_auxiliary(trace.tables["name"][name]) for name in names.tolist()], bool
+    )
     whole, using, unclear = (
         np.bincount(row[chosen], times[chosen], rows).tolist()
         for chosen in (product[code], told == 1, product[code] & (told < 0))

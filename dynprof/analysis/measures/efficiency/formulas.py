@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PRODUCT, NORM, ELEMENTWISE, MOVE = 3, 2, 1, 0
 """Kinds of work, the heaviest first: an operator that lies in a heavier one is a part of it."""
-_MOST = 1 << 50
+_MAX_PLAUSIBLE = 1 << 50
 """No call of an operator takes so much: then a shape is wrong."""
 
 
@@ -219,8 +219,8 @@ def effort(name: str, given: Inputs) -> Effort | None:
     try:
         moved, dtype, elements = _touched(rule, given, written, dtype)
     except UnknownInputError:
-        return Effort(rule.kind, flops if flops < _MOST else None, None, dtype, 0)
-    if max(flops, moved, elements) >= _MOST:
+        return Effort(rule.kind, flops if flops < _MAX_PLAUSIBLE else None, None, dtype, 0)
+    if max(flops, moved, elements) >= _MAX_PLAUSIBLE:
         return Effort(rule.kind, None, None, dtype, 0)
     return Effort(rule.kind, flops, moved, dtype, elements)
 

@@ -89,20 +89,20 @@ def _sizes(said: bytes) -> tuple[int, ...]:
     return tuple(found) if all(isinstance(one, int) for one in found) else ()
 
 
-_WITH = (
+_TENSOR_CORE_NAMES = (
     "tensorop", "wgmma", "hmma", "imma", "bmma", "dmma", "nvjet", "flash_fwd", "flash_bwd",
     "cudnn_generated_fort_native_sdpa",
 )  # fmt: skip
-_WITH_SIZE = re.compile(
+_TENSOR_CORE_TILES = re.compile(
     r"_tensor\d+x\d+"
     r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # how much one instruction takes
     r"|_mi\d+x\d+"  # of Tensile, on AMD
 )
-_WITHOUT = (
+_PLAIN_PRODUCTS = (
     "simt", "ffma", "scudnn", "winograd", "wgrad_alg0_engine", "dgrad_engine", "_sgemm", "_dgemm",
     ":sgemm", ":dgemm", "gemv", "gemmk1",
 )  # fmt: skip
-_BESIDE = (
+_AUXILIARY = (
     "elementwise", "reduce_kernel", "splitkreduce", "multi_tensor_apply", "softmaxforward",
     "softmaxbackward", "softmax_warp", "layer_norm", "layernorm", "batch_norm", "batchnorm",
     "group_norm", "groupnorm", "bn_fw", "bn_bw", "memcpy", "memset", "catarraybatchedcopy",
@@ -121,25 +121,29 @@ def on_tensor_cores(kernel: str) -> bool | None:
     name = kernel.lower()
     if name.startswith(_FUSED):
         return None
-    if _uses(name):
+    if _uses_tensor_cores(name):
         return True
-    if name.startswith(("cijk_", "sgemm", "dgemm")) or _any(_WITHOUT, name) or is_beside(kernel):
+    if (
+        name.startswith(("cijk_", "sgemm", "dgemm"))
+        or _any(_PLAIN_PRODUCTS, name)
+        or is_auxiliary(kernel)
+    ):
         return False
     return None
 
 
-def is_beside(kernel: str) -> bool:
+def is_auxiliary(kernel: str) -> bool:
     """Return whether a kernel is known to be no product, but to copy, add up, or fill in.
 
     Args:
         kernel: Its name.
     """
     name = kernel.lower()
-    return not name.startswith(_FUSED) and _any(_BESIDE, name) and not _uses(name)
+    return not name.startswith(_FUSED) and _any(_AUXILIARY, name) and not _uses_tensor_cores(name)
 
 
-def _uses(name: str) -> bool:
-    return _any(_WITH, name) or bool(_WITH_SIZE.search(name))
+def _uses_tensor_cores(name: str) -> bool:
+    return _any(_TENSOR_CORE_NAMES, name) or bool(_TENSOR_CORE_TILES.search(name))
 
 
 def _any(parts: tuple[str, ...], name: str) -> bool:

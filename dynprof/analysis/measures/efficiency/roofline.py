@@ -21,7 +21,7 @@ _HALVES = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Placed:
+class RooflinePoint:
     """What an operator's work could be at most, on the device that did it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Placed:
     share: float | None
 
 
-def placed(work: Work, peak: Peak | None) -> Placed:
+def roofline_point(work: Work, peak: Peak | None) -> RooflinePoint:
     """Return how an operator's work stands to the peaks of the device.
 
     Args:
@@ -46,17 +46,17 @@ def placed(work: Work, peak: Peak | None) -> Placed:
         peak: What the device can do; None where it is not known.
     """
     if peak is None or work.where != DEVICE or not work.time_ns or work.moved is None:
-        return Placed(None, "", None)
+        return RooflinePoint(None, "", None)
     moving = work.count * work.moved / peak.gb_s
     if not work.is_product:
-        return Placed(None, MEMORY, moving / work.time_ns)
+        return RooflinePoint(None, MEMORY, moving / work.time_ns)
     kind = peak_kind(work, peak)
     if kind is None or work.flops is None:
-        return Placed(None, "", None)
+        return RooflinePoint(None, "", None)
     most = peak.tflops[kind]
     computing = work.count * work.flops / most / 1000
     bound = COMPUTE if computing >= moving else MEMORY
-    return Placed(most, bound, max(computing, moving) / work.time_ns)
+    return RooflinePoint(most, bound, max(computing, moving) / work.time_ns)
 
 
 def peak_kind(work: Work, peak: Peak) -> str | None:
@@ -134,7 +134,7 @@ def _read(table: Path) -> list[Peak]:
         ) from error
     for peak in found:
         if not peak.names or not all(
-            0 < one < _ENDLESS for one in (peak.gb_s, *peak.tflops.values())
+            0 < one < _INFINITY for one in (peak.gb_s, *peak.tflops.values())
         ):
             raise CaptureError(
                 f"{table}: a device there has no name, or a peak that is not above 0"
@@ -142,4 +142,4 @@ def _read(table: Path) -> list[Peak]:
     return found
 
 
-_ENDLESS = float("inf")
+_INFINITY = float("inf")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LONGEST_GAP_NS = 100_000
 """After a longer one on its stream another sequence begins: the host was at something else."""
-MOST = 50
+MAX_SEQUENCES = 50
 """So many sequences are told, those first that could save most."""
 _LAID_OUT = re.compile(
     r".*?elementwise_kernel\w*<(?:\d+, )*(?:at::native::gpu_kernel_impl(?:_nocast)?<)?"

@@ -133,7 +133,7 @@ def allocations(trace: Trace) -> list[Allocation]:
         "time", "bytes", "total", "reserved", "address", "device_type", "device_id",
     )  # fmt: skip
     events = list(zip(*(memory[name].tolist() for name in columns), strict=True))
-    makers = _makers(trace)
+    makers = _allocating_operators(trace)
     open_: dict[tuple[int, int, int], int] = {}
     released: dict[int, int] = {}
     made: list[int] = []
@@ -164,7 +164,7 @@ def allocations(trace: Trace) -> list[Allocation]:
     return rows
 
 
-def _makers(trace: Trace) -> list[str]:
+def _allocating_operators(trace: Trace) -> list[str]:
     """Return the name of the innermost operator at the time of each memory event."""
     spans = trace.spans
     chosen = np.flatnonzero(trace.category(OPERATORS))

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.phases import Phases
-    from dynprof.analysis.measures.timeline.steps import Marked, Step
-    from dynprof.analysis.measures.timeline.truncation import Tear
+    from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
+    from dynprof.analysis.measures.timeline.truncation import Truncation
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
@@ -47,14 +47,14 @@ RECORDING = "recording"
 """What the profiler itself does."""
 COMPILERS = "(dynamo_timed)"
 """In the names of what torch.compile does."""
-_SHOWN = 0.005
+_MIN_SHOWN = 0.005
 """Smaller shares are not named in words."""
-_MUCH = 0.1
-MOST_NAMED = 3
+_MIN_OUTSIDE = 0.1
+MAX_NAMED = 3
 """Of the outliers, those that are named one by one."""
-_MUCH_OF_EXTRA = 0.25
+_MIN_PROFILER_SHARE = 0.25
 """Less than this of what an outlier takes longer is not named as the profiler's own."""
-BEHIND = 1.2
+BEHIND_RATIO = 1.2
 """The device is behind the host where its steps take so many times as long."""
 
 
@@ -66,14 +66,14 @@ class Measured(Protocol):
         """Its events."""
 
     @property
-    def marked(self) -> list[Marked]:
+    def marked(self) -> list[MarkedStep]:
         """Its steps on the host."""
 
     @property
-    def left_out(self) -> Sequence[Marked]:
+    def excluded_steps(self) -> Sequence[MarkedStep]:
         """Its other steps, which are not measured."""
 
-    def recording_ns(self, step: Marked) -> int:
+    def recording_ns(self, step: MarkedStep) -> int:
         """Return for how long the profiler itself held a step up."""
 
     @property
@@ -81,7 +81,7 @@ class Measured(Protocol):
         """Its steps on each device."""
 
     @property
-    def tear(self) -> Tear:
+    def truncation(self) -> Truncation:
         """Where the file ends too early."""
 
     @property
@@ -111,11 +111,11 @@ class Breakdown:
         self._measured = measured
         kernels = measured.trace.category(KERNELS)
         worked = distinct(measured.trace.spans["device"][kernels])
-        if measured.tear.hides_devices:
+        if measured.truncation.devices_incomplete:
             worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
-        self.steps: list[Marked] = measured.marked
+        self.steps: list[MarkedStep] = measured.marked
         self.count = len(self.steps)
         if self.behind and self._device_span:
             first, last = self._device_span
@@ -132,10 +132,10 @@ class Breakdown:
     @cached_property
     def behind(self) -> bool:
         """Whether the device works on long after the host has done its steps."""
-        if self.on_host or self._measured.left_out or self._device_span is None:
+        if self.on_host or self._measured.excluded_steps or self._device_span is None:
             return False
         first, last = self._device_span
-        return last - first > BEHIND * sum(length for _, _, length in self._measured.marked)
+        return last - first > BEHIND_RATIO * sum(length for _, _, length in self._measured.marked)
 
     @property
     def marked(self) -> bool:
@@ -150,7 +150,7 @@ class Breakdown:
     @property
     def a_step(self) -> str:
         """What times are of, in words."""
-        if self._measured.left_out and self.count == 1:
+        if self._measured.excluded_steps and self.count == 1:
             return f"step {self.steps[0][0]}"
         return "a step" if self.marked else "the trace"
 
@@ -175,7 +175,7 @@ class Breakdown:
                     COPYING: copies}  # fmt: skip
         return {name: trace.when(chosen) for name, chosen in work.items()}
 
-    def parts_of(self, step: Marked) -> dict[str, int]:
+    def parts_of(self, step: MarkedStep) -> dict[str, int]:
         """Return what the time of a step is; what is hidden behind computing counts as that."""
         _, begin, length = step
         found = layered(self.covers, begin, begin + length)
@@ -226,7 +226,7 @@ class Breakdown:
     def __str__(self) -> str:
         if not self.length:
             return "The trace holds no event with a duration."
-        if self._measured.tear.hides_host:
+        if self._measured.truncation.host_incomplete:
             return self._span()
         if self.on_host and not self._measured.kinds:
             return f"{self._span()} No operator was recorded.{self._phases()}"
@@ -235,7 +235,7 @@ class Breakdown:
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
         if not self.marked:
-            known = "whole" if self._measured.tear.hides_host else "marked"
+            known = "whole" if self._measured.truncation.host_incomplete else "marked"
             rest = "" if self._measured.trace.complete else "what there is of "
             return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
         host = ms(sum(lengths) / len(lengths))
@@ -246,31 +246,31 @@ class Breakdown:
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
-        lengths += [length for *_, length in self._measured.left_out]
+        lengths += [length for *_, length in self._measured.excluded_steps]
         median = median_of(lengths)
         said = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
-        if not self._measured.left_out:
+        if not self._measured.excluded_steps:
             return f"{said}, from {ms(lengths[0])} to {ms(lengths[-1])})."
         return f"{said}); {self._outliers(median)}."
 
     def _outliers(self, median: float) -> str:
         """Return how long the steps took that are left out, the longest by their numbers."""
-        ordered = sorted(self._measured.left_out, key=lambda step: -step[2])
+        ordered = sorted(self._measured.excluded_steps, key=lambda step: -step[2])
         ratios = [number(step[2] / median) for step in ordered]
         said = [
             f"step {step[0]} took {ms(step[2])}, {ratio} times the median"
-            f"{self._of_the_profiler(step)}"
-            for step, ratio in zip(ordered[:MOST_NAMED], ratios, strict=False)
+            f"{self._profiler_time(step)}"
+            for step, ratio in zip(ordered[:MAX_NAMED], ratios, strict=False)
         ]
-        if rest := ordered[MOST_NAMED:]:
+        if rest := ordered[MAX_NAMED:]:
             more = counted(len(rest), "more step took", "more steps took")
             said.append(f"{more} {ratios[-1]} times the median or more")
         return "; ".join(said)
 
-    def _of_the_profiler(self, step: Marked) -> str:
+    def _profiler_time(self, step: MarkedStep) -> str:
         """Return what the profiler itself took of a long step, if much of what is more."""
         own = self._measured.recording_ns(step)
-        is_much = own >= _MUCH_OF_EXTRA * (step[2] - self.length)
+        is_much = own >= _MIN_PROFILER_SHARE * (step[2] - self.length)
         return f", {ms(own)} of it in the profiler itself" if is_much else ""
 
     def _work(self) -> str:
@@ -278,18 +278,18 @@ class Breakdown:
         who = "CPU operators run" if self.on_host else f"{device} computes"
         if self.on_host and self._of_python:
             who = "Python functions run or wait"
-        others = len(self._measured.left_out)
+        others = len(self._measured.excluded_steps)
         whole = f"the other {counted(self.count, 'step')}" if others else "it"
         said = f"{who} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
-        for name, words in _ALONE.items():
-            if self.share(self.parts.get(name, 0)) >= _SHOWN:
+        for name, words in _EXPOSED.items():
+            if self.share(self.parts.get(name, 0)) >= _MIN_SHOWN:
                 said += f", {self.share(self.parts[name]):.0%} is {words}"
         idle = self.share(self.parts[IDLE])
         if self.on_host and self._of_python:
             return f"{said}, and {idle:.0%} lies outside of recorded calls."
         if self.on_host:
             own = self.share(self.idle_in(self.causes[RECORDING]))
-            recording = f"; {own:.0%} is the profiler itself" if own >= _SHOWN else ""
+            recording = f"; {own:.0%} is the profiler itself" if own >= _MIN_SHOWN else ""
             return f"{said}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
         return f"{said}, and it is idle for {idle:.0%}."
 
@@ -297,16 +297,16 @@ class Breakdown:
         times = sum(self.phases.values()) or 1
         shares = sorted(((name, t / times) for name, t in self.phases.items()), key=lambda p: -p[1])
         named = [
-            f"{name} {share:.0%}" for name, share in shares if name != REST and share >= _SHOWN
+            f"{name} {share:.0%}" for name, share in shares if name != REST and share >= _MIN_SHOWN
         ]
         if not named:
             return ""
         rest = self.phases[REST] / times
-        outside = f"; {rest:.0%} lies outside these" if rest >= _MUCH else ""
+        outside = f"; {rest:.0%} lies outside these" if rest >= _MIN_OUTSIDE else ""
         return f" On the host: {', '.join(named)}{outside}."
 
 
-_ALONE = {
+_EXPOSED = {
     COMMUNICATION: "communication that nothing hides",
     COPYING: "copying that nothing hides",
 }

@@ -49,7 +49,7 @@ def launches(trace: Trace) -> Launches:
     return Launches(work, _found(spans["correlation"][work], spans["correlation"][calls], calls))
 
 
-def makers(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers) -> Numbers:
+def launched_by(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers) -> Numbers:
     """Return who started each thing that a device did: places among some spans, -1 if unknown.
 
     Args:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = -1
 """The parent of a span that lies in no other."""
-_FEW = 4
+_MAX_CROSSINGS = 4
 """So many spans of a thread may cross others before each is looked at by itself."""
 _NEVER = int(np.iinfo(np.int64).max)
 
@@ -36,14 +36,14 @@ def parents(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
     end = start + length
     for one, other in pairwise([0, *edges.tolist(), len(order)]):
         mine = order[one:other]
-        inside = _around(start[mine], end[mine])
+        inside = _parents_on_thread(start[mine], end[mine])
         found[mine] = np.append(mine, ROOT)[inside]
     return found
 
 
-def _around(begin: Numbers, end: Numbers) -> Numbers:
+def _parents_on_thread(begin: Numbers, end: Numbers) -> Numbers:
     """Return the parents of the spans of one thread; the ends are changed where spans cross."""
-    for _ in range(_FEW):
+    for _ in range(_MAX_CROSSINGS):
         found = _open_before(begin, end)
         over = np.flatnonzero((found != ROOT) & (end > end[found]))
         if not len(over):

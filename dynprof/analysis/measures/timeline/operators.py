@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.reading.categories import CALLS, FRAMES, LABELS, OPERATORS
 
@@ -151,7 +151,7 @@ def device_time(
         span: Places of the spans, in the order of their begin.
         parent: Places among them of what each lies in.
     """
-    by, times = makers(trace, started, span, parent), trace.spans["length"][started.work]
+    by, times = launched_by(trace, started, span, parent), trace.spans["length"][started.work]
     known = by != UNKNOWN
     spent = np.bincount(by[known], weights=times[known], minlength=len(span))
     return spent.astype(np.int64), int(times[~known].sum())

@@ -9,9 +9,9 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LONGER = 1.5
+MIN_RATIO = 1.5
 """An outlier takes at least this many times the median; less is not worth a line."""
-SCATTER = 3.5 / 0.6745
+MIN_DEVIATIONS = 3.5 / 0.6745
 """An outlier is above the median by more than this many median absolute deviations.
 
 That is a modified z-score of 3.5: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
@@ -35,5 +35,5 @@ def outliers(lengths: Sequence[int]) -> list[int]:
         return []
     times, median = np.array(lengths, float), median_of(lengths)
     scatter = float(np.median(np.abs(times - median)))
-    far = (median > 0) & (times >= LONGER * median) & (times - median > SCATTER * scatter)
+    far = (median > 0) & (times >= MIN_RATIO * median) & (times - median > MIN_DEVIATIONS * scatter)
     return sorted(np.flatnonzero(far).tolist(), key=lambda place: -lengths[place])

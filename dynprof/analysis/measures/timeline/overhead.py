@@ -34,18 +34,20 @@ _OWN = {
 """How Kineto (``dynprof/runtime/threads.py(48): own_thread``) and VizTracer name frames."""
 
 
-def whose(name: str) -> str:
+def profiler_of(name: str) -> str:
     """Return which profiler a frame belongs to; nothing where to none."""
     return next((owner for owner, pattern in _OWN.items() if pattern.search(name)), "")
 
 
-def is_dynprofs(name: str) -> bool:
+def is_dynprof_frame(name: str) -> bool:
     """Return whether a frame is dynprof's, also one that has the job's own calls in it."""
-    return whose(name) == DYNPROF or bool(_AROUND.search(name))
+    return profiler_of(name) == DYNPROF or bool(_AROUND.search(name))
 
 
 def overhead(trace: Trace) -> NDArray[np.bool_]:
     """Return which spans are frames of a profiler's, on threads that do the job's work."""
     thread = trace.spans["thread"]
     working = np.isin(thread, distinct(thread[trace.category(STEP_LABELS)]))
-    return working & trace.category(FRAMES, CALLS) & trace.named(lambda name: bool(whose(name)))
+    return (
+        working & trace.category(FRAMES, CALLS) & trace.named(lambda name: bool(profiler_of(name)))
+    )

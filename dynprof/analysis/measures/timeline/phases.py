@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
@@ -46,7 +46,7 @@ _GRAPH = "autograd::engine::evaluate_function"
 _MODULE = "nn.Module: "
 
 
-def phase_times(trace: Trace, marked: list[Marked]) -> list[Phases]:
+def phase_times(trace: Trace, marked: list[MarkedStep]) -> list[Phases]:
     """Return how long each phase of each marked step took; what none covers is the rest.
 
     What the profiler itself does is no phase's time.
@@ -61,7 +61,7 @@ def mean_phases(steps: list[Phases]) -> dict[str, float]:
     return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in NAMES}
 
 
-def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
+def _in_step(covers: dict[str, Cover], step: MarkedStep) -> Phases:
     _, begin, length = step
     found = layered(covers, begin, begin + length)
     del found[_RECORDING]

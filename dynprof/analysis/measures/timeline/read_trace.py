@@ -46,14 +46,14 @@ class ReadTrace:
 
     def __init__(self, path: Path, partner: Partner | None = None) -> None:
         self.path, self._partner = path, partner
-        if not _is_text(str(path)):
+        if not _is_utf8(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
         self.trace = load_trace(path, partner)
         if self._is_merged:
             raise CaptureError(f"{path} is of several ranks, merged: dynprof view opens it")
         self.manifest: Manifest | None = find_manifest(path)[1]
 
-    def made_once(self, make: Callable[[], Made]) -> Made:
+    def compute_once(self, make: Callable[[], Made]) -> Made:
         """Return what takes long to make; where two processes share a trace, one makes it.
 
         Raises:
@@ -66,12 +66,12 @@ class ReadTrace:
         """Whether ``dynprof merge`` made it: its devices and steps are those of many processes."""
         said = self.trace.members.get("dynprof")
         ranks = said.get("ranks") if isinstance(said, dict) else None
-        return isinstance(ranks, list) and any(_whole(rank) is not None for rank in ranks)
+        return isinstance(ranks, list) and any(_int64(rank) is not None for rank in ranks)
 
     @cached_property
     def base_ns(self) -> int:
         """What is to be added to its times for ns since the epoch; 0 where that makes no time."""
-        found = _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
+        found = _int64(self.trace.members.get("baseTimeNanoseconds")) or 0
         spans, memory = self.trace.spans, self.trace.memory
         times = (spans["start"], spans["start"] + spans["length"], memory["time"])
         most = max(int(np.abs(column).max(initial=0)) for column in times)
@@ -100,7 +100,7 @@ class ReadTrace:
 
     def _distributed(self, name: str) -> int | None:
         said = self.trace.members.get("distributedInfo")
-        return _whole(said.get(name)) if isinstance(said, dict) else None
+        return _int64(said.get(name)) if isinstance(said, dict) else None
 
     @property
     def host(self) -> str:
@@ -128,7 +128,7 @@ class ReadTrace:
         """How many bytes of memory each device has, by its number."""
         said = self.trace.members.get("deviceProperties")
         devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-        found = [(_whole(one.get("id")), _whole(one.get("totalGlobalMem"))) for one in devices]
+        found = [(_int64(one.get("id")), _int64(one.get("totalGlobalMem"))) for one in devices]
         return {number: size for number, size in found if number is not None and size}
 
     @property
@@ -140,12 +140,12 @@ class ReadTrace:
         return str(names[0]) if names and names[0] else ""
 
 
-def _is_text(name: str) -> bool:
+def _is_utf8(name: str) -> bool:
     """Return whether a name can be written into files; a file system may hold any bytes."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _whole(value: object) -> int | None:
+def _int64(value: object) -> int | None:
     """Return a number that 64 bits hold; None for anything else that a file may say."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
         return value

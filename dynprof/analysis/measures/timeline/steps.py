@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-Marked = tuple[int | None, int, int]
+MarkedStep = tuple[int | None, int, int]
 """The job's number of a step, None where steps are not marked; its begin and its length, in ns."""
 HOST = -1
 """Stands for the host where a device's number is asked for."""
@@ -102,7 +102,7 @@ def is_collective(name: str) -> bool:
     return bool(_COLLECTIVES.search(lower)) and not lower.startswith("nccl:")
 
 
-def marked_steps(trace: Trace, most: int | None = None) -> list[Marked]:
+def marked_steps(trace: Trace, most: int | None = None) -> list[MarkedStep]:
     """Return number, begin and length of each marked step, in order; else one for everything.
 
     Args:
@@ -120,12 +120,12 @@ def marked_steps(trace: Trace, most: int | None = None) -> list[Marked]:
     for place in np.flatnonzero(marks).tolist():
         number = names[int(spans["name"][place])]
         found.append((number, int(spans["start"][place]), int(spans["length"][place])))
-    whole_since = _whole_since(trace)
-    whole: list[Marked] = [step for step in found if step[1] >= whole_since]
+    whole_since = _complete_since(trace)
+    whole: list[MarkedStep] = [step for step in found if step[1] >= whole_since]
     return sorted(dict.fromkeys(whole), key=lambda step: step[1])[:most] or whole_span(trace)
 
 
-def _whole_since(trace: Trace) -> int:
+def _complete_since(trace: Trace) -> int:
     """Return from when on everything is there; the least number there is where all is.
 
     VizTracer's ring takes an event in when it ends, and gives the oldest away where it is full.
@@ -136,7 +136,7 @@ def _whole_since(trace: Trace) -> int:
     return int(ends.min()) if overflowed and len(ends) else np.iinfo(np.int64).min
 
 
-def whole_span(trace: Trace) -> list[Marked]:
+def whole_span(trace: Trace) -> list[MarkedStep]:
     """Return all that the job did as one step without a number; nothing where that is nothing.
 
     How the recording itself ended is not the job's: that is a call that was open to the last.
@@ -154,7 +154,7 @@ def whole_span(trace: Trace) -> list[Marked]:
     return [(None, begin, last - begin)]
 
 
-def in_steps(trace: Trace, steps: Sequence[Marked], started: Launches) -> NDArray[np.bool_]:
+def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
     """Say which spans begin in steps; of what devices did, what was launched there."""
     when = trace.spans["start"].copy()
     called = started.call != UNKNOWN
@@ -180,7 +180,7 @@ def collectives(trace: Trace) -> Numbers:
 
 
 def step_times(
-    trace: Trace, steps: Sequence[Marked], started: Launches, receives: Receives | None = None
+    trace: Trace, steps: Sequence[MarkedStep], started: Launches, receives: Receives | None = None
 ) -> list[Step]:
     """Return a row for each step on each device, or on the host where no device worked.
 

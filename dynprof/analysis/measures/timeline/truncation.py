@@ -19,14 +19,14 @@ from dynprof.analysis.reading.categories import (
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
     from dynprof.captures.manifest import Manifest
 
 _OF_THE_HOST = OPERATORS | LABELS | FRAMES | CALLS
 
 
-class Tear:
+class Truncation:
     """Where a trace ends too early, and what is not known for that.
 
     Args:
@@ -35,40 +35,42 @@ class Tear:
         marked: The steps that it still marks.
 
     Attributes:
-        hides_host: Whether what the host did is not all there.
-        hides_devices: Whether devices did, or may have done, what is not there.
+        host_incomplete: Whether what the host did is not all there.
+        devices_incomplete: Whether devices did, or may have done, what is not there.
         whole: The steps of which everything that the host did is there.
     """
 
-    def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[Marked]) -> None:
-        self._torn, self._mended = trace.torn, trace.mended
-        self.hides_host = not trace.complete and _ends_on_host(trace)
-        self.hides_devices = not trace.complete and _may_have_devices(trace, manifest)
-        self.whole = [] if self.hides_host else marked
+    def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:
+        self._truncated, self._repaired = trace.torn, trace.mended
+        self.host_incomplete = not trace.complete and _ends_on_host(trace)
+        self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
+        self.complete_steps = [] if self.host_incomplete else marked
 
     @property
-    def hides(self) -> bool:
+    def incomplete(self) -> bool:
         """Whether of any step something may be missing."""
-        return self.hides_host or self.hides_devices
+        return self.host_incomplete or self.devices_incomplete
 
-    def words(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """Return what is missing, in sentences."""
         found = []
-        names, first = self._mended
+        names, first = self._repaired
         if names:
             found.append(
                 f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash "
                 f"there is not escaped, so that the file is no JSON from byte {first:,} on; all "
                 "events were read."
             )
-        if self._torn:
-            found.append(f"{self._torn[0].upper()}{self._torn[1:]}; what there is was analysed.")
-        if self.hides_host:
+        if self._truncated:
+            found.append(
+                f"{self._truncated[0].upper()}{self._truncated[1:]}; what there is was analysed."
+            )
+        if self.host_incomplete:
             found.append(
                 "Traces hold one thread after the other: some may be missing from any step, so "
                 "that no step is taken for whole, and none is judged."
             )
-        elif self.hides_devices:
+        elif self.devices_incomplete:
             found.append(
                 "Kineto writes what devices did behind what the host did, and in no order of time: "
                 "some of it may be missing from any step, so that none is judged."

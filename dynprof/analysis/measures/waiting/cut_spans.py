@@ -44,16 +44,16 @@ def cut(start: Numbers, end: Numbers, times: Numbers) -> tuple[Numbers, Numbers,
 
 def inside(times: Numbers, where: Cover) -> NDArray[np.bool_]:
     """Return which times lie within a cover; its ends do not."""
-    return np.asarray(holder(times, *where) != NONE)
+    return np.asarray(span_at(times, *where) != NONE)
 
 
-def holder(times: Numbers, start: Numbers, end: Numbers) -> Numbers:
+def span_at(times: Numbers, start: Numbers, end: Numbers) -> Numbers:
     """Return which of some spans that do not overlap each time lies in; -1 for none."""
     place = np.searchsorted(start, times, side="right") - 1
     return np.where(times < np.append(end, 0)[place], place, NONE) if len(end) else place
 
 
-def by_first(
+def cut_by_covers(
     start: Numbers, end: Numbers, covers: Sequence[Cover]
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Cut spans where covers begin and end.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -37,7 +37,7 @@ class Gaps:
         end: When it ends.
         before: What ended last before it, a place in ``Launches.work``; -1 for the first gap.
         after: What ended it; of several that began together the first; -1 for the last gap.
-        asked: The call that launched what ended it, a place among the trace's spans; -1 where
+        launch_call: The call that launched what ended it, a place among the trace's spans; -1 where
             there is none, or none was recorded.
         called: When that call began, within the gap; where there is no call, the gap's begin, but
             the end of the last gap.
@@ -48,19 +48,19 @@ class Gaps:
     end: Numbers
     before: Numbers
     after: Numbers
-    asked: Numbers
+    launch_call: Numbers
     called: Numbers
     launched: Numbers
 
     @property
     def unknown(self) -> NDArray[np.bool_]:
         """Which end with something whose launch was not recorded."""
-        return np.asarray((self.after != EDGE) & (self.asked == UNKNOWN))
+        return np.asarray((self.after != EDGE) & (self.launch_call == UNKNOWN))
 
     @property
     def was_queued(self) -> NDArray[np.bool_]:
         """Which end with something that had been launched before they began."""
-        return np.asarray((self.asked != UNKNOWN) & (self.launched <= self.start))
+        return np.asarray((self.launch_call != UNKNOWN) & (self.launched <= self.start))
 
 
 def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
@@ -72,7 +72,7 @@ def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
 def gaps(
     trace: Trace,
     started: Launches,
-    marked: Sequence[Marked],
+    marked: Sequence[MarkedStep],
     device: int,
     stream: int | None = None,
 ) -> Gaps:
@@ -101,7 +101,7 @@ def gaps(
     return _launched(trace, started, start[kept], end[kept], before, after)
 
 
-def _window(marked: Sequence[Marked], begins: Numbers, reached: Numbers) -> tuple[int, int]:
+def _window(marked: Sequence[MarkedStep], begins: Numbers, reached: Numbers) -> tuple[int, int]:
     first = [step[1] for step in marked] + begins[:1].tolist()
     last = [step[1] + step[2] for step in marked] + reached[-1:].tolist()
     return min(first), max(last)
@@ -111,13 +111,13 @@ def _launched(
     trace: Trace, started: Launches, start: Numbers, end: Numbers, before: Numbers, after: Numbers
 ) -> Gaps:
     """Return gaps with the launches of what ended them."""
-    asked = np.append(started.call, UNKNOWN)[after]
+    launch_call = np.append(started.call, UNKNOWN)[after]
     called, launched = start.copy(), start.copy()
-    known = asked != UNKNOWN
-    begin = trace.spans["start"][asked[known]]
-    done = begin + trace.spans["length"][asked[known]]
+    known = launch_call != UNKNOWN
+    begin = trace.spans["start"][launch_call[known]]
+    done = begin + trace.spans["length"][launch_call[known]]
     called[known] = np.clip(begin, start[known], end[known])
     launched[known] = np.clip(done, start[known], end[known])
     closing = after == EDGE
     called[closing] = launched[closing] = end[closing]
-    return Gaps(start, end, before, after, asked, called, launched)
+    return Gaps(start, end, before, after, launch_call, called, launched)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import is_users
+from dynprof.analysis.measures.code.user_code import is_user_frame
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 PAGEABLE, SYNCHRONISING = "copying pageable memory", "synchronising"
 ALLOCATING = "allocating device memory"
-NOBODY = -1
+NO_THREAD = -1
 """Stands where no thread is known."""
 
 _WAITS = re.compile(
@@ -64,7 +64,7 @@ _WITHIN_A_DEVICE = "Device -> Device"
 
 
 @dataclass(frozen=True)
-class Blocking:
+class BlockingCalls:
     """Calls of one thread in which the host waits for a device; of two at once the outer one.
 
     Attributes:
@@ -80,7 +80,7 @@ class Blocking:
     pageable: NDArray[np.bool_]
 
 
-class Host:
+class HostActivity:
     """What the threads of the host do, each asked once.
 
     Args:
@@ -91,9 +91,9 @@ class Host:
     def __init__(self, trace: Trace, started: Launches) -> None:
         self._trace = trace
         self._started = started
-        self.open = cache(self._open)
+        self.busy = cache(self._busy)
         self.blocking = cache(self._blocking)
-        self.doing = cache(self._doing)
+        self.causes = cache(self._causes)
         self._phase = cache(lambda phase: phase_spans(trace, phase))
 
     @cached_property
@@ -103,7 +103,7 @@ class Host:
             lambda name: name.startswith(STEP)
         )
         threads = self._trace.spans["thread"][labels]
-        return int(np.bincount(threads).argmax()) if len(threads) else NOBODY
+        return int(np.bincount(threads).argmax()) if len(threads) else NO_THREAD
 
     def _on(self, thread: int, chosen: NDArray[np.bool_]) -> Cover:
         return self._trace.when(chosen & (self._trace.spans["thread"] == thread))
@@ -113,7 +113,7 @@ class Host:
         step = self._trace.named(lambda name: name.startswith(STEP))
         return self._trace.category(OPERATORS, CALLS, FRAMES, LAUNCHES) & ~step
 
-    def _open(self, thread: int) -> Cover:
+    def _busy(self, thread: int) -> Cover:
         """Return when a thread is in any operator, frame or call of a device's runtime."""
         return self._on(thread, self._working)
 
@@ -134,7 +134,7 @@ class Host:
         place = np.flatnonzero(waits)
         return place, np.isin(place, call[pageable])
 
-    def _blocking(self, thread: int) -> Blocking:
+    def _blocking(self, thread: int) -> BlockingCalls:
         """Return the calls of a thread in which the host waits for a device."""
         place, pageable = self._waits
         spans = self._trace.spans
@@ -144,7 +144,7 @@ class Host:
         before = np.maximum.accumulate(end)[:-1]
         start[1:] = np.maximum(start[1:], before)
         outer = end > start
-        return Blocking(place[outer], start[outer], end[outer], pageable[outer])
+        return BlockingCalls(place[outer], start[outer], end[outer], pageable[outer])
 
     @cached_property
     def _paces(self) -> tuple[Numbers, Numbers]:
@@ -196,7 +196,7 @@ class Host:
         requests[requests] = began == 0
         return trace.when(requests)
 
-    def _doing(self, thread: int) -> dict[str, Cover]:
+    def _causes(self, thread: int) -> dict[str, Cover]:
         """Return why a thread launches nothing, causes before symptoms, and when."""
         calls, stops = self.blocking(thread), self._everywhere
         allocates = self._trace.category(LAUNCHES) & self._trace.named(
@@ -226,7 +226,9 @@ _WAITS_FOR_WORK = re.compile(
 
 def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
     """Return which calls of Python take work from a queue or await a request, or lie in such."""
-    named = trace.named(lambda name: bool(_WAITS_FOR_WORK.fullmatch(name)) and not is_users(name))
+    named = trace.named(
+        lambda name: bool(_WAITS_FOR_WORK.fullmatch(name)) and not is_user_frame(name)
+    )
     waits, inside = (trace.category(CALLS) & named)[calls.span].tolist(), list[bool]()
     for own, outer in zip(waits, calls.parent.tolist(), strict=True):
         inside.append(own or (outer != ROOT and inside[outer]))

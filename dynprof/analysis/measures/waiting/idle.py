@@ -14,14 +14,14 @@ import numpy as np
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER
-from dynprof.analysis.measures.waiting.cut_spans import NONE, by_first, cut, holder, inside
+from dynprof.analysis.measures.waiting.cut_spans import NONE, cut, cut_by_covers, inside, span_at
 from dynprof.analysis.measures.waiting.gaps import EDGE
 from dynprof.analysis.measures.waiting.host_waits import (
     ALLOCATING,
-    NOBODY,
+    NO_THREAD,
     PAGEABLE,
     SYNCHRONISING,
-    Blocking,
+    BlockingCalls,
 )
 from dynprof.analysis.reading.intervals import cover, distinct
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.measures.waiting.gaps import Gaps
-    from dynprof.analysis.measures.waiting.host_waits import Host
+    from dynprof.analysis.measures.waiting.host_waits import HostActivity
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -99,23 +99,23 @@ class Idle:
         """Return how much idle time is of each kind, in ns; together all there is."""
         return _sums(KINDS, self.kind, self.time)
 
-    def picked(self, which: NDArray[np.bool_] | Numbers) -> Idle:
+    def select(self, which: NDArray[np.bool_] | Numbers) -> Idle:
         """Return some of the pieces."""
         return Idle(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def cut_at(self, times: Numbers) -> Idle:
         """Return the same, cut at some times."""
         start, end, of = cut(self.start, self.end, times)
-        return replace(self.picked(of), start=start, end=end)
+        return replace(self.select(of), start=start, end=end)
 
-    def within(self, steps: Sequence[Marked]) -> Idle:
+    def within(self, steps: Sequence[MarkedStep]) -> Idle:
         """Return what lies in steps, as often as there are steps around it."""
         begins = np.array(sorted(step[1] for step in steps), np.int64)
         ends = np.array(sorted(step[1] + step[2] for step in steps), np.int64)
         found = self.cut_at(np.concatenate([begins, ends]))
         open_ = np.searchsorted(begins, found.start, side="right")
         weight = open_ - np.searchsorted(ends, found.start, side="right")
-        return replace(found, weight=found.weight * weight).picked(weight > 0)
+        return replace(found, weight=found.weight * weight).select(weight > 0)
 
 
 def _sums(names: Sequence[str], codes: Numbers, times: Numbers) -> dict[str, int]:
@@ -125,7 +125,11 @@ def _sums(names: Sequence[str], codes: Numbers, times: Numbers) -> dict[str, int
 
 
 def idle(
-    trace: Trace, started: Launches, host: Host, found: Gaps, recorded: Sequence[Marked] = ()
+    trace: Trace,
+    started: Launches,
+    host: HostActivity,
+    found: Gaps,
+    recorded: Sequence[MarkedStep] = (),
 ) -> Idle:
     """Return why there were gaps.
 
@@ -137,21 +141,21 @@ def idle(
         recorded: The steps in which the host is to answer for what lies before the first launch
             and after the last; elsewhere there was nothing to do.
     """
-    nobody = np.full(len(found.start), NOBODY, np.int64)
+    no_thread = np.full(len(found.start), NO_THREAD, np.int64)
     times = np.stack([found.start, found.launched, found.end])
     start, end = times[:-1].ravel(order="F"), times[1:].ravel(order="F")
     gap = np.repeat(np.arange(len(found.start)), 2)
-    kind = np.stack([nobody, np.where(found.unknown, _KIND[UNKNOWN], _KIND[QUEUED])])
+    kind = np.stack([no_thread, np.where(found.unknown, _KIND[UNKNOWN], _KIND[QUEUED])])
     waiting = np.where(found.was_queued, _CAUSE[WAITING], _CAUSE[STARTING])
-    cause = np.stack([nobody, np.where(found.unknown, _CAUSE[UNKNOWN], waiting)])
+    cause = np.stack([no_thread, np.where(found.unknown, _CAUSE[UNKNOWN], waiting)])
     one = np.ones(len(start), np.int64)
     pieces = Idle(start, end, kind.ravel(order="F"), cause.ravel(order="F"), gap, -one, -one, one)
-    pieces = pieces.picked(end > start)
+    pieces = pieces.select(end > start)
     pieces = _edges(pieces, found, recorded)
     return _of_the_host(_with_threads(pieces, trace, started, host, found), host, found)
 
 
-def _edges(pieces: Idle, found: Gaps, recorded: Sequence[Marked]) -> Idle:
+def _edges(pieces: Idle, found: Gaps, recorded: Sequence[MarkedStep]) -> Idle:
     """Say where there was nothing to do: before the first launch and after the last."""
     begins = np.array([step[1] for step in recorded], np.int64)
     where = cover(begins, begins + np.array([step[2] for step in recorded], np.int64))
@@ -166,62 +170,64 @@ def _edges(pieces: Idle, found: Gaps, recorded: Sequence[Marked]) -> Idle:
     )
 
 
-def _with_threads(pieces: Idle, trace: Trace, started: Launches, host: Host, found: Gaps) -> Idle:
+def _with_threads(
+    pieces: Idle, trace: Trace, started: Launches, host: HostActivity, found: Gaps
+) -> Idle:
     """Say for what the host did, on which thread: that which launches next, if it does anything.
 
     Else that which launched what ran before, else that which marks the steps.
     """
-    threads = np.append(trace.spans["thread"], NOBODY)
-    after = threads[found.asked]
+    threads = np.append(trace.spans["thread"], NO_THREAD)
+    after = threads[found.launch_call]
     before = threads[np.append(started.call, NO_CALL)[found.before]]
     key = np.where(pieces.kind == NONE, pieces.gap, NONE)
-    pairs = np.stack([np.append(after, NOBODY)[key], np.append(before, NOBODY)[key]], axis=1)
-    parts = [pieces.picked(key == NONE)]
+    pairs = np.stack([np.append(after, NO_THREAD)[key], np.append(before, NO_THREAD)[key]], axis=1)
+    parts = [pieces.select(key == NONE)]
     for pair in np.unique(pairs[key != NONE], axis=0).tolist():
-        mine = pieces.picked((key != NONE) & (pairs == pair).all(axis=1))
-        likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NOBODY]
-        busy = [host.open(thread) for thread in likely] if len(likely) > 1 else []
-        start, end, of, first = by_first(mine.start, mine.end, busy)
-        otherwise = host.main if host.main != NOBODY else [*likely, NOBODY][0]
+        mine = pieces.select((key != NONE) & (pairs == pair).all(axis=1))
+        likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NO_THREAD]
+        busy = [host.busy(thread) for thread in likely] if len(likely) > 1 else []
+        start, end, of, first = cut_by_covers(mine.start, mine.end, busy)
+        otherwise = host.main if host.main != NO_THREAD else [*likely, NO_THREAD][0]
         thread = np.array([*likely, otherwise], np.int64)[first]
-        parts.append(replace(mine.picked(of), start=start, end=end, thread=thread))
+        parts.append(replace(mine.select(of), start=start, end=end, thread=thread))
     return _in_order(parts)
 
 
 def _in_order(parts: Sequence[Idle]) -> Idle:
     names = [field.name for field in fields(Idle)]
     whole = Idle(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-    return whole.picked(np.argsort(whole.start, kind="stable"))
+    return whole.select(np.argsort(whole.start, kind="stable"))
 
 
-def _of_the_host(pieces: Idle, host: Host, found: Gaps) -> Idle:
+def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
     """Say what the host did while it was to launch something."""
     on_host = pieces.kind == NONE
-    after = _after_waits(pieces.picked(on_host), host, found)
-    pace = host.paces(found.asked)
+    after = _after_waits(pieces.select(on_host), host, found)
+    pace = host.paces(found.launch_call)
     fast = (pace != NONE) & (pace < PACE_NS)
-    parts = [pieces.picked(~on_host)]
+    parts = [pieces.select(~on_host)]
     for thread in distinct(pieces.thread[on_host]).tolist():
-        mine = pieces.picked(on_host & (pieces.thread == thread))
-        doing, calls = host.doing(thread), host.blocking(thread)
+        mine = pieces.select(on_host & (pieces.thread == thread))
+        doing, calls = host.causes(thread), host.blocking(thread)
         layers = [*doing.items(), *((name, (after[name].start, after[name].end)) for name in after)]
         layers.sort(key=lambda layer: _CAUSE[layer[0]])  # of one cause the calls stay the first
-        start, end, of, first = by_first(mine.start, mine.end, [where for _, where in layers])
-        mine = replace(mine.picked(of), start=start, end=end)
+        start, end, of, first = cut_by_covers(mine.start, mine.end, [where for _, where in layers])
+        mine = replace(mine.select(of), start=start, end=end)
         names = np.array([*(_CAUSE[name] for name, _ in layers), NONE], np.int64)[first]
         rest = np.where(fast[mine.gap], _CAUSE[LAUNCHING], _CAUSE[ELSEWHERE])
-        call = np.append(calls.call, NO_CALL)[holder(start, calls.start, calls.end)]
+        call = np.append(calls.call, NO_CALL)[span_at(start, calls.start, calls.end)]
         kind = np.where(call == NO_CALL, _KIND[LATE], _KIND[BLOCKED])
         for name, one in after.items():
             late = (kind == _KIND[LATE]) & (names == _CAUSE[name])
-            waited = np.append(one.call, NO_CALL)[holder(start, one.start, one.end)]
+            waited = np.append(one.call, NO_CALL)[span_at(start, one.start, one.end)]
             call = np.where(late, waited, call)
         cause = np.where(names == NONE, rest, names)
         parts.append(replace(mine, kind=kind, cause=cause, call=call))
     return _in_order(parts)
 
 
-def _after_waits(pieces: Idle, host: Host, found: Gaps) -> dict[str, Blocking]:
+def _after_waits(pieces: Idle, host: HostActivity, found: Gaps) -> dict[str, BlockingCalls]:
     """Return what of the gaps comes from a call that made the device run dry.
 
     Without that call the host would have been ahead by as long as the call had lasted when the
@@ -246,7 +252,7 @@ def _after_waits(pieces: Idle, host: Host, found: Gaps) -> dict[str, Blocking]:
     order = order[(end > start)[order]]
     named = {PAGEABLE: order[pageable[order]], SYNCHRONISING: order[~pageable[order]]}
     return {
-        name: Blocking(call[some], start[some], end[some], pageable[some])
+        name: BlockingCalls(call[some], start[some], end[some], pageable[some])
         for name, some in named.items()
     }
 

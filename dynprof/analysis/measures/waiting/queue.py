@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.measures.waiting.cut_spans import cut_by_covers
 from dynprof.analysis.measures.waiting.idle import KINDS, QUEUED
 from dynprof.analysis.reading.categories import COPIES, MEMSETS, ON_DEVICE, SYNCHRONISATIONS
 
@@ -110,7 +110,7 @@ def queue(trace: Trace, started: Launches, device: int, stream: int | None = Non
     )
 
 
-def held_up(trace: Trace, started: Launches, found: Queue) -> list[tuple[str, int, int]]:
+def queue_blockers(trace: Trace, started: Launches, found: Queue) -> list[tuple[str, int, int]]:
     """Return what ran while other work of its stream waited: name, count, and how long that waited.
 
     Of all work in the queue together, the worst first, in ns; what waited while the stream ran
@@ -128,14 +128,14 @@ def held_up(trace: Trace, started: Launches, found: Queue) -> list[tuple[str, in
     return sorted(rows, key=lambda row: (-row[2], row[0]))
 
 
-EVENT, BESIDE_COPIES = "queued for an event", "queued beside a copy"
-BESIDE_KERNELS, ALONE = "queued beside kernels", "queued alone"
-REASONS = (EVENT, BESIDE_COPIES, BESIDE_KERNELS, ALONE)
+EVENT, DURING_COPY = "queued for an event", "queued beside a copy"
+DURING_KERNELS, ALONE = "queued beside kernels", "queued alone"
+REASONS = (EVENT, DURING_COPY, DURING_KERNELS, ALONE)
 """For an event, as CUPTI tells where it records synchronisations; else only what ran meanwhile."""
 _WAIT = "Stream Wait Event"
 
 
-def queued_while(
+def queue_reasons(
     trace: Trace, started: Launches, found: Gaps, why: Idle, device: int, stream: int
 ) -> dict[str, int]:
     """Return how long a stream's next work was queued while what went on, in ns.
@@ -151,11 +151,11 @@ def queued_while(
         stream: Which stream it is.
     """
     spans = trace.spans
-    queued = why.picked(why.kind == KINDS.index(QUEUED))
+    queued = why.select(why.kind == KINDS.index(QUEUED))
     others = trace.category(ON_DEVICE) & (spans["device"] == device) & (spans["stream"] != stream)
     copies = others & trace.category(COPIES, MEMSETS)
     covers = [trace.when(copies), trace.when(others & ~copies)]
-    start, end, of, beside = by_first(queued.start, queued.end, covers)
+    start, end, of, beside = cut_by_covers(queued.start, queued.end, covers)
     beside = np.where(beside == UNKNOWN, len(covers), beside)
     for_event = _has_wait(trace, started, found, device, stream)[queued.gap[of]]
     times = np.zeros(len(REASONS), np.int64)
@@ -175,9 +175,9 @@ def _has_wait(
     waits &= (spans["device"] == device) & (spans["stream"] == stream)
     told = spans["start"][waits]
     before = np.append(started.call, UNKNOWN)[found.before]
-    known = (before != UNKNOWN) & (found.asked != UNKNOWN)
+    known = (before != UNKNOWN) & (found.launch_call != UNKNOWN)
     count = np.zeros(len(found.start), np.int64)
     begins = spans["start"]
-    count[known] = np.searchsorted(told, begins[found.asked[known]], side="right")
+    count[known] = np.searchsorted(told, begins[found.launch_call[known]], side="right")
     count[known] -= np.searchsorted(told, begins[before[known]], side="left")
     return np.asarray(count > 0)
