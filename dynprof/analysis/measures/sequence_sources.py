@@ -1,4 +1,4 @@
-"""Which operators and which line of the user's code sequences of kernels come from."""
+"""The operators and the line of the user's code that launched sequences of kernels."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a sequence comes from, mostly.
+    """The most frequent source of a sequence.
 
     Attributes:
-        operators: The operator that launched each of its kernels, or the call outside of any, as
-            of a graph; empty where it is not known.
-        line: The place in the user's own code; empty where it is not known.
+        operators: The operator that launched each of its kernels. It is the launch call if no
+            operator is around it, as for a graph, and empty if it is unknown.
+        line: The place in the user's own code; empty if it is unknown.
     """
 
     operators: tuple[str, ...]
@@ -40,7 +40,7 @@ class Source:
 
 
 def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Source]:
-    """Return where each of some sequences comes from."""
+    """Return the source of each sequence."""
     if not chosen:
         return []
     trace, found = measured.trace, measured.operators
@@ -62,7 +62,7 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
 
 
 def _line(measured: MeasuredTrace, frames: Numbers) -> str:
-    """Return the place of most frames; empty where most are not known."""
+    """Return the place of the most frequent frame; empty if most are unknown."""
     if not (most := _most(measured.trace, frames)):
         return ""
     early = open_at_start(measured.trace, measured.marked)[frames[frames != UNKNOWN]]
@@ -70,18 +70,18 @@ def _line(measured: MeasuredTrace, frames: Numbers) -> str:
 
 
 def _most(trace: Trace, spans: Numbers) -> str:
-    """Return the name that most of some spans have; empty where most are not known."""
+    """Return the most frequent name of spans; empty if most are unknown."""
     names = Counter(np.where(spans == UNKNOWN, UNKNOWN, trace.spans["name"][spans]).tolist())
     most = max(names, key=lambda name: (names[name], name))
     return "" if most == UNKNOWN else str(trace.tables["name"][most])
 
 
 def joined_names(names: Iterable[str], most: int | None = None) -> str:
-    """Return names in order, ``2 x a; b``; what is not known is called so.
+    """Return names in order, such as ``2 x a; b``. An empty name is shown as ``unknown``.
 
     Args:
         names: The names.
-        most: So many are named, and three dots stand for the others.
+        most: Maximum number of runs to name; ``...`` replaces the rest.
     """
     runs = [(name or "unknown", len(list(same))) for name, same in groupby(names)]
     shown = [name if count == 1 else f"{count} x {name}" for name, count in runs[:most]]

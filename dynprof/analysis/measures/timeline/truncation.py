@@ -1,7 +1,8 @@
-"""What a trace still tells where its file ends before its events do.
+"""What a trace still tells if its file is truncated.
 
-Kineto writes the host's events first, thread by thread, and behind them what devices did, in the
-order in which it got the buffers, which is none of time: what is cut off may belong to any step.
+Kineto writes the host's events first, thread by thread, and device activities after them. These
+are in the order in which it got the buffers, not in order of time. Missing events may belong to
+any step.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ _OF_THE_HOST = OPERATORS | LABELS | FRAMES | CALLS
 
 
 class Truncation:
-    """Where a trace ends too early, and what is not known for that.
+    """Where a trace is truncated, and what is unknown because of that.
 
     Args:
         trace: The trace.
-        manifest: Who recorded it, where that is known.
+        manifest: Its manifest, if there is one.
         marked: The steps that it still marks.
 
     Attributes:
-        host_incomplete: Whether what the host did is not all there.
-        devices_incomplete: Whether devices did, or may have done, what is not there.
+        host_incomplete: Whether events of the host are missing.
+        devices_incomplete: Whether device activities are or may be missing.
         whole: The steps of which everything that the host did is there.
     """
 
@@ -48,38 +49,38 @@ class Truncation:
 
     @property
     def incomplete(self) -> bool:
-        """Whether of any step something may be missing."""
+        """Whether events of any step may be missing."""
         return self.host_incomplete or self.devices_incomplete
 
     def sentences(self) -> list[str]:
-        """Return what is missing, in sentences."""
+        """Return sentences that describe what is missing."""
         found = []
         names, first = self._repaired
         if names:
             found.append(
-                f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash "
-                f"there is not escaped, so that the file is no JSON from byte {first:,} on; all "
-                "events were read."
+                f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash is "
+                f"not escaped. The file is not valid JSON from byte {first:,} on; all events were "
+                "read."
             )
         if self._truncated:
             found.append(
-                f"{self._truncated[0].upper()}{self._truncated[1:]}; what there is was analysed."
+                f"{self._truncated[0].upper()}{self._truncated[1:]}; the readable part was analysed."
             )
         if self.host_incomplete:
             found.append(
-                "Traces hold one thread after the other: some may be missing from any step, so "
-                "that no step is taken for whole, and none is judged."
+                "A trace holds one thread after the other: events may be missing from any step. "
+                "No step counts as complete, and none is judged."
             )
         elif self.devices_incomplete:
             found.append(
-                "Kineto writes what devices did behind what the host did, and in no order of time: "
-                "some of it may be missing from any step, so that none is judged."
+                "Kineto writes device activities after the host's, not in order of time. They may "
+                "be missing from any step, so no step is judged."
             )
         return found
 
 
 def _ends_on_host(trace: Trace) -> bool:
-    """Return whether the file ends among the events of the host."""
+    """Return whether the last event in the file is one of the host."""
     if trace.last < 0:
         return True
     category = trace.tables["category"][trace.spans["category"][trace.last]]
@@ -87,11 +88,13 @@ def _ends_on_host(trace: Trace) -> bool:
 
 
 def _may_have_devices(trace: Trace, manifest: Manifest | None) -> bool:
-    """Return whether a device was recorded, as far as the file goes, or cannot be ruled out."""
+    """Return whether a device was recorded, or may have been."""
     if trace.category(ON_DEVICE, LAUNCHES).any():
         return True
     if manifest is not None:
         return any(name != "CPU" for name in manifest.activities)
-    if trace.category(CALLS).any():  # VizTracer's
+    if trace.category(CALLS).any():  # from VizTracer
         return False
-    return trace.members.get("deviceProperties") != []  # a Kineto that knows of none says so
+    return (
+        trace.members.get("deviceProperties") != []
+    )  # Kineto writes an empty list if it knows no device
