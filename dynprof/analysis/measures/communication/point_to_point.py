@@ -1,7 +1,7 @@
-"""Which communication is a message from one rank, or to one.
+"""Which communication is a message to one rank or from one.
 
-NCCL's kernels for sends, receives and all-to-all bear one name. What a kernel does is told by the
-collective's name that Kineto writes, or else by what asked for it on the host.
+NCCL's kernels for sends, receives and all-to-all have the same name. The collective's name that
+Kineto writes tells them apart, else the operator or label that launched them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 OTHER, SEND, RECEIVE, UNKNOWN = range(4)
-"""Of a span: no message, or several at once; from this rank; to it; the trace does not tell."""
+"""Directions of a span: no message or several at once; from this rank; to it; unknown."""
 _OPERATION = re.compile(r"(?:c10d|nccl|rccl|xccl|hccl|gloo|mpi|ucc)::?_*(\w*)", re.IGNORECASE)
 _SENDING, _RECEIVING = ("send", "isend"), ("recv", "receive", "irecv")
 _BOTH = re.compile(r"send_?recv|send_?receive|batch_isend", re.IGNORECASE)
 
 
 def directions(trace: Trace, started: Launches) -> Numbers:
-    """Return what each span is: ``SEND``, ``RECEIVE``, ``UNKNOWN`` or ``OTHER``.
+    """Return the direction of each span: ``SEND``, ``RECEIVE``, ``UNKNOWN`` or ``OTHER``.
 
     Args:
         trace: The trace.
-        started: What devices did, and what started it.
+        started: Device activities and their launches.
     """
     spans, names = trace.spans, trace.tables["name"]
     result = np.full(len(spans["start"]), OTHER, np.int64)
@@ -53,7 +53,7 @@ def directions(trace: Trace, started: Launches) -> Numbers:
 
 
 def _operation_direction(name: str) -> int:
-    """Return what an operator or label asks for."""
+    """Return the direction that the name of an operator or label tells."""
     found = _OPERATION.match(name)
     return _verb_direction(found[1].lower()) if found else OTHER
 
@@ -65,7 +65,7 @@ def _verb_direction(word: str) -> int:
 
 
 def _kernel_direction(name: str) -> int:
-    """Return what a kernel's name says."""
+    """Return the direction that a kernel's name tells."""
     lower = name.lower()
     if lower.startswith("hcom_batchsendrecv"):
         return OTHER
@@ -76,7 +76,7 @@ def _kernel_direction(name: str) -> int:
 
 
 def _by_collective(trace: Trace, kernels: Numbers, result: Numbers) -> None:
-    """Believe the collective's name where there is one."""
+    """Set the direction by the collective's name, if there is one."""
     told = [
         _verb_direction(details.collective.lower()) if details.collective else UNKNOWN
         for details in trace.tables["details"]
@@ -86,7 +86,7 @@ def _by_collective(trace: Trace, kernels: Numbers, result: Numbers) -> None:
 
 
 def _by_launch(trace: Trace, started: Launches, by_operation: Numbers, result: Numbers) -> None:
-    """Where a name leaves it open, take what the innermost of those who asked for it says."""
+    """Set a still unknown direction by the innermost operator or label that launched the kernel."""
     spans = trace.spans
     left = result[started.work] == UNKNOWN
     if not left.any():

@@ -1,4 +1,4 @@
-"""The critical path of a step: its longest chain of work, where each piece waits for the one before.
+"""The critical path of a step: its longest chain of work, each piece waiting for the previous.
 
 Input: columns, launches and synchronisations. Output: a graph, its longest path, and how long a
 step would take without a part of it. It adds no dependency that the trace does not show. Other

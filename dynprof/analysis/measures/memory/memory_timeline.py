@@ -40,7 +40,7 @@ def device_label(kind: int, number: int) -> str:
 
 
 def memory_timeline(trace: Trace) -> Timeline:
-    """Return by device the times in ns since the first event, and the allocated bytes from each."""
+    """Return by device the times in ns since the first event, and the bytes allocated then."""
     memory, found = trace.memory, Timeline()
     if not len(memory["time"]):
         return found

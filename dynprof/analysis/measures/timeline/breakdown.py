@@ -181,7 +181,7 @@ class Breakdown:
         return {name: trace.when(chosen) for name, chosen in work.items()}
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:
-        """Return the parts of a step's time. Anything hidden behind computing counts as computing."""
+        """Return the parts of a step's time. What computing hides counts as computing."""
         _, begin, length = step
         found = layered(self.covers, begin, begin + length)
         return {**found, IDLE: length - sum(found.values())}

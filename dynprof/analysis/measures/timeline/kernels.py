@@ -26,7 +26,7 @@ class Kind:
 
     Attributes:
         name: The name.
-        core: The kind of unit that ran them: ``KERNEL``, ``COMMUNICATION``, ``MEMCPY``, ``MEMSET`` or ``HOST``.
+        core: What ran them: ``KERNEL``, ``COMMUNICATION``, ``MEMCPY``, ``MEMSET`` or ``HOST``.
         count: How many ran.
         total: The sum of their durations; on the host without nested operators.
         shortest: The shortest.

@@ -42,7 +42,7 @@ HOST_NAME = "host"
 _LONGEST = len(STEP) + 19
 """Length limit of a step's name: more digits may not fit into 64 bits."""
 _COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
-"""Names of communication. Some match only at a word's start: ``batchCompute`` has ``hcom`` in it."""
+"""Names of communication. Some match only at a word's start: ``batchCompute`` contains ``hcom``."""
 _OF_THE_HOST = ("gloo:", "mpi:")
 """Prefixes of labels of communication on the host, also in traces with device kernels."""
 

@@ -58,14 +58,13 @@ class Truncation:
         names, first = self._repaired
         if names:
             found.append(
-                f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash is "
-                f"not escaped. The file is not valid JSON from byte {first:,} on; all events were "
-                "read."
+                f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash "
+                f"is not escaped. The file is not valid JSON from byte {first:,} on; all events "
+                "were read."
             )
         if self._truncated:
-            found.append(
-                f"{self._truncated[0].upper()}{self._truncated[1:]}; the readable part was analysed."
-            )
+            reason = f"{self._truncated[0].upper()}{self._truncated[1:]}"
+            found.append(f"{reason}; the readable part was analysed.")
         if self.host_incomplete:
             found.append(
                 "A trace holds one thread after the other: events may be missing from any step. "
@@ -95,6 +94,5 @@ def _may_have_devices(trace: Trace, manifest: Manifest | None) -> bool:
         return any(name != "CPU" for name in manifest.activities)
     if trace.category(CALLS).any():  # from VizTracer
         return False
-    return (
-        trace.members.get("deviceProperties") != []
-    )  # Kineto writes an empty list if it knows no device
+    # Kineto writes an empty list if it knows no device.
+    return trace.members.get("deviceProperties") != []

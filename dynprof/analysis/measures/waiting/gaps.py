@@ -1,7 +1,7 @@
-"""The gaps of a device or of one of its streams: when it ran nothing, and what ended that.
+"""Gaps of a device or of one of its streams: when it ran nothing, and what ended each gap.
 
-The launch of what ran next divides a gap: until it has ended, the host kept the device waiting;
-from then on the device, or its queue, kept waiting what it had been given.
+The launch of the next activity divides a gap. Until that call ended, the device waited for the
+host. After it, the launched activity waited for the device or its queue.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 EDGE = -1
-"""Stands for what ran before the first gap, and after the last."""
+"""In place of the activity before the first gap, and of the one after the last."""
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """Gaps in the order of time; times in ns since the trace's base time.
+    """Gaps in order of time; times in ns since the trace's base time.
 
     Attributes:
-        start: When each begins: whatever ran before has ended.
+        start: When each begins: all earlier activities have ended.
         end: When it ends.
-        before: What ended last before it, a place in ``Launches.work``; -1 for the first gap.
-        after: What ended it; of several that began together the first; -1 for the last gap.
-        launch_call: The call that launched what ended it, a place among the trace's spans; -1 where
-            there is none, or none was recorded.
-        called: When that call began, within the gap; where there is no call, the gap's begin, but
-            the end of the last gap.
-        launched: Likewise, when it had ended.
+        before: Index in ``Launches.work`` of the activity that ended last before it; -1 for the
+            first gap.
+        after: Likewise the activity that ended it, the first of several; -1 for the last gap.
+        launch_call: Index among the trace's spans of the call that launched that activity; -1 if
+            there is none or none was recorded.
+        called: When that call began, clipped to the gap. Without a call it is the gap's start, or
+            the end for the last gap.
+        launched: Likewise, when that call ended.
     """
 
     start: Numbers
@@ -54,17 +55,17 @@ class Gaps:
 
     @property
     def unknown(self) -> NDArray[np.bool_]:
-        """Which end with something whose launch was not recorded."""
+        """Gaps that end with an activity whose launch was not recorded."""
         return np.asarray((self.after != EDGE) & (self.launch_call == UNKNOWN))
 
     @property
     def was_queued(self) -> NDArray[np.bool_]:
-        """Which end with something that had been launched before they began."""
+        """Gaps that end with an activity that was launched before they began."""
         return np.asarray((self.launch_call != UNKNOWN) & (self.launched <= self.start))
 
 
 def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
-    """Return device and stream of everything that devices did, each pair once."""
+    """Return the pairs of device and stream of all device activities."""
     columns = [trace.spans[name][started.work].tolist() for name in ("device", "stream")]
     return sorted(set(zip(*columns, strict=True)))
 
@@ -76,14 +77,14 @@ def gaps(
     device: int,
     stream: int | None = None,
 ) -> Gaps:
-    """Return when a device ran nothing, from the first step to the last, or for as long as it ran.
+    """Return the gaps of a device over the marked steps and all of its activities.
 
     Args:
         trace: The trace.
-        started: What devices did.
-        marked: The steps; one that is none spans the whole trace.
-        device: Which device.
-        stream: Only this stream of it.
+        started: Device activities and their launches.
+        marked: The steps, or one for the whole trace.
+        device: The device.
+        stream: A stream, to look at this stream only.
     """
     spans = trace.spans
     mine = spans["device"][started.work] == device
@@ -110,7 +111,7 @@ def _window(marked: Sequence[MarkedStep], begins: Numbers, reached: Numbers) -> 
 def _launched(
     trace: Trace, started: Launches, start: Numbers, end: Numbers, before: Numbers, after: Numbers
 ) -> Gaps:
-    """Return gaps with the launches of what ended them."""
+    """Return gaps with the launches of the activities that ended them."""
     launch_call = np.append(started.call, UNKNOWN)[after]
     called, launched = start.copy(), start.copy()
     known = launch_call != UNKNOWN

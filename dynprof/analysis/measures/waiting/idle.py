@@ -1,7 +1,7 @@
-"""Why a device, or one of its streams, was idle: each nanosecond of it has one cause.
+"""Why a device, or one of its streams, was idle: each idle nanosecond has one cause.
 
-A gap is divided by the launch of what ran next (``gaps.py``), and what the host did until then by
-what the launching thread was in (``host_waits.py``): causes before symptoms.
+The launch of the next activity divides a gap (``gaps.py``). The time before it is divided by what
+the launching thread did (``host_waits.py``), causes before symptoms.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 QUEUED, BLOCKED, LATE = "queued", "host blocked", "host late"
 NOTHING, UNKNOWN = "nothing to do", "unknown"
 KINDS = (BLOCKED, LATE, QUEUED, NOTHING, UNKNOWN)
-"""What a gap consists of, whatever the host did meanwhile."""
+"""Kinds of idle time, independent of what the host did."""
 
 LAUNCHING, ELSEWHERE = "launching", "elsewhere on the host"
 WAITING, STARTING = "waiting in the queue", "starting"
@@ -49,28 +49,29 @@ CAUSES = (
     RECORDING, COMPILING, CHECKPOINT, LOADING, COLLECTING, PAGEABLE, SYNCHRONISING, ALLOCATING,
     OPTIMIZER, LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN,
 )  # fmt: skip
-"""In the order in which they are looked for, causes before symptoms."""
+"""Causes in order of precedence, causes before symptoms."""
 
 PACE_NS = 100_000
-"""A host that goes from launch to launch within this time does nothing but launch."""
+"""Time from launch to launch below which the host does nothing but launch."""
 _KIND = {name: place for place, name in enumerate(KINDS)}
 _CAUSE = {name: place for place, name in enumerate(CAUSES)}
+_NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Pieces of idle time in the order of time, none over another; times in ns.
+    """Pieces of idle time in order of time, without overlap; times in ns.
 
     Attributes:
         start: When each begins.
         end: When it ends.
-        kind: Places in :data:`KINDS`.
-        cause: Places in :data:`CAUSES`.
-        gap: Places of the gaps that they are of.
-        thread: The thread of the host that was to launch what came next; -1 where none is known.
-        call: The call that made the host wait for the device, a place among the trace's spans; -1
-            where none did.
-        weight: How often a piece counts: once, but more where steps overlap.
+        kind: Indices in :data:`KINDS`.
+        cause: Indices in :data:`CAUSES`.
+        gap: Indices of their gaps.
+        thread: The host thread that launches the next activity; -1 if unknown.
+        call: Index among the trace's spans of the call that made the host wait for the device; -1
+            if there is none.
+        weight: How often a piece counts: more than once if steps overlap.
     """
 
     start: Numbers
@@ -84,7 +85,7 @@ class Idle:
 
     @property
     def time(self) -> Numbers:
-        """How long each piece lasts, as often as it counts, in ns."""
+        """Duration of each piece times its weight, in ns."""
         return (self.end - self.start) * self.weight
 
     def of_cause(self, *causes: str) -> NDArray[np.bool_]:
@@ -92,11 +93,11 @@ class Idle:
         return np.array([name in causes for name in CAUSES], bool)[self.cause]
 
     def by_cause(self) -> dict[str, int]:
-        """Return how much idle time each cause has, in ns; together all there is."""
+        """Return the idle time of each cause, in ns. They add up to all idle time."""
         return _sums(CAUSES, self.cause, self.time)
 
     def by_kind(self) -> dict[str, int]:
-        """Return how much idle time is of each kind, in ns; together all there is."""
+        """Return the idle time of each kind, in ns. They add up to all idle time."""
         return _sums(KINDS, self.kind, self.time)
 
     def select(self, which: NDArray[np.bool_] | Numbers) -> Idle:
@@ -104,12 +105,12 @@ class Idle:
         return Idle(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def cut_at(self, times: Numbers) -> Idle:
-        """Return the same, cut at some times."""
+        """Return the same pieces, cut at given times."""
         start, end, of = cut(self.start, self.end, times)
         return replace(self.select(of), start=start, end=end)
 
     def within(self, steps: Sequence[MarkedStep]) -> Idle:
-        """Return what lies in steps, as often as there are steps around it."""
+        """Return the pieces within steps, weighted by the number of steps around each."""
         begins = np.array(sorted(step[1] for step in steps), np.int64)
         ends = np.array(sorted(step[1] + step[2] for step in steps), np.int64)
         found = self.cut_at(np.concatenate([begins, ends]))
@@ -131,15 +132,15 @@ def idle(
     found: Gaps,
     recorded: Sequence[MarkedStep] = (),
 ) -> Idle:
-    """Return why there were gaps.
+    """Return the causes of gaps.
 
     Args:
         trace: The trace.
-        started: What devices did.
+        started: Device activities and their launches.
         host: What the host did.
         found: The gaps of a device or of a stream.
-        recorded: The steps in which the host is to answer for what lies before the first launch
-            and after the last; elsewhere there was nothing to do.
+        recorded: The steps in which the host causes the gaps before the first launch and after
+            the last. Outside of them there was nothing to do.
     """
     no_thread = np.full(len(found.start), NO_THREAD, np.int64)
     times = np.stack([found.start, found.launched, found.end])
@@ -156,7 +157,7 @@ def idle(
 
 
 def _edges(pieces: Idle, found: Gaps, recorded: Sequence[MarkedStep]) -> Idle:
-    """Say where there was nothing to do: before the first launch and after the last."""
+    """Mark idle time with nothing to do: before the first launch and after the last."""
     begins = np.array([step[1] for step in recorded], np.int64)
     where = cover(begins, begins + np.array([step[2] for step in recorded], np.int64))
     result = pieces.cut_at(np.concatenate([*where, found.called[found.before == EDGE]]))
@@ -173,9 +174,9 @@ def _edges(pieces: Idle, found: Gaps, recorded: Sequence[MarkedStep]) -> Idle:
 def _with_threads(
     pieces: Idle, trace: Trace, started: Launches, host: HostActivity, found: Gaps
 ) -> Idle:
-    """Say for what the host did, on which thread: that which launches next, if it does anything.
+    """Set the host thread of each piece: the one that launches next, if it is busy.
 
-    Else that which launched what ran before, else that which marks the steps.
+    Else it is the thread that launched the activity before, else the thread that marks the steps.
     """
     threads = np.append(trace.spans["thread"], NO_THREAD)
     after = threads[found.launch_call]
@@ -201,7 +202,7 @@ def _in_order(parts: Sequence[Idle]) -> Idle:
 
 
 def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
-    """Say what the host did while it was to launch something."""
+    """Set the causes of the time in which the device waited for a launch."""
     on_host = pieces.kind == NONE
     after = _after_waits(pieces.select(on_host), host, found)
     pace = host.paces(found.launch_call)
@@ -211,7 +212,7 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
         mine = pieces.select(on_host & (pieces.thread == thread))
         doing, calls = host.causes(thread), host.blocking(thread)
         layers = [*doing.items(), *((name, (after[name].start, after[name].end)) for name in after)]
-        layers.sort(key=lambda layer: _CAUSE[layer[0]])  # of one cause the calls stay the first
+        layers.sort(key=lambda layer: _CAUSE[layer[0]])  # stable: calls stay first within one cause
         start, end, of, first = cut_by_covers(mine.start, mine.end, [where for _, where in layers])
         mine = replace(mine.select(of), start=start, end=end)
         names = np.array([*(_CAUSE[name] for name, _ in layers), NONE], np.int64)[first]
@@ -228,10 +229,10 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
 
 
 def _after_waits(pieces: Idle, host: HostActivity, found: Gaps) -> dict[str, BlockingCalls]:
-    """Return what of the gaps comes from a call that made the device run dry.
+    """Return the part of gaps that comes from a waiting call that left the device without work.
 
-    Without that call the host would have been ahead by as long as the call had lasted when the
-    gap began; a gap is longer by so much at most.
+    Without the call, the host would have been ahead by the time the call had lasted when the gap
+    began. The call makes a gap longer by at most this time.
     """
     first = np.append(np.ones(len(pieces.gap[:1]), bool), pieces.gap[1:] != pieces.gap[:-1])
     first &= (pieces.start == found.start[pieces.gap]) & (found.before[pieces.gap] != EDGE)
@@ -255,6 +256,3 @@ def _after_waits(pieces: Idle, host: HostActivity, found: Gaps) -> dict[str, Blo
         name: BlockingCalls(call[some], start[some], end[some], pageable[some])
         for name, some in named.items()
     }
-
-
-_NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))

@@ -37,6 +37,16 @@ def kineto(folder: Path, seed: int, devices: str = '[{"id": 0}]') -> bytes:
     return (HEAD % devices + listed + "]}").encode()
 
 
+HOST_CUT = (
+    "A trace holds one thread after the other: events may be missing from any step. "
+    "No step counts as complete, and none is judged."
+)
+DEVICES_CUT = (
+    "Kineto writes device activities after the host's, not in order of time. They may "
+    "be missing from any step, so no step is judged."
+)
+
+
 def cut_off(folder: Path, content: bytes) -> MeasuredTrace:
     """Return what is measured of the beginning of a trace."""
     path = folder / "cut.trace.json"
@@ -48,19 +58,21 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     """See that all that is said of a trace's beginning holds for the whole of it."""
     words = cut.truncation.sentences()
     assert f"{size:,} bytes" in words[0]
+    assert words[0].endswith("; the readable part was analysed.")
+    assert words[1:] == [HOST_CUT if cut.truncation.host_incomplete else DEVICES_CUT]
     assert not findings(cut, cut.breakdown)
     assert not cut.steps
     said = str(cut.without_outliers.breakdown)
     assert "device" not in said
-    none_whole = r"No step is whole; what there is of the trace spans [\d.,]+ ms\."
+    none_complete = r"No step is complete; the readable part of the trace spans [\d.,]+ ms\."
     if cut.truncation.host_incomplete:
-        assert not len(cut.trace.spans["start"]) or re.fullmatch(none_whole, said)
+        assert not len(cut.trace.spans["start"]) or re.fullmatch(none_complete, said)
     else:
         if whole.breakdown.marked:
             assert cut.marked == whole.marked
             assert cut.phases == whole.phases
         else:
-            assert "what there is of the trace spans" in said
+            assert "the readable part of the trace spans" in said
         assert cut.breakdown.on_host
     page = contents(cut)
     assert page["verdict"] == said
