@@ -1,4 +1,4 @@
-"""Where in the user's own code something happened: the innermost frame that is nobody else's."""
+"""Where in the user's own code something happened: the innermost frame of no other package."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 _KINETO = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
-"""What Kineto writes: the file, the line at which the function was entered, its name."""
+"""Kineto's names of frames: the file, the line at which the function was entered, its name."""
 _VIZTRACER = re.compile(r"(?P<function>\S+) \((?P<file>[^<>]+):(?P<line>\d+)\)")
-"""The same of VizTracer, with the whole path; functions in C have their names alone."""
+"""VizTracer's names of frames, with the whole path; functions in C have only a name."""
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (?P<function>[^\s>]*)(?P<of>.*)>")
 _INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib(64)?[\\/]python3[.\dt]*)[\\/]")
 _FOLDERS = re.compile(r"[\\/]")
 _GENERATED = re.compile(r"[\\/](\w\w)[\\/]c\1[a-z2-7]{40,}\.py$")
-"""What torch.compile writes, in whichever folder: each file lies in one named as itself begins."""
+"""Files that torch.compile writes. Each is in a folder named like the start of its own name."""
 _INSTALLED_PACKAGES = """
 dynprof torch torchvision torchaudio torchdata torchtext torchao torch_npu torch_xla triton
 functorch torchgen numpy scipy pandas sklearn matplotlib PIL cv2 tqdm einops psutil yaml
@@ -42,26 +42,26 @@ deepspeed apex flash_attn xformers bitsandbytes transformer_engine fairscale col
 composer wandb mlflow tensorboard tensorboardX hydra omegaconf fsspec pyarrow ray dill
 monai kornia albumentations webdataset ffcv viztracer
 """
-"""Kineto cuts the folders of ``sys.path`` off, so that packages show by their names alone."""
+"""Kineto removes the folders of ``sys.path``, so packages are known by their names only."""
 _FOLDERS_OF_PYTHON = """
 asyncio collections compression concurrent ctypes curses dbm distutils email encodings
 ensurepip html http idlelib importlib json lib2to3 logging multiprocessing pathlib pydoc_data
 re sqlite3 string sysconfig tkinter tomllib turtledemo unittest urllib venv wsgiref xml xmlrpc
 zoneinfo
 """
-"""Folders of the standard library; a user may have one that is called like a module of it."""
+"""Folders of the standard library. A user's folder may have the name of one of its modules."""
 _PACKAGES = frozenset(_INSTALLED_PACKAGES.split())
 _OF_PYTHON = frozenset(_FOLDERS_OF_PYTHON.split())
 
 
 @dataclass(frozen=True)
 class CodePlaces:
-    """Where moments lie; places among the trace's spans, -1 where nothing is known.
+    """Where in the code moments are, as indices among the trace's spans; -1 if unknown.
 
     Attributes:
         frame: The innermost frame of the user's own code.
-        operator: The outermost operator within that frame, as the user wrote it.
-        called: The outermost function of others within that frame, likewise.
+        operator: The outermost operator in that frame, which the user's code called.
+        called: The outermost function of another package in that frame, likewise.
     """
 
     frame: Numbers
@@ -70,7 +70,7 @@ class CodePlaces:
 
 
 def is_user_frame(name: str) -> bool:
-    """Return whether a frame is of the user's own code, as far as its name tells."""
+    """Return whether a frame is the user's own code, as far as its name tells."""
     found = _frame(name)
     if not found or profiler_of(name) or is_dynprof_frame(name):
         return False
@@ -84,7 +84,7 @@ def is_user_frame(name: str) -> bool:
 
 
 def place_of(name: str, *, open_at_start: bool = False) -> str:
-    """Return a frame's place in the code for a sentence: ``train.py:22 (main)``.
+    """Return a frame's place in the code for a sentence, such as ``train.py:22 (main)``.
 
     Args:
         name: Its name in the trace.
@@ -99,9 +99,9 @@ def place_of(name: str, *, open_at_start: bool = False) -> str:
 
 
 def function_of(name: str, *, open_at_start: bool = False) -> str:
-    """Return the same with the function first, as its line is that of its definition.
+    """Return the same with the function first, since its line is that of the definition.
 
-    ``main (train.py:22)``, and of a built-in function ``sleep``.
+    Examples: ``main (train.py:22)``, and ``sleep`` for a built-in function.
     """
     found = _frame(name)
     if not found or found["function"] == "<module>":
@@ -115,12 +115,12 @@ def _frame(name: str) -> re.Match[str] | None:
 
 
 def _shown(frame: re.Match[str]) -> str:
-    """Return a frame's file as a sentence names it: of a whole path the name is enough."""
+    """Return a frame's file for a sentence; of a whole path only the name."""
     return _FOLDERS.split(frame["file"])[-1] if frame.re is _VIZTRACER else frame["file"]
 
 
 def _built_in(name: str) -> str:
-    """Return the short name of a built-in function or method; other names as they are."""
+    """Return the short name of a built-in function or method; other names unchanged."""
     found = _BUILT_IN.fullmatch(name)
     if not found:
         return name
@@ -130,26 +130,26 @@ def _built_in(name: str) -> str:
 
 
 def user_frames(trace: Trace) -> NDArray[np.bool_]:
-    """Return which spans are frames of the user's own code."""
+    """Return the spans that are frames of the user's own code."""
     return trace.category(FRAMES, CALLS) & trace.named(is_user_frame)
 
 
 def open_at_start(trace: Trace, marked: list[MarkedStep]) -> NDArray[np.bool_]:
-    """Return which frames began before the first step, as those that were open already do.
+    """Return the frames that began before the first step, such as those open at the start.
 
-    None of VizTracer's: its lines are those of definitions, whenever a call began.
+    Frames of VizTracer are excluded: their lines are those of definitions, whenever a call began.
     """
     first = marked[0][1] if marked else 0
     return trace.category(FRAMES) & (trace.spans["start"] < first)
 
 
 def code_at(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> CodePlaces:
-    """Return where in the user's code some moments lie.
+    """Return where in the user's code moments are.
 
     Args:
         trace: The trace.
         calls: Its operators and frames.
-        thread: The threads that the moments are of; -1 for none.
+        thread: The thread of each moment; -1 for none.
         when: The moments, in ns.
     """
     users = user_frames(trace)[calls.span]

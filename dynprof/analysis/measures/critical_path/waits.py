@@ -1,8 +1,8 @@
-"""Who waited for whom: a stream for another one, a call for a device, a thread for the backward.
+"""Waits of a stream for another one, of a call for a device, of a thread for a backward pass.
 
-CUPTI tells it where synchronisations were recorded (``cuda_sync``). Elsewhere it is taken from the
-calls: a ``StreamWaitEvent`` before a launch says that a stream waits, and a ``Synchronize`` that
-the host does; what for is the work that was launched before and ended last meanwhile.
+CUPTI tells them if synchronisations were recorded (``cuda_sync``). Else they come from the calls: a
+``StreamWaitEvent`` before a launch is a wait of a stream, and a ``Synchronize`` is a wait of the
+host. Its source is then the earlier launched work that ended last during the wait.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 _BACKWARD = "Backward"
-"""In the names of operators that autograd's threads run, of every version of torch."""
-
-
+"""Part of the names of operators on autograd's threads, in all versions of torch."""
 _ALL_STREAMS = (UNKNOWN, (1 << 32) - 1)
-"""Stand in the place of a stream where a whole device is waited for."""
+"""In place of a stream's number in a wait for a whole device."""
 
 
 class StreamWait(NamedTuple):
-    """One work waits for another one on another stream.
+    """A wait of a device activity for one on another stream.
 
     Attributes:
-        waiting: Which work waits, among what devices did.
-        source: Which one it waits for.
-        recorded: Whether the trace says so; else it is only the last that could be meant.
+        waiting: Index of the activity that waits.
+        source: Index of the activity it waits for.
+        recorded: Whether the trace tells it; else the source is the last possible one.
     """
 
     waiting: int
@@ -48,11 +46,11 @@ class StreamWait(NamedTuple):
 
 
 class CallWait(NamedTuple):
-    """A call of the host waits for a device; times in ns.
+    """A wait of a host call for a device.
 
     Attributes:
-        call: Its place among the trace's spans.
-        source: Which work it waits for, among what devices did.
+        call: Index of the call among the trace's spans.
+        source: Index of the device activity it waits for.
     """
 
     call: int
@@ -60,13 +58,13 @@ class CallWait(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The main thread waits while autograd's thread goes backward; times in ns.
+    """A wait of the main thread for a backward pass on autograd's thread; times in ns.
 
     Attributes:
-        thread: Which thread goes backward.
-        since: The last that the main thread did before.
+        thread: The thread of the backward pass.
+        since: When the main thread was last active before it.
         begin: When the other thread began.
-        until: When the main thread went on.
+        until: When the main thread continued.
     """
 
     thread: int
@@ -76,7 +74,7 @@ class Backward(NamedTuple):
 
 
 class _Sync(NamedTuple):
-    """What CUPTI tells of a wait."""
+    """CUPTI's record of a wait."""
 
     device: int
     stream: int
@@ -85,14 +83,14 @@ class _Sync(NamedTuple):
 
 
 class Waits:
-    """Looks up who waited for whom in a trace.
+    """Finds the waits in a trace.
 
     Args:
         trace: The trace.
-        work: What devices did.
-        main: The thread of the steps; -1 where no thread is known.
-        begin: From when on.
-        end: Until when.
+        work: Device activities.
+        main: The thread of the steps; -1 if no thread is known.
+        begin: Start of the time to search.
+        end: End of the time to search.
     """
 
     def __init__(self, trace: Trace, work: Work, main: int, begin: int, end: int) -> None:
@@ -105,7 +103,7 @@ class Waits:
         self._start_of = self._starts_by_correlation()
 
     def _recorded_syncs(self) -> dict[int, _Sync]:
-        """Return what CUPTI tells, by the correlation of the call."""
+        """Return CUPTI's records of waits, by the correlation id of the call."""
         spans, found = self._trace.spans, {}
         for place in np.flatnonzero(self._trace.category(SYNCHRONISATIONS)).tolist():
             said = self._trace.tables["details"][spans["details"][place]]
@@ -118,7 +116,7 @@ class Waits:
         return found
 
     def _starts_by_correlation(self) -> dict[int, int]:
-        """Return when the calls began that record an event that something waits for."""
+        """Return the start times of the calls that recorded an awaited event, by correlation id."""
         wanted = [sync.of_record for sync in self._syncs.values() if sync.of_record != UNKNOWN]
         spans = self._trace.spans
         calls = self._trace.category(LAUNCHES) & np.isin(spans["correlation"], wanted)
@@ -127,7 +125,7 @@ class Waits:
         )
 
     def of_streams(self) -> list[StreamWait]:
-        """Return which work waits for which on another stream."""
+        """Return the waits between streams."""
         chosen = self._calls & self._trace.named(lambda name: "StreamWaitEvent" in name)
         spans, found = self._trace.spans, []
         for place in np.flatnonzero(chosen).tolist():
@@ -139,7 +137,7 @@ class Waits:
         return found
 
     def _recorded_waits(self, sync: _Sync, called: int) -> list[StreamWait]:
-        """Return what CUPTI says that a stream waits for, at its next work."""
+        """Return the wait that CUPTI recorded, at the stream's next work."""
         streams = self._work.streams
         waiting = streams.get(sync.device * STREAM_KEY_FACTOR + sync.stream)
         source = streams.get(sync.device * STREAM_KEY_FACTOR + sync.of_stream)
@@ -152,7 +150,7 @@ class Waits:
         return [StreamWait(later, earlier, recorded=True)] if earlier != UNKNOWN else []
 
     def _possible_waits(self, sync: _Sync | None, called: int, thread: int) -> list[StreamWait]:
-        """Return what a stream may wait for, where the trace does not say for which event."""
+        """Return the possible sources of a wait, if the trace does not tell its event."""
         work, found = self._work, []
         for key, stream in work.streams.items():
             if sync and key != sync.device * STREAM_KEY_FACTOR + sync.stream:
@@ -173,7 +171,7 @@ class Waits:
         return found
 
     def of_calls(self) -> list[CallWait]:
-        """Return which calls waited for a device, and for the end of what."""
+        """Return the calls that waited for a device, and the activities they waited for."""
         spans, found = self._trace.spans, []
         chosen = self._calls & self._trace.named(lambda name: "Synchronize" in name)
         for place in np.flatnonzero(chosen).tolist():
@@ -187,13 +185,13 @@ class Waits:
     def _last_of(self, sync: _Sync | None, begin: int, end: int) -> int:
         """Return the last work that a synchronisation can have waited for."""
         streams, launched = self._work.streams, begin
-        asked = list(streams.values())
+        candidates = list(streams.values())
         if sync and sync.of_record in self._start_of:
             launched = self._start_of[sync.of_record]
-            asked = self._stream(sync.device, sync.of_stream)
+            candidates = self._stream(sync.device, sync.of_stream)
         elif sync and sync.stream not in _ALL_STREAMS:
-            asked = self._stream(sync.device, sync.stream)
-        last = [work for one in asked if (work := one.last(launched, end)) != UNKNOWN]
+            candidates = self._stream(sync.device, sync.stream)
+        last = [work for one in candidates if (work := one.last(launched, end)) != UNKNOWN]
         return max(last, key=lambda work: int(self._work.end[work]), default=UNKNOWN)
 
     def _stream(self, device: int, stream: int) -> list[Stream]:
@@ -201,7 +199,7 @@ class Waits:
         return [found] if found else []
 
     def _blocking_copies(self) -> list[CallWait]:
-        """Return the calls that waited for the copy that they asked for."""
+        """Return the calls that waited for their own copy."""
         work = self._work
         own = blocking_copies(self._trace, Launches(work.place, work.call))
         own &= (work.end <= self._end[work.call]) & self._calls[work.call]
@@ -211,7 +209,7 @@ class Waits:
 
     @cached_property
     def for_backward(self) -> list[Backward]:
-        """When the main thread waited for those of autograd, which it starts."""
+        """When the main thread waited for autograd's threads, which it starts."""
         main = self._main
         spans, trace = self._trace.spans, self._trace
         host = trace.category(OPERATORS)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 HOST, DEVICE, LINK = "host", "device", "link"
-"""Where work was done: ``link`` is a copy that leaves a device; empty if the trace does not tell."""
+"""Places of work: ``link`` is a copy that leaves a device. Empty if the trace does not tell."""
 _PLACES = ("", HOST, DEVICE, LINK)
 _STAYS = re.compile(r"DtoD|DeviceToDevice")
 _DTYPE = re.compile(r"Functor<(double|float|c10::Half|c10::BFloat16)\b")

@@ -48,7 +48,7 @@ class Inputs:
         self._strides = listed(strides)
 
     def is_tensor(self, place: int) -> bool:
-        """Return whether an argument is known to be a tensor."""
+        """Return whether an argument is a tensor, as far as the trace tells."""
         if place >= len(self.dims) or not _is_shape(self.dims[place]):
             return False
         return self.type(place) in SIZES if self.types else bool(self.dims[place])
@@ -79,7 +79,7 @@ class Inputs:
         return [[tuple(one) for one in many] for many in found]
 
     def size(self, place: int) -> int:
-        """Return the bytes of a tensor. Dimensions with stride 0, as in expanded ones, count once.
+        """Return the bytes of a tensor. Dimensions of stride 0 (expanded tensors) count once.
 
         Raises:
             UnknownInputError: Its type is unknown.

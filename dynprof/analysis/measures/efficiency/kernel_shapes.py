@@ -1,4 +1,4 @@
-"""How kernels were started, how full the device was with them, and which used its tensor cores."""
+"""Launch configurations of kernels, their occupancy, and their use of tensor cores."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KernelShape:
-    """All kernels of one name that were started alike; None where a trace does not tell.
+    """All kernels of one name and launch configuration; None if the trace does not tell.
 
     Attributes:
         name: The name.
         tensor_cores: Whether it computes on tensor cores.
-        grid: Blocks in each direction; empty where a trace does not tell.
-        block: Threads of a block in each direction, likewise.
+        grid: Blocks in each dimension; empty if the trace does not tell.
+        block: Threads of a block in each dimension; empty if the trace does not tell.
         registers: Registers of a thread.
-        shared_memory: Bytes that the threads of a block share.
-        occupancy: Estimated: in percent of the warps that a processor can hold.
+        shared_memory: Bytes of shared memory of a block.
+        occupancy: Estimated occupancy, in percent of the warps that a multiprocessor can hold.
         count: How many ran.
-        total: Their durations together, in ns.
+        total: The sum of their durations, in ns.
     """
 
     name: str
@@ -48,12 +48,12 @@ class KernelShape:
 
     @property
     def blocks(self) -> int | None:
-        """How many blocks there are in all."""
+        """The number of blocks of the grid."""
         return int(np.prod(self.grid, dtype=object)) if self.grid else None
 
 
 def kernel_shapes(trace: Trace) -> list[KernelShape]:
-    """Return a row for each way in which kernels of a name were started, most time first."""
+    """Return a row for each name and launch configuration of kernels, the most time first."""
     chosen = np.flatnonzero(trace.category(KERNELS))
     alike: dict[_Start, int] = {}
     code = [alike.setdefault(_start(told), len(alike)) for told in trace.tables["details"]]
@@ -95,8 +95,8 @@ _TENSOR_CORE_NAMES = (
 )  # fmt: skip
 _TENSOR_CORE_TILES = re.compile(
     r"_tensor\d+x\d+"
-    r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # how much one instruction takes
-    r"|_mi\d+x\d+"  # of Tensile, on AMD
+    r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # the tile of one instruction
+    r"|_mi\d+x\d+"  # Tensile, on AMD
 )
 _PLAIN_PRODUCTS = (
     "simt", "ffma", "scudnn", "winograd", "wgrad_alg0_engine", "dgrad_engine", "_sgemm", "_dgemm",
@@ -109,11 +109,11 @@ _AUXILIARY = (
     "nchwtonhwc", "nhwctonchw", "epilogue::impl", "scalepackedtensor",
 )  # fmt: skip
 _FUSED = "triton_"
-"""What a compiler fused bears the names of all that is in it."""
+"""Prefix of fused kernels, whose names contain the names of all fused operators."""
 
 
 def on_tensor_cores(kernel: str) -> bool | None:
-    """Return whether a kernel computes on tensor cores; None where its name does not tell.
+    """Return whether a kernel computes on tensor cores; None if its name does not tell.
 
     Args:
         kernel: Its name.
@@ -133,7 +133,7 @@ def on_tensor_cores(kernel: str) -> bool | None:
 
 
 def is_auxiliary(kernel: str) -> bool:
-    """Return whether a kernel is known to be no product, but to copy, add up, or fill in.
+    """Return whether a kernel is known not to be a product, such as a copy, a sum or a fill.
 
     Args:
         kernel: Its name.
