@@ -88,8 +88,8 @@ def place_of(name: str, *, open_at_start: bool = False) -> str:
 
     Args:
         name: Its name in the trace.
-        open_at_start: Whether it was entered before the recording began. Its line is then where
-            it was at that time. A module's line always is.
+        open_at_start: Whether it was entered before the recording began. Its line is then not the
+            definition but where it was executing, so it is left out, as for every module.
     """
     found = _frame(name)
     if not found:

@@ -1,7 +1,7 @@
 """Waits of a stream for another one, of a call for a device, of a thread for a backward pass.
 
-CUPTI tells them if synchronisations were recorded (``cuda_sync``). Else they come from the calls: a
-``StreamWaitEvent`` before a launch is a wait of a stream, and a ``Synchronize`` is a wait of the
+CUPTI tells them if synchronisations were recorded (``cuda_sync``). Else they come from the calls. A
+``StreamWaitEvent`` before a launch is a wait of a stream; a ``Synchronize`` is a wait of the
 host. Its source is then the earlier launched work that ended last during the wait.
 """
 

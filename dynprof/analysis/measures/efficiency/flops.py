@@ -43,8 +43,8 @@ class Efforts:
         place: Indices among the operators.
         code: Index of the work of each, in ``known``.
         known: The work of a call, once for each name with its inputs.
-        inside: For each operator of the trace, the index in ``place`` of itself or of the one
-            around it; -1 for none.
+        inside: For each operator of the trace, its index in ``place``, or that of the one around
+            it; -1 for none.
     """
 
     place: Numbers

@@ -1,7 +1,7 @@
 """Arithmetic and memory traffic of an operator, computed from its inputs.
 
 A multiplication and an addition are two operations. Memory counts once for each tensor that is
-read or written, as if caches kept all reused data: it is the minimum that must be moved.
+read or written, as if caches kept all reused data. This is the minimum that must be moved.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def peak_kind(work: Work, peak: Peak) -> str | None:
     """Return the peak of a device that applies to a product; None if unknown.
 
     For 8-bit and 16-bit types it is the peak of the matrix units, whether used or not. For
-    ``float`` and ``double`` it is the peak of the units used: a setting of the job selects them.
+    ``float`` it is the peak of the units used, which depend on a setting of the job.
     """
     if work.dtype.startswith("c10::Float8"):
         return _if_known("float8", peak)

@@ -273,7 +273,7 @@ class Breakdown:
         return "; ".join(said)
 
     def _profiler_time(self, step: MarkedStep) -> str:
-        """Return the profiler's own time in a long step, if it is much of the extra time."""
+        """Return the profiler's own time in a long step, if it is a large part of the extra."""
         own = self._measured.recording_ns(step)
         is_much = own >= _MIN_PROFILER_SHARE * (step[2] - self.length)
         return f", {ms(own)} of it in the profiler itself" if is_much else ""

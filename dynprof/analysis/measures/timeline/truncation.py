@@ -38,7 +38,7 @@ class Truncation:
     Attributes:
         host_incomplete: Whether events of the host are missing.
         devices_incomplete: Whether device activities are or may be missing.
-        whole: The steps of which everything that the host did is there.
+        complete_steps: The steps of which all host events are present.
     """
 
     def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:

@@ -165,7 +165,7 @@ def queue_reasons(
 def _has_wait(
     trace: Trace, started: Launches, found: Gaps, device: int, stream: int
 ) -> NDArray[np.bool_]:
-    """Return the gaps before whose end the stream had to wait for an event.
+    """Return which gaps end after a wait of the stream for an event.
 
     The wait was called between the launches of the activities before and after the gap.
     """
