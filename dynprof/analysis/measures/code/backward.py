@@ -61,9 +61,9 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
     parent = parents(*(spans[name][graph] for name in ("start", "length", "thread")))
     device, _ = device_time(trace, started, graph, parent)
     numbered = spans["sequence"][graph] >= 0
-    went = np.full(len(graph), UNKNOWN, np.int64)
-    went[numbered] = forward_operators(trace, graph[numbered])
-    made = np.append(spans["name"], UNKNOWN)[went]
+    forward = np.full(len(graph), UNKNOWN, np.int64)
+    forward[numbered] = forward_operators(trace, graph[numbered])
+    made = np.append(spans["name"], UNKNOWN)[forward]
     pairs = np.stack([made, spans["name"][graph]], axis=1)
     rows, of = np.unique(pairs, axis=0, return_inverse=True)
     times = (own_time(spans["length"][graph], parent), device)

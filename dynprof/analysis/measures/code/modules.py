@@ -163,11 +163,11 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
     span = np.flatnonzero(frames | graph)
     start, length, thread = (trace.spans[name][span] for name in ("start", "length", "thread"))
     parent = parents(start, length, thread)
-    went = forward_operators(trace, np.flatnonzero(graph))
-    seen = went != UNKNOWN
-    at = np.full(len(went), ROOT, np.int64)
+    origin = forward_operators(trace, np.flatnonzero(graph))
+    seen = origin != UNKNOWN
+    at = np.full(len(origin), ROOT, np.int64)
     at[seen] = open_at(
-        trace, span, parent, trace.spans["thread"][went[seen]], trace.spans["start"][went[seen]]
+        trace, span, parent, trace.spans["thread"][origin[seen]], trace.spans["start"][origin[seen]]
     )
     forward = iter(zip(seen.tolist(), at.tolist(), strict=True))
     tree: dict[tuple[int, int], int] = {}

@@ -196,38 +196,38 @@ def _labels(trace: Trace, started: Launches, chosen: Numbers) -> Numbers:
     """Return the label of each collective: itself on the host, else that around its launch."""
     is_label, spans = trace.category(LABELS), trace.spans
     result = np.where(is_label[chosen], chosen, UNKNOWN)
-    mine = np.flatnonzero(is_label & trace.named(lambda name: name.startswith(_LABELS)))
+    selected = np.flatnonzero(is_label & trace.named(lambda name: name.startswith(_LABELS)))
     on_device = np.flatnonzero(result == UNKNOWN)
-    if not len(mine) or not len(on_device):
+    if not len(selected) or not len(on_device):
         return result
     call = started.call[np.searchsorted(started.work, chosen[on_device])]
     on_device, call = on_device[call != UNKNOWN], call[call != UNKNOWN]
-    outer = parents(*(spans[name][mine] for name in ("start", "length", "thread")))
-    around = innermost(trace, mine, outer, call)
-    result[on_device] = np.where(around == UNKNOWN, UNKNOWN, mine[around])
+    outer = parents(*(spans[name][selected] for name in ("start", "length", "thread")))
+    around = innermost(trace, selected, outer, call)
+    result[on_device] = np.where(around == UNKNOWN, UNKNOWN, selected[around])
     return result
 
 
 def _only_group(trace: Trace) -> int:
     """Return the number of ranks of a collective if there is one group only; -1 if unknown."""
-    said = trace.members.get("distributedInfo")
-    size = said.get("world_size") if isinstance(said, dict) and said.get("pg_count") == 1 else None
+    info = trace.members.get("distributedInfo")
+    size = info.get("world_size") if isinstance(info, dict) and info.get("pg_count") == 1 else None
     return size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
 
 
-def _from_details(said: Details) -> Message:
+def _from_details(details: Details) -> Message:
     """Return the properties that Kineto writes of a collective's kernel."""
-    kind, each = kind_of(said.collective), _SIZES.get(said.dtype.lower(), 0)
-    if said.dtype.lower().startswith("float8"):
+    kind, each = kind_of(details.collective), _SIZES.get(details.dtype.lower(), 0)
+    if details.dtype.lower().startswith("float8"):
         each = 1
     if (
-        kind == "all to all" and said.elements_in != said.elements_out
+        kind == "all to all" and details.elements_in != details.elements_out
     ):  # it works on lists of tensors
         kind = UNEVEN
-    elements = max(said.elements_in, said.elements_out)
+    elements = max(details.elements_in, details.elements_out)
     size = elements * each if kind and each and elements > 0 else UNKNOWN
     size = size if size < 1 << 63 else UNKNOWN
-    return Message(kind, size, said.group_size, said.dtype, said.sender, said.receiver)
+    return Message(kind, size, details.group_size, details.dtype, details.sender, details.receiver)
 
 
 def _from_label(name: str, shapes: tuple[bytes, ...], members: int) -> Message:

@@ -76,10 +76,10 @@ def copies(trace: Trace) -> list[Copying]:
     keys = np.stack([spans["device"][chosen], spans["name"][chosen]], axis=1)
     rows, place = np.unique(keys, axis=0, return_inverse=True)
     place = place.reshape(-1)
-    told, big = size >= 0, size >= LARGE
+    sized, big = size >= 0, size >= LARGE
     sums = []
     for values in (
-        np.ones_like(size), length, told, np.where(told, size, 0), length * told,
+        np.ones_like(size), length, sized, np.where(sized, size, 0), length * sized,
         big, np.where(big, size, 0), length * big,
     ):  # fmt: skip
         sums.append(np.zeros(len(rows), np.int64))

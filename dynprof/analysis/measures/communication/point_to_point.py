@@ -77,12 +77,12 @@ def _kernel_direction(name: str) -> int:
 
 def _by_collective(trace: Trace, kernels: Numbers, result: Numbers) -> None:
     """Set the direction by the collective's name, if there is one."""
-    told = [
+    codes = [
         _verb_direction(details.collective.lower()) if details.collective else UNKNOWN
         for details in trace.tables["details"]
     ]
-    said = np.array(told, np.int64)[trace.spans["details"][kernels]]
-    result[kernels] = np.where(said == UNKNOWN, result[kernels], said)
+    direction = np.array(codes, np.int64)[trace.spans["details"][kernels]]
+    result[kernels] = np.where(direction == UNKNOWN, result[kernels], direction)
 
 
 def _by_launch(trace: Trace, started: Launches, by_operation: Numbers, result: Numbers) -> None:

@@ -137,10 +137,10 @@ class _SyncPoints:
         """Return the last sync point of each thread up to a time, or before it; -1 for none."""
         found = np.full(len(thread), UNKNOWN, np.int64)
         for number in distinct(thread).tolist():
-            mine, here = np.flatnonzero(self.thread == number), thread == number
-            times, wanted = self.time[mine], until[here]
+            selected, here = np.flatnonzero(self.thread == number), thread == number
+            times, wanted = self.time[selected], until[here]
             place = np.searchsorted(times, wanted, side="left" if before else "right") - 1
-            found[here] = np.append(mine, UNKNOWN)[place]
+            found[here] = np.append(selected, UNKNOWN)[place]
         return found
 
 
@@ -199,12 +199,12 @@ class _Builder:
 
     def _calling(self, binding: Numbers) -> Numbers:
         """Return how long slow calls delay the activities they launch, if nothing else does."""
-        work, mine = self.work, slice(1, 1 + self.works)
+        work, selected = self.work, slice(1, 1 + self.works)
         soonest = np.maximum(work.launched + work.shortest_launch, self.begin)
         slow = np.maximum(np.minimum(work.called, work.start) - soonest, 0)
         found = np.zeros_like(self.host)
-        bound = self.valid[HOST, mine] & (binding[mine] == HOST) & (work.call != UNKNOWN)
-        found[HOST, mine] = np.where(bound, slow, 0)
+        bound = self.valid[HOST, selected] & (binding[selected] == HOST) & (work.call != UNKNOWN)
+        found[HOST, selected] = np.where(bound, slow, 0)
         return found
 
     def add_sync_points(self) -> None:

@@ -186,12 +186,14 @@ def _timeline(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers
     while (over := inside & (end > end[parent])).any():  # as in nesting.parents
         end[over] = end[parent[over]]
     lasts = spans["length"][calls.span] > 0
-    mine = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)
+    selected = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)
     name = spans["name"][calls.span]
     outer = np.where(inside, name[parent], UNKNOWN)
-    times = np.concatenate([end[mine], spans["start"][calls.span[mine]]])
-    names = np.concatenate([outer[mine], name[mine]])
-    order = np.lexsort((np.concatenate([-mine, mine]), np.arange(len(times)) >= len(mine), times))
+    times = np.concatenate([end[selected], spans["start"][calls.span[selected]]])
+    names = np.concatenate([outer[selected], name[selected]])
+    order = np.lexsort(
+        (np.concatenate([-selected, selected]), np.arange(len(times)) >= len(selected), times)
+    )
     return times[order], names[order]
 
 

@@ -106,12 +106,12 @@ class Waits:
         """Return CUPTI's records of waits, by the correlation id of the call."""
         spans, found = self._trace.spans, {}
         for place in np.flatnonzero(self._trace.category(SYNCHRONISATIONS)).tolist():
-            said = self._trace.tables["details"][spans["details"][place]]
+            details = self._trace.tables["details"][spans["details"][place]]
             found[int(spans["correlation"][place])] = _Sync(
                 int(spans["device"][place]),
                 int(spans["stream"][place]),
-                said.waits_for_stream,
-                said.waits_for_launch,
+                details.waits_for_stream,
+                details.waits_for_launch,
             )
         return found
 
@@ -218,8 +218,8 @@ class Waits:
         points = distinct(np.concatenate([spans["start"][on_main], self._end[on_main]]))
         found = []
         for thread in distinct(spans["thread"][backward & (spans["thread"] != main)]).tolist():
-            mine = host & (spans["thread"] == thread)
-            start, end = spans["start"][mine], self._end[mine]
+            selected = host & (spans["thread"] == thread)
+            start, end = spans["start"][selected], self._end[selected]
             gap = np.searchsorted(points, start, side="right")
             inside = (gap > 0) & (gap < len(points))
             inside[inside] = end[inside] <= points[gap[inside]]

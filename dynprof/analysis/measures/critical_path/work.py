@@ -67,12 +67,12 @@ class Work:
         """The activity that ended last on the same stream before each began; -1 for none."""
         found = np.full(len(self.place), -1, np.int64)
         for key in self.streams:
-            mine = np.flatnonzero(self.key == key)
-            order = mine[np.lexsort((mine, self.end[mine]))]
-            last = np.searchsorted(self.end[order], self.start[mine], side="right") - 1
-            while (wrong := (last >= 0) & (order[last] >= mine)).any():
+            selected = np.flatnonzero(self.key == key)
+            order = selected[np.lexsort((selected, self.end[selected]))]
+            last = np.searchsorted(self.end[order], self.start[selected], side="right") - 1
+            while (wrong := (last >= 0) & (order[last] >= selected)).any():
                 last[wrong] -= 1  # it has no length and is not earlier
-            found[mine] = np.where(last >= 0, order[last], -1)
+            found[selected] = np.where(last >= 0, order[last], -1)
         return found
 
 
@@ -85,8 +85,8 @@ class Stream:
     """
 
     def __init__(self, work: Work, key: int) -> None:
-        mine = np.flatnonzero(work.key == key)
-        order = mine[np.lexsort((mine, work.launched[mine]))]
+        selected = np.flatnonzero(work.key == key)
+        order = selected[np.lexsort((selected, work.launched[selected]))]
         self._order: list[int] = order.tolist()
         self._launched: list[int] = work.launched[order].tolist()
         self._ended: list[int] = np.maximum.accumulate(work.end[order]).tolist()

@@ -116,8 +116,8 @@ def efforts(trace: Trace, found: Operators) -> Efforts:
     known: list[Effort] = []
     place_of = np.full(len(keys), _NO_EFFORT, np.int64)
     for number, one in enumerate(keys.tolist()):
-        told = trace.tables["dims"][one % count]
-        if told[0] and (taken := effort(trace.tables["name"][one // count], Inputs(*told))):
+        inputs = trace.tables["dims"][one % count]
+        if inputs[0] and (taken := effort(trace.tables["name"][one // count], Inputs(*inputs))):
             place_of[number] = len(known)
             known.append(taken)
     kinds = np.array([one.kind for one in known] + [_NO_EFFORT], np.int64)
@@ -186,27 +186,27 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
     span, count = found.span[taken.place], len(taken.place)
     by = launched_by(trace, started, found.span, found.parent)
     of = np.where(by == UNKNOWN, ROOT, taken.inside[by])
-    mine, owner = started.work[of != ROOT], of[of != ROOT]
-    times = trace.spans["length"][mine]
+    selected, owner = started.work[of != ROOT], of[of != ROOT]
+    times = trace.spans["length"][selected]
     device = np.bincount(owner, times, count).astype(np.int64)
     lost = ((started.call == UNKNOWN) & (by == UNKNOWN)).any()
     launched = np.bincount(owner, minlength=count) > 0
     place = np.where(launched, _PLACES.index(DEVICE), _PLACES.index("" if lost else HOST))
     copies = trace.category(COPIES) & ~trace.named(lambda name: bool(_STAYS.search(name)))
-    place[owner[copies[mine]]] = _PLACES.index(LINK)
+    place[owner[copies[selected]]] = _PLACES.index(LINK)
     key = taken.code * len(_PLACES) + place
     keys, first, row = np.unique(key, return_index=True, return_inverse=True)
     sums = [
         np.bincount(row, weights, len(keys)).astype(np.int64).tolist()
         for weights in (np.ones(count), found.total[taken.place], device)
     ]
-    tensor = _on_tensor_cores(trace, mine, row[owner], len(keys))
-    dtypes = _dtypes(trace, mine, row[owner])
+    tensor = _on_tensor_cores(trace, selected, row[owner], len(keys))
+    dtypes = _dtypes(trace, selected, row[owner])
     rows = []
     for number, one in enumerate(first.tolist()):
-        told = taken.known[taken.code[one]]
+        cost = taken.known[taken.code[one]]
         dims, types, *_ = trace.tables["dims"][trace.spans["dims"][span[one]]]
-        dtype = told.dtype or (dtypes.get(number, "") if told.elements else "")
+        dtype = cost.dtype or (dtypes.get(number, "") if cost.elements else "")
         row_of = Work(
             name=trace.name(int(span[one])),
             dims=dims,
@@ -215,35 +215,35 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
             count=sums[0][number],
             host_ns=sums[1][number],
             device_ns=sums[2][number],
-            flops=told.flops,
-            moved=_moved(told, dtype),
+            flops=cost.flops,
+            moved=_moved(cost, dtype),
             dtype=dtype,
-            is_product=told.is_product,
+            is_product=cost.is_product,
             on_tensor_cores=tensor[number],
         )
         rows.append(row_of)
     return sorted(rows, key=lambda work: (-(work.time_ns or 0), work.name, work.dims))
 
 
-def _moved(told: Effort, dtype: str) -> int | None:
+def _moved(cost: Effort, dtype: str) -> int | None:
     """Return the bytes of a call, including lists of tensors if their type is known."""
-    if told.moved is None or not told.elements:
-        return told.moved
-    return told.moved + told.elements * SIZES[dtype] if dtype else None
+    if cost.moved is None or not cost.elements:
+        return cost.moved
+    return cost.moved + cost.elements * SIZES[dtype] if dtype else None
 
 
 def _on_tensor_cores(trace: Trace, kernels: Numbers, row: Numbers, rows: int) -> list[float | None]:
     """Return for each row the share of its products' time that ran on tensor cores."""
     names, code = np.unique(trace.spans["name"][kernels], return_inverse=True)
-    said = [on_tensor_cores(trace.tables["name"][name]) for name in names.tolist()]
-    told = np.array([-1 if uses is None else int(uses) for uses in said], np.int64)[code]
+    uses_cores = [on_tensor_cores(trace.tables["name"][name]) for name in names.tolist()]
+    known = np.array([-1 if uses is None else int(uses) for uses in uses_cores], np.int64)[code]
     times = trace.spans["length"][kernels]
     product = np.array(
         [not is_auxiliary(trace.tables["name"][name]) for name in names.tolist()], bool
     )
     whole, using, unclear = (
         np.bincount(row[chosen], times[chosen], rows).tolist()
-        for chosen in (product[code], told == 1, product[code] & (told < 0))
+        for chosen in (product[code], known == 1, product[code] & (known < 0))
     )
     return [
         None if not all_ or unknown else used / all_
@@ -257,6 +257,6 @@ def _dtypes(trace: Trace, kernels: Numbers, row: Numbers) -> dict[int, str]:
     names = trace.spans["name"][kernels]
     pairs = np.unique(np.stack([row, names]), axis=1)
     for number, name in zip(*pairs.tolist(), strict=True):
-        said = _DTYPE.search(trace.tables["name"][name])
-        found.setdefault(number, set()).add(said[1] if said else "")
+        match = _DTYPE.search(trace.tables["name"][name])
+        found.setdefault(number, set()).add(match[1] if match else "")
     return {number: types.pop() for number, types in found.items() if len(types) == 1}

@@ -106,9 +106,9 @@ class Inputs:
         Raises:
             UnknownInputError: The trace does not have it, or their number is not ``count``.
         """
-        said = self.values[place] if place < len(self.values) else ""
+        value = self.values[place] if place < len(self.values) else ""
         try:
-            found = json.loads(str(said).lower())
+            found = json.loads(str(value).lower())
         except ValueError as error:
             raise UnknownInputError from error
         found = found if isinstance(found, list) else [found]
@@ -138,7 +138,7 @@ def _rank(one: tuple[bool, str]) -> tuple[bool, bool, int]:
     return large, name.startswith(("c10::", "float", "double")), SIZES[name]
 
 
-def _is_shape(said: Any) -> bool:
-    return isinstance(said, list) and all(
-        isinstance(one, int) and 0 <= one < _WIDEST for one in said
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, int) and 0 <= one < _WIDEST for one in value
     )

@@ -56,7 +56,7 @@ def kernel_shapes(trace: Trace) -> list[KernelShape]:
     """Return a row for each name and launch configuration of kernels, the most time first."""
     chosen = np.flatnonzero(trace.category(KERNELS))
     alike: dict[_Start, int] = {}
-    code = [alike.setdefault(_start(told), len(alike)) for told in trace.tables["details"]]
+    code = [alike.setdefault(_start(details), len(alike)) for details in trace.tables["details"]]
     starts, names = list(alike), trace.tables["name"]
     places = np.array(code or [0], np.int64)[trace.spans["details"][chosen]]
     key = trace.spans["name"][chosen] * max(1, len(starts)) + places
@@ -73,19 +73,19 @@ def kernel_shapes(trace: Trace) -> list[KernelShape]:
     return sorted(rows, key=lambda row: (-row.total, row.name, row.grid, row.block))
 
 
-def _start(told: Details) -> _Start:
+def _start(details: Details) -> _Start:
     """Return grid, block, registers, shared memory and occupancy."""
     return (
-        _sizes(told.grid),
-        _sizes(told.block),
-        None if told.registers == NONE else told.registers,
-        None if told.shared_memory == NONE else told.shared_memory,
-        None if told.occupancy == NONE else told.occupancy,
+        _sizes(details.grid),
+        _sizes(details.block),
+        None if details.registers == NONE else details.registers,
+        None if details.shared_memory == NONE else details.shared_memory,
+        None if details.occupancy == NONE else details.occupancy,
     )
 
 
-def _sizes(said: bytes) -> tuple[int, ...]:
-    found = listed(said)
+def _sizes(written: bytes) -> tuple[int, ...]:
+    found = listed(written)
     return tuple(found) if all(isinstance(one, int) for one in found) else ()
 
 

@@ -174,11 +174,11 @@ def _allocating_operators(trace: Trace) -> list[str]:
     codes = spans["name"][chosen].tolist()
     result = [""] * len(trace.memory["time"])
     for number in distinct(trace.memory["thread"]).tolist():
-        mine = np.flatnonzero(thread == number)
+        selected = np.flatnonzero(thread == number)
         events = np.flatnonzero(trace.memory["thread"] == number)
         times = trace.memory["time"][events].tolist()
         stack: list[int] = []
-        ahead = iter(mine.tolist())
+        ahead = iter(selected.tolist())
         following = next(ahead, None)
         for event, now in zip(events.tolist(), times, strict=True):
             while following is not None and starts[following] <= now:

@@ -129,10 +129,10 @@ class Breakdown:
     @cached_property
     def _device_span(self) -> tuple[int, int] | None:
         """Start and end of the device's work for the marked steps; None if there is none."""
-        mine = [s for s in self._measured.steps if s.device == self.device and s.stage]
-        begins = [step.begin + step.preparing for step in mine]
-        ends = [begin + step.stage for begin, step in zip(begins, mine, strict=True)]
-        return (min(begins), max(ends)) if mine else None
+        selected = [s for s in self._measured.steps if s.device == self.device and s.stage]
+        begins = [step.begin + step.preparing for step in selected]
+        ends = [begin + step.stage for begin, step in zip(begins, selected, strict=True)]
+        return (min(begins), max(ends)) if selected else None
 
     @cached_property
     def behind(self) -> bool:
@@ -173,9 +173,9 @@ class Breakdown:
             labels = trace.category(LABELS) & collective
             work = {COMPUTING: trace.category(OPERATORS, CALLS), COMMUNICATION: labels}
         else:
-            mine = trace.spans["device"] == self.device
-            kernels = trace.category(KERNELS) & mine
-            copies = trace.category(COPIES, MEMSETS) & mine
+            selected = trace.spans["device"] == self.device
+            kernels = trace.category(KERNELS) & selected
+            copies = trace.category(COPIES, MEMSETS) & selected
             work = {COMPUTING: kernels & ~collective, COMMUNICATION: kernels & collective,
                     COPYING: copies}  # fmt: skip
         return {name: trace.when(chosen) for name, chosen in work.items()}
@@ -253,24 +253,24 @@ class Breakdown:
             return f"The step takes {host}."
         lengths += [length for *_, length in self._measured.excluded_steps]
         median = median_of(lengths)
-        said = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
+        text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
         if not self._measured.excluded_steps:
-            return f"{said}, from {ms(lengths[0])} to {ms(lengths[-1])})."
-        return f"{said}); {self._outliers(median)}."
+            return f"{text}, from {ms(lengths[0])} to {ms(lengths[-1])})."
+        return f"{text}); {self._outliers(median)}."
 
     def _outliers(self, median: float) -> str:
         """Return how long the excluded steps took. The longest are named by number."""
         ordered = sorted(self._measured.excluded_steps, key=lambda step: -step[2])
         ratios = [number(step[2] / median) for step in ordered]
-        said = [
+        clauses = [
             f"step {step[0]} took {ms(step[2])}, {ratio} times the median"
             f"{self._profiler_time(step)}"
             for step, ratio in zip(ordered[:MAX_NAMED], ratios, strict=False)
         ]
         if rest := ordered[MAX_NAMED:]:
             more = counted(len(rest), "more step took", "more steps took")
-            said.append(f"{more} {ratios[-1]} times the median or more")
-        return "; ".join(said)
+            clauses.append(f"{more} {ratios[-1]} times the median or more")
+        return "; ".join(clauses)
 
     def _profiler_time(self, step: MarkedStep) -> str:
         """Return the profiler's own time in a long step, if it is a large part of the extra."""
@@ -285,18 +285,18 @@ class Breakdown:
             subject = "Python functions run or wait"
         others = len(self._measured.excluded_steps)
         whole = f"the other {counted(self.count, 'step')}" if others else "it"
-        said = f"{subject} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
+        text = f"{subject} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
         for name, words in _EXPOSED.items():
             if self.share(self.parts.get(name, 0)) >= _MIN_SHOWN:
-                said += f", {self.share(self.parts[name]):.0%} is {words}"
+                text += f", {self.share(self.parts[name]):.0%} is {words}"
         idle = self.share(self.parts[IDLE])
         if self.on_host and self._of_python:
-            return f"{said}, and {idle:.0%} is outside recorded calls."
+            return f"{text}, and {idle:.0%} is outside recorded calls."
         if self.on_host:
             own = self.share(self.idle_in(self.causes[RECORDING]))
             recording = f"; {own:.0%} is the profiler itself" if own >= _MIN_SHOWN else ""
-            return f"{said}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
-        return f"{said}, and it is idle for {idle:.0%}."
+            return f"{text}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
+        return f"{text}, and it is idle for {idle:.0%}."
 
     def _phases(self) -> str:
         times = sum(self.phases.values()) or 1

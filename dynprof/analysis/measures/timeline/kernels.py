@@ -67,9 +67,9 @@ def waits(trace: Trace, chosen: Numbers) -> Numbers:
     start, end = spans["start"][chosen], spans["start"][chosen] + spans["length"][chosen]
     result = np.zeros(len(chosen), np.int64)
     for stream in distinct(key):
-        mine = np.flatnonzero(key == stream)
-        before = np.maximum.accumulate(end[mine])[:-1]
-        result[mine[1:]] = np.maximum(start[mine][1:] - before, 0)
+        selected = np.flatnonzero(key == stream)
+        before = np.maximum.accumulate(end[selected])[:-1]
+        result[selected[1:]] = np.maximum(start[selected][1:] - before, 0)
     return result
 
 

@@ -117,9 +117,9 @@ def open_at(
     if not len(chosen):
         return result
     for number in distinct(thread).tolist():
-        mine, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
-        last = np.searchsorted(spans["start"][chosen[mine]], when[there], side="right") - 1
-        result[there] = np.append(mine, ROOT)[last]
+        selected, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
+        last = np.searchsorted(spans["start"][chosen[selected]], when[there], side="right") - 1
+        result[there] = np.append(selected, ROOT)[last]
     while (over := (result != ROOT) & (end[result] <= when)).any():
         result[over] = parent[result[over]]
     return result

@@ -35,9 +35,9 @@ def parents(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
     edges = np.flatnonzero(np.diff(thread[order])) + 1
     end = start + length
     for one, other in pairwise([0, *edges.tolist(), len(order)]):
-        mine = order[one:other]
-        inside = _parents_on_thread(start[mine], end[mine])
-        found[mine] = np.append(mine, ROOT)[inside]
+        selected = order[one:other]
+        inside = _parents_on_thread(start[selected], end[selected])
+        found[selected] = np.append(selected, ROOT)[inside]
     return found
 
 

@@ -179,10 +179,10 @@ def averages(
     shown = [_shown(name) for name in trace.tables["name"]]
     table = {name: number for number, name in enumerate(dict.fromkeys(shown))}
     code = np.array([table[name] for name in shown] or [0], np.int64)[trace.spans["name"]]
-    mine = slice(None) if counted is None else counted[found.span]
-    code = code[found.span][mine]
+    selected = slice(None) if counted is None else counted[found.span]
+    code = code[found.span][selected]
     columns = (found.total, found.own, found.device_total, found.device_own)
-    sums = [np.bincount(code, weights=column[mine], minlength=len(table)) for column in columns]
+    sums = [np.bincount(code, weights=column[selected], minlength=len(table)) for column in columns]
     counts = np.bincount(code, minlength=len(table))
     rows = [
         Average(name, int(counts[number]), *(int(total[number]) for total in sums))

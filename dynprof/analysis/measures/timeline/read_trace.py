@@ -64,8 +64,8 @@ class ReadTrace:
     @property
     def _is_merged(self) -> bool:
         """Whether ``dynprof merge`` made it: its devices and steps come from many processes."""
-        said = self.trace.members.get("dynprof")
-        ranks = said.get("ranks") if isinstance(said, dict) else None
+        member = self.trace.members.get("dynprof")
+        ranks = member.get("ranks") if isinstance(member, dict) else None
         return isinstance(ranks, list) and any(_int64(rank) is not None for rank in ranks)
 
     @cached_property
@@ -99,8 +99,8 @@ class ReadTrace:
         return size or (self.manifest.world_size if self.manifest else 0)
 
     def _distributed(self, name: str) -> int | None:
-        said = self.trace.members.get("distributedInfo")
-        return _int64(said.get(name)) if isinstance(said, dict) else None
+        member = self.trace.members.get("distributedInfo")
+        return _int64(member.get(name)) if isinstance(member, dict) else None
 
     @property
     def host(self) -> str:
@@ -126,16 +126,16 @@ class ReadTrace:
     @property
     def device_memory(self) -> dict[int, int]:
         """Bytes of memory of each device, by its number."""
-        said = self.trace.members.get("deviceProperties")
-        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+        rows = self.trace.members.get("deviceProperties")
+        devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
         found = [(_int64(one.get("id")), _int64(one.get("totalGlobalMem"))) for one in devices]
         return {number: size for number, size in found if number is not None and size}
 
     @property
     def device_name(self) -> str:
         """The name of the device that worked; empty if unknown."""
-        said = self.trace.members.get("deviceProperties")
-        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+        rows = self.trace.members.get("deviceProperties")
+        devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
         names = [one.get("name") for one in devices if one.get("id") == self.first_device]
         return str(names[0]) if names and names[0] else ""
 

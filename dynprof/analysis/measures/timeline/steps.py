@@ -130,8 +130,8 @@ def _complete_since(trace: Trace) -> int:
 
     VizTracer's ring buffer stores an event when it ends, and drops the oldest if it is full.
     """
-    said = trace.members.get("viztracer_metadata")
-    overflowed = isinstance(said, dict) and said.get("overflow") is True
+    metadata = trace.members.get("viztracer_metadata")
+    overflowed = isinstance(metadata, dict) and metadata.get("overflow") is True
     ends = trace.spans["start"] + trace.spans["length"]
     return int(ends.min()) if overflowed and len(ends) else np.iinfo(np.int64).min
 
@@ -201,10 +201,10 @@ def step_times(
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     rows = []
     for device in distinct(trace.spans["device"][chosen]).tolist():
-        mine = trace.spans["device"][chosen] == device
+        selected = trace.spans["device"][chosen] == device
         for number, begin, length in steps:
-            here = mine & (launched >= begin) & (launched < begin + length)
-            work = chosen[here if number is not None else mine]
+            here = selected & (launched >= begin) & (launched < begin + length)
+            work = chosen[here if number is not None else selected]
             rows.append(_row(trace, collective, receives, device, number, begin, length, work))
     return rows
 

@@ -87,10 +87,10 @@ def gaps(
         stream: A stream, to look at this stream only.
     """
     spans = trace.spans
-    mine = spans["device"][started.work] == device
+    selected = spans["device"][started.work] == device
     if stream is not None:
-        mine &= spans["stream"][started.work] == stream
-    chosen = np.flatnonzero(mine)
+        selected &= spans["stream"][started.work] == stream
+    chosen = np.flatnonzero(selected)
     begins = spans["start"][started.work[chosen]]
     reached = np.maximum.accumulate(begins + spans["length"][started.work[chosen]])
     longest = np.concatenate([[True], reached[1:] > reached[:-1]])[: len(reached)]

@@ -145,8 +145,8 @@ class HostActivity:
         """Return the calls of a thread that wait for a device."""
         place, pageable = self._waits
         spans = self._trace.spans
-        mine = spans["thread"][place] == thread
-        place, pageable = place[mine], pageable[mine]
+        selected = spans["thread"][place] == thread
+        place, pageable = place[selected], pageable[selected]
         start, end = spans["start"][place], (spans["start"] + spans["length"])[place]
         before = np.maximum.accumulate(end)[:-1]
         start[1:] = np.maximum(start[1:], before)

@@ -185,13 +185,13 @@ def _with_threads(
     pairs = np.stack([np.append(after, NO_THREAD)[key], np.append(before, NO_THREAD)[key]], axis=1)
     parts = [pieces.select(key == NONE)]
     for pair in np.unique(pairs[key != NONE], axis=0).tolist():
-        mine = pieces.select((key != NONE) & (pairs == pair).all(axis=1))
+        subset = pieces.select((key != NONE) & (pairs == pair).all(axis=1))
         likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NO_THREAD]
         busy = [host.busy(thread) for thread in likely] if len(likely) > 1 else []
-        start, end, of, first = cut_by_covers(mine.start, mine.end, busy)
+        start, end, of, first = cut_by_covers(subset.start, subset.end, busy)
         otherwise = host.main if host.main != NO_THREAD else [*likely, NO_THREAD][0]
         thread = np.array([*likely, otherwise], np.int64)[first]
-        parts.append(replace(mine.select(of), start=start, end=end, thread=thread))
+        parts.append(replace(subset.select(of), start=start, end=end, thread=thread))
     return _in_order(parts)
 
 
@@ -209,14 +209,14 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
     fast = (pace != NONE) & (pace < PACE_NS)
     parts = [pieces.select(~on_host)]
     for thread in distinct(pieces.thread[on_host]).tolist():
-        mine = pieces.select(on_host & (pieces.thread == thread))
+        subset = pieces.select(on_host & (pieces.thread == thread))
         doing, calls = host.causes(thread), host.blocking(thread)
         layers = [*doing.items(), *((name, (after[name].start, after[name].end)) for name in after)]
         layers.sort(key=lambda layer: _CAUSE[layer[0]])  # stable: calls stay first within one cause
-        start, end, of, first = cut_by_covers(mine.start, mine.end, [where for _, where in layers])
-        mine = replace(mine.select(of), start=start, end=end)
+        start, end, of, first = cut_by_covers(subset.start, subset.end, [one for _, one in layers])
+        subset = replace(subset.select(of), start=start, end=end)
         names = np.array([*(_CAUSE[name] for name, _ in layers), NONE], np.int64)[first]
-        rest = np.where(fast[mine.gap], _CAUSE[LAUNCHING], _CAUSE[ELSEWHERE])
+        rest = np.where(fast[subset.gap], _CAUSE[LAUNCHING], _CAUSE[ELSEWHERE])
         call = np.append(calls.call, NO_CALL)[span_at(start, calls.start, calls.end)]
         kind = np.where(call == NO_CALL, _KIND[LATE], _KIND[BLOCKED])
         for name, one in after.items():
@@ -224,7 +224,7 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
             waited = np.append(one.call, NO_CALL)[span_at(start, one.start, one.end)]
             call = np.where(late, waited, call)
         cause = np.where(names == NONE, rest, names)
-        parts.append(replace(mine, kind=kind, cause=cause, call=call))
+        parts.append(replace(subset, kind=kind, cause=cause, call=call))
     return _in_order(parts)
 
 

@@ -94,10 +94,10 @@ def _sum_until(moments: Numbers, times: Numbers) -> Numbers:
 def queue(trace: Trace, started: Launches, device: int, stream: int | None = None) -> Queue:
     """Return the queue of a stream, or of a whole device."""
     spans = trace.spans
-    mine = (spans["device"][started.work] == device) & (started.call != UNKNOWN)
+    selected = (spans["device"][started.work] == device) & (started.call != UNKNOWN)
     if stream is not None:
-        mine &= spans["stream"][started.work] == stream
-    chosen = np.flatnonzero(mine)
+        selected &= spans["stream"][started.work] == stream
+    chosen = np.flatnonzero(selected)
     call = started.call[chosen]
     begun, start = spans["start"][call], spans["start"][started.work[chosen]]
     start = np.maximum(start, begun)
@@ -172,11 +172,11 @@ def _has_wait(
     spans = trace.spans
     waits = trace.category(SYNCHRONISATIONS) & trace.named(_WAIT.__eq__)
     waits &= (spans["device"] == device) & (spans["stream"] == stream)
-    told = spans["start"][waits]
+    wait_starts = spans["start"][waits]
     before = np.append(started.call, UNKNOWN)[found.before]
     known = (before != UNKNOWN) & (found.launch_call != UNKNOWN)
     count = np.zeros(len(found.start), np.int64)
     begins = spans["start"]
-    count[known] = np.searchsorted(told, begins[found.launch_call[known]], side="right")
-    count[known] -= np.searchsorted(told, begins[before[known]], side="left")
+    count[known] = np.searchsorted(wait_starts, begins[found.launch_call[known]], side="right")
+    count[known] -= np.searchsorted(wait_starts, begins[before[known]], side="left")
     return np.asarray(count > 0)
