@@ -148,7 +148,7 @@ class Breakdown:
         return any(number is not None for number, _, _ in self._measured.marked)
 
     @property
-    def _of_python(self) -> bool:
+    def _has_python_calls(self) -> bool:
         """Whether Python calls were recorded instead of operators."""
         return bool(self._measured.trace.category(CALLS).any())
 
@@ -281,7 +281,7 @@ class Breakdown:
     def _work(self) -> str:
         device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"
         subject = "CPU operators run" if self.on_host else f"{device} computes"
-        if self.on_host and self._of_python:
+        if self.on_host and self._has_python_calls:
             subject = "Python functions run or wait"
         others = len(self._measured.excluded_steps)
         whole = f"the other {counted(self.count, 'step')}" if others else "it"
@@ -290,7 +290,7 @@ class Breakdown:
             if self.share(self.parts.get(name, 0)) >= _MIN_SHOWN:
                 text += f", {self.share(self.parts[name]):.0%} is {words}"
         idle = self.share(self.parts[IDLE])
-        if self.on_host and self._of_python:
+        if self.on_host and self._has_python_calls:
             return f"{text}, and {idle:.0%} is outside recorded calls."
         if self.on_host:
             own = self.share(self.idle_in(self.causes[RECORDING]))

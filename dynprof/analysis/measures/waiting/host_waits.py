@@ -177,7 +177,7 @@ class HostActivity:
         return result
 
     @cached_property
-    def _everywhere(self) -> dict[str, Cover]:
+    def _shared_causes(self) -> dict[str, Cover]:
         """Causes that delay all threads."""
         trace = self._trace
         return {
@@ -205,7 +205,7 @@ class HostActivity:
 
     def _causes(self, thread: int) -> dict[str, Cover]:
         """Return why and when a thread launches nothing, causes before symptoms."""
-        calls, stops = self.blocking(thread), self._everywhere
+        calls, stops = self.blocking(thread), self._shared_causes
         allocates = self._trace.category(LAUNCHES) & self._trace.named(
             lambda name: name.endswith(_ALLOCATES)
         )
