@@ -1,8 +1,9 @@
-"""Reads captures, on any machine: manifests and traces are its whole input.
+"""Analysis of captures, on any machine: manifests and traces are its only input.
 
-In come traces of anybody's; out go tables, databases, stacks and pages. Never imports a session, a
-backend or torch, and never changes a trace. The walk is ``reading``, ``measures``, ``findings``,
-``output``, ``ranks``, ``report``; ``runs`` does all of it for one capture or for thousands.
+Input: traces, also those that dynprof did not write. Output: tables, databases, stacks and pages.
+It never imports a session, a backend or torch, and never changes a trace. The stages are
+``reading``, ``measures``, ``findings``, ``output``, ``ranks`` and ``report``. ``runs`` executes
+them for one capture or for thousands.
 """
 
 from dynprof.extras import require

@@ -69,7 +69,7 @@ def top(
         marks = len(measured.marks.span)
         where = f"; dynprof report shows {counted(marks, 'mark')}" if marks else ""
         say(f"no operator was recorded{where}")
-    for words in measured.tear.words():
+    for words in measured.truncation.sentences():
         say(f"{trace}: {words}", err=True)
 
 

@@ -33,7 +33,7 @@ def test_idle_time_of_streams(both: tuple[MeasuredTrace, Any]) -> None:
         found = gaps(measured.trace, measured.launches, measured.marked, device, stream)
         inner = (found.before != EDGE) & (found.after != EDGE)
         lasts = (found.end - found.start)[inner] / 1000
-        late = (measured.trace.spans["start"][found.asked] > found.start)[inner]
+        late = (measured.trace.spans["start"][found.launch_call] > found.start)[inner]
         rows = theirs[theirs["stream"] == stream]
         by_kind = dict(zip(rows["idle_category"], rows["idle_time"], strict=True))
         assert lasts.sum() == pytest.approx(sum(by_kind.values()), rel=1e-5, abs=1)

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.code.user_code import (
+    code_at,
     function_of,
-    is_users,
+    is_user_frame,
+    open_at_start,
     place_of,
-    stood,
-    users_frames,
-    where,
+    user_frames,
 )
 from dynprof.analysis.measures.critical_path.critical_path import main_thread
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.measures.timeline.overhead import is_dynprofs
+from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
-from dynprof.analysis.measures.waiting.cut_spans import by_first, cut
+from dynprof.analysis.measures.waiting.cut_spans import cut, cut_by_covers
 from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import clipped, covered_until
 from dynprof.runtime.plural import number
@@ -87,7 +87,7 @@ def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Cul
     known = pieces.call != UNKNOWN
     call, of = np.unique(pieces.call[known], return_inverse=True)
     time = np.bincount(of, weights=pieces.time[known], minlength=len(call))
-    found = where(measured.trace, measured.calls, spans["thread"][call], spans["start"][call])
+    found = code_at(measured.trace, measured.calls, spans["thread"][call], spans["start"][call])
     who = np.where(found.operator == UNKNOWN, call, found.operator)
     return _grouped(measured, steps, who, found.frame, time)
 
@@ -98,12 +98,12 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     That is, in the user's code; without stacks, in which operators and between them.
     """
     trace, spans = measured.trace, measured.trace.spans
-    frames = users_frames(trace)
+    frames = user_frames(trace)
     stacks = bool(frames.any())
     edges = frames if stacks else trace.category(OPERATORS)
     begin = spans["start"][edges]
     pieces = pieces.cut_at(np.concatenate([begin, begin + spans["length"][edges]]))
-    found = where(trace, measured.calls, pieces.thread, pieces.start)
+    found = code_at(trace, measured.calls, pieces.thread, pieces.start)
     nobody = np.full(len(pieces.start), UNKNOWN, np.int64)
     return _grouped(measured, steps, nobody if stacks else found.operator, found.frame, pieces.time)
 
@@ -115,7 +115,7 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
     work, call = started.work[mine], started.call[mine]
     inside = measured.in_steps[work] & (call != UNKNOWN)
     call, time = call[inside], trace.spans["length"][work[inside]]
-    found = where(trace, measured.calls, trace.spans["thread"][call], trace.spans["start"][call])
+    found = code_at(trace, measured.calls, trace.spans["thread"][call], trace.spans["start"][call])
     return _grouped(measured, steps, found.operator, found.frame, time)
 
 
@@ -142,7 +142,7 @@ def own_openers(
 
     Empty of a function of the user's, whose name is the place.
     """
-    if is_users(name):
+    if is_user_frame(name):
         return []
     found = measured.operators
     mine = (chosen & measured.in_steps)[found.span]
@@ -153,7 +153,7 @@ def _opened(
     measured: MeasuredTrace, steps: Breakdown, place: Numbers, time: Numbers
 ) -> list[Culprit]:
     spans = measured.trace.spans
-    found = where(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
+    found = code_at(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
     return _grouped(measured, steps, np.full(len(place), UNKNOWN), found.frame, time)
 
 
@@ -171,7 +171,7 @@ def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culp
     of_frames = np.concatenate([spans["start"][frames], (spans["start"] + spans["length"])[frames]])
     start, end, _ = cut(start[end > start], end[end > start], of_frames)
     thread = np.full(len(start), main_thread(trace))
-    found = where(trace, measured.calls, thread, start)
+    found = code_at(trace, measured.calls, thread, start)
     called = np.where(found.frame == UNKNOWN, UNKNOWN, found.called)
     return _grouped(measured, steps, called, found.frame, end - start, function_of)
 
@@ -181,8 +181,8 @@ def _users_and_called(measured: MeasuredTrace) -> Chosen:
 
     A function of dynprof's in between, which wraps one of torch's, is passed over.
     """
-    trace, calls, users = measured.trace, measured.calls, users_frames(measured.trace)
-    passed = users | (trace.category(FRAMES, CALLS) & trace.named(is_dynprofs))
+    trace, calls, users = measured.trace, measured.calls, user_frames(measured.trace)
+    passed = users | (trace.category(FRAMES, CALLS) & trace.named(is_dynprof_frame))
     inside = calls.parent != ROOT
     inside[inside] = passed[calls.span[calls.parent[inside]]]
     chosen: Chosen = users.copy()
@@ -197,13 +197,13 @@ def _grouped(
     """Return sums by what spans and frames are called; -1 stands for none."""
     names = measured.trace.tables["name"]
     name = np.append(measured.trace.spans["name"], UNKNOWN)
-    early = np.append(stood(measured.trace, measured.marked), False)
+    early = np.append(open_at_start(measured.trace, measured.marked), False)
     keys, of = np.unique(
         np.stack([name[who], name[frame], early[frame]], axis=1), axis=0, return_inverse=True
     )
     called = [
         (_written(names[code]) if code != UNKNOWN else "",
-         place(names[line], stood=bool(before)) if line != UNKNOWN else "")
+         place(names[line], open_at_start=bool(before)) if line != UNKNOWN else "")
         for code, line, before in keys.tolist()
     ]  # fmt: skip
     of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], Culprit]()
@@ -222,7 +222,7 @@ def _written(name: str) -> str:
 def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
     """Return in which phases of the step idle time passed, the worst first."""
     covers = {name: where_phase(measured.trace, name) for name in NAMES if name != REST}
-    start, end, of, first = by_first(pieces.start, pieces.end, list(covers.values()))
+    start, end, of, first = cut_by_covers(pieces.start, pieces.end, list(covers.values()))
     counts = np.bincount(first + 1, minlength=len(covers) + 1)
     times = np.bincount(
         first + 1, weights=(end - start) * pieces.weight[of], minlength=len(covers) + 1

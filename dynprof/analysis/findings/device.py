@@ -14,9 +14,9 @@ from dynprof.analysis.measures.critical_path.critical_path import (
     ALL_COPIES,
     ALL_KERNELS,
 )
-from dynprof.analysis.measures.efficiency.sequences import MOST
+from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
 from dynprof.analysis.measures.memory.memory_timeline import device_label
-from dynprof.analysis.measures.sequence_sources import in_a_row, sources
+from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import is_collective
 from dynprof.analysis.reading.categories import COPIES, KERNELS
@@ -103,7 +103,7 @@ def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
 
 def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Look for elementwise kernels in a row; the gaps between them are charged elsewhere."""
-    fusible = [one for one in measured.sequences[:MOST] if one.saved_ns]
+    fusible = [one for one in measured.sequences[:MAX_SEQUENCES] if one.saved_ns]
     found = [(one, _in_steps(one, measured, steps)) for one in fusible]
     saved = [int((one.busy_ns - one.longest_ns)[here].sum()) for one, here in found]
     if steps.on_host or not sum(saved):
@@ -112,7 +112,7 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     worst, here = found[int(np.argmax(saved))]
     (source,) = sources(measured, [worst])
     where = f" at {source.line}" if source.line else ""
-    operators = in_a_row(source.operators, 5)
+    operators = joined_names(source.operators, 5)
     time = sum(saved) / steps.count
     each = counted(int(here.sum()) / steps.count, "time")
     return Finding(

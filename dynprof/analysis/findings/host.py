@@ -31,7 +31,7 @@ from dynprof.analysis.findings.finding import (
     stacks_command,
 )
 from dynprof.analysis.findings.idle import mean, of_cause
-from dynprof.analysis.measures.code.user_code import place_of, users_frames
+from dynprof.analysis.measures.code.user_code import place_of, user_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
     main_thread,
     step_threads,
@@ -158,7 +158,7 @@ def _slowest_frame(
     frames = inside & trace.category(FRAMES, CALLS)[calls.span]
     if not frames.any():
         return "", 0.0
-    users = frames & users_frames(trace)[calls.span]
+    users = frames & user_frames(trace)[calls.span]
     of = _nearest(users if of_users and users.any() else frames, inside, calls.parent)
     own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
     own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark, around all

@@ -18,7 +18,7 @@ from dynprof.analysis.findings.finding import DELAYS, OUT_OF_THE_LOOP, Finding, 
 from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import collectives
-from dynprof.analysis.measures.waiting.cut_spans import NONE, by_first
+from dynprof.analysis.measures.waiting.cut_spans import NONE, cut_by_covers
 from dynprof.analysis.measures.waiting.gaps import EDGE
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
@@ -45,7 +45,7 @@ _SHORT_NS = 10_000
 def of_cause(measured: MeasuredTrace, *causes: str) -> Idle | None:
     """Return the device's idle time that has one of these causes; None where there is none."""
     found = measured.idle
-    pieces = found.picked(found.of_cause(*causes)) if found else None
+    pieces = found.select(found.of_cause(*causes)) if found else None
     return pieces if pieces and len(pieces.start) else None
 
 
@@ -139,7 +139,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     late = distinct(pieces.gap)
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
-    pace = np.median(measured.host_waits.paces(found.asked[late])) / 1e3
+    pace = np.median(measured.host_waits.paces(found.launch_call[late])) / 1e3
     work = f", what the device runs before takes {np.median(ran) / 1e3:.1f} us" if len(ran) else ""
     launches = counted(
         len(late) / max(1, steps.count),
@@ -188,7 +188,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
     """Return for how long the host was in the calls that launched what ran next."""
-    spans, asked = measured.trace.spans, measured.gaps.asked[distinct(pieces.gap)]
+    spans, asked = measured.trace.spans, measured.gaps.launch_call[distinct(pieces.gap)]
     calls = cover(spans["start"][asked], (spans["start"] + spans["length"])[asked])
     return _time_in(steps, pieces, calls)
 
@@ -205,7 +205,7 @@ def _beside_collectives(measured: MeasuredTrace, steps: Breakdown, pieces: Idle)
 
 def _time_in(steps: Breakdown, pieces: Idle, where: Cover) -> float:
     """Return for how long a cover lasts in the idle time of the mean step."""
-    start, end, of, first = by_first(pieces.start, pieces.end, [where])
+    start, end, of, first = cut_by_covers(pieces.start, pieces.end, [where])
     return float(((end - start) * pieces.weight[of])[first != NONE].sum()) / max(1, steps.count)
 
 
@@ -266,7 +266,7 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 def _meanwhile(steps: Breakdown, pieces: Idle) -> str:
     """Return what the host did for most of that time, without saying that it is the cause."""
-    start, end, of, first = by_first(pieces.start, pieces.end, list(steps.causes.values()))
+    start, end, of, first = cut_by_covers(pieces.start, pieces.end, list(steps.causes.values()))
     times = dict.fromkeys(steps.causes, 0.0)
     for place, name in enumerate(times):
         mine = first == place

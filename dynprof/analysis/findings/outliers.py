@@ -18,7 +18,7 @@ from dynprof.analysis.findings.culprits import (
 from dynprof.analysis.findings.finding import Finding, has_stacks
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.measures.critical_path.critical_path import step_threads
-from dynprof.analysis.measures.timeline.breakdown import MOST_NAMED, ms
+from dynprof.analysis.measures.timeline.breakdown import MAX_NAMED, ms
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.operators import STEPS, averages
 from dynprof.runtime.plural import listed
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.checkpoint, device.exposed_communication,
@@ -72,9 +72,9 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
     Those with one cause in one place are together. One that the profiler itself made long is left
     out: the verdict says so.
     """
-    usual = measured.usual
-    found: dict[tuple[str, str], tuple[Finding, list[Marked]]] = {}
-    for step in measured.outliers[:MOST_NAMED]:
+    usual = measured.without_outliers
+    found: dict[tuple[str, str], tuple[Finding, list[MarkedStep]]] = {}
+    for step in measured.outliers[:MAX_NAMED]:
         extra = step[2] - usual.breakdown.length
         if measured.recording_ns(step) > extra / 2:
             continue
@@ -86,7 +86,7 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
     ]
 
 
-def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
+def _told(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding:
     """Return the finding on one outlier."""
     said = [f"It takes {ms(step[2])}, {ms(extra)} more than the others."]
     for cause in causes:
@@ -107,7 +107,7 @@ def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
 
 
 def _together(
-    measured: MeasuredTrace, first: Finding, steps: list[Marked], *, told: bool
+    measured: MeasuredTrace, first: Finding, steps: list[MarkedStep], *, told: bool
 ) -> Finding:
     """Return the finding on the first of some outliers with what all of them cost.
 
@@ -117,7 +117,7 @@ def _together(
         steps: All of them.
         told: Whether the trace tells why they are long.
     """
-    extra = sum(step[2] - measured.usual.breakdown.length for step in steps)
+    extra = sum(step[2] - measured.without_outliers.breakdown.length for step in steps)
     share = extra / sum(length for *_, length in measured.marked)
     numbers = [number for number, *_ in steps[1:]]
     same = "The main cause is the same in" if told else "Nor does it for"

@@ -46,9 +46,9 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
 
     Where no stacks were recorded, the first that would name a line says which command names it.
     """
-    if measured.tear.hides:
+    if measured.truncation.incomplete:
         return []
-    usual = measured.usual
+    usual = measured.without_outliers
     found = [*outlier_findings(measured), *findings(usual, usual.breakdown)]
     place = next((place for place, one in enumerate(found) if one.by_line), None)
     if place is not None and not has_stacks(measured):
@@ -68,7 +68,7 @@ def advised_once(found: list[Finding]) -> list[Finding]:
 
 def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
     """Return what was found, the worst first; nothing where something may be missing."""
-    if measured.tear.hides:
+    if measured.truncation.incomplete:
         return []
     found = [finding for rule in _RULES if (finding := rule(measured, steps))]
     worst = sorted((f for f in found if f.badness >= LEAST), key=lambda f: -f.badness)

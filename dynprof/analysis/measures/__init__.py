@@ -1,6 +1,6 @@
-"""What can be counted in one trace: operators, steps, phases, kernels, memory, where time goes.
+"""Measures of one trace: operators, steps, phases, kernels, memory, where time goes.
 
-In come columns; out go numbers that add up to the time there was, gathered in a
-``MeasuredTrace``. Judges nothing and writes nothing. Its rooms count; others use, of the whole,
-``measured_trace``, ``difference`` and ``sequence_sources``.
+Input: columns. Output: numbers that add up to the recorded time, in a ``MeasuredTrace``. It judges
+nothing and writes no file but the memory timeline. Each folder here counts one subject. At this
+level, other folders use ``measured_trace``, ``difference`` and ``sequence_sources``.
 """

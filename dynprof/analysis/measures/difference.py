@@ -1,4 +1,4 @@
-"""Two captures against each other: what grew, by count and by time, in each step."""
+"""Comparison of two captures: what grew in each step, by count and by time."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 _NUMBER = re.compile(r"(?<=.)#\d+$")
-"""At the end of the name of a range."""
+"""The number at the end of the name of a range."""
 
 
 @dataclass(frozen=True)
 class MeanStep:
-    """What a step takes on average: of a trace, or of the traces of several ranks.
+    """The mean step of a trace, or of the traces of several ranks.
 
     Attributes:
-        a_step: What it is called, as a trace without steps is one whole.
+        a_step: What to call it in a sentence: a trace without steps is "the trace".
         whole_ns: Its duration.
-        parts: Those of it on the clock, as computing, in ns.
-        phases: Those of the host, in ns.
-        work: Of what runs in it, by name and place: how many, and their own time in ns.
-        recorded: Which of the things were recorded that change the other numbers.
+        parts: Parts of its wall time, such as computing, in ns.
+        phases: Phases of the host, in ns.
+        work: By name and place, how many ran in it, and their own time in ns.
+        recorded: Whether each kind of data that affects the other numbers was recorded.
     """
 
     a_step: str
@@ -42,7 +42,7 @@ class MeanStep:
 
     @classmethod
     def of(cls, measured: MeasuredTrace) -> MeanStep:
-        """Return that of a trace."""
+        """Return the mean step of a trace."""
         lengths = [length for _, _, length in measured.marked]
         return cls(
             a_step=measured.breakdown.a_step,
@@ -55,7 +55,7 @@ class MeanStep:
 
     @classmethod
     def of_ranks(cls, ranks: Sequence[MeanStep]) -> MeanStep:
-        """Return that of some ranks: what one of them does not have takes it no time."""
+        """Return the mean over ranks. Work that a rank does not have counts as 0 for it."""
         works: dict[tuple[str, str], tuple[float, float]] = {}
         for key in dict.fromkeys(key for rank in ranks for key in rank.work):
             counts, times = zip(*(rank.work.get(key, (0.0, 0.0)) for rank in ranks), strict=True)
@@ -80,10 +80,10 @@ class Growth:
     """How one name changed from the first capture to the second, in each step.
 
     Attributes:
-        name: Of operators of the host, of kernels of a device, of a part of the step or a phase.
+        name: Name of the operators, kernels, part of the step, or phase.
         where: ``host``, ``device``, ``step`` or ``phase``.
-        count: How many ran in a step of the first, and of the second.
-        time_ns: Their own time in a step of the first, and of the second.
+        count: How many ran in a step of the first capture, and of the second.
+        time_ns: Their own time in a step of the first capture, and of the second.
     """
 
     name: str
@@ -93,12 +93,12 @@ class Growth:
 
     @property
     def cost_ns(self) -> float:
-        """What it costs each step more, in ns; below 0 where it costs less."""
+        """The extra time in each step, in ns; negative if it takes less."""
         return self.time_ns[1] - self.time_ns[0]
 
 
 def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
-    """Say what makes the numbers of two captures mean different things."""
+    """Return the reasons why the numbers of two captures cannot be compared."""
     return [
         f"only the {'first' if there else 'second'} has {what}"
         for what, there in one.recorded.items()
@@ -107,7 +107,7 @@ def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
 
 
 def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
-    """Return what of the things that change the other numbers was recorded."""
+    """Return whether each kind of data that affects the other numbers was recorded."""
     trace = measured.trace
     return {
         "operators": bool(trace.category(OPERATORS).any()),
@@ -115,7 +115,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
         "shapes of operators": len(trace.tables["dims"]) > 1,
         "memory events": len(trace.memory["time"]) > 0,
         "a device": bool(trace.category(KERNELS).any()),
-        "calls of Python in the place of operators": bool(trace.category(CALLS).any()),
+        "Python calls instead of operators": bool(trace.category(CALLS).any()),
         "all of its events": trace.complete,
         "marked steps": any(number is not None for number, _, _ in measured.marked),
         "phases of the host": any(
@@ -125,7 +125,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
 
 
 def growths(one: MeanStep, other: MeanStep) -> list[Growth]:
-    """Return every name that changed, what costs a step most first."""
+    """Return every name whose time or count changed, the largest change first."""
     found = []
     for key in dict.fromkeys((*one.work, *other.work)):
         (count, time), (count_after, time_after) = (
@@ -137,12 +137,12 @@ def growths(one: MeanStep, other: MeanStep) -> list[Growth]:
 
 
 def part_growths(one: MeanStep, other: MeanStep) -> list[Growth]:
-    """Return the parts of a step on the clock that changed, as computing, what costs most first."""
+    """Return the changed parts of a step's wall time, the largest change first."""
     return _changed("step", one.parts, other.parts)
 
 
 def phase_growths(one: MeanStep, other: MeanStep) -> list[Growth]:
-    """Return the phases of the host that changed, what costs a step most first."""
+    """Return the phases of the host that changed, the largest change first."""
     return _changed("phase", one.phases, other.phases)
 
 
@@ -154,9 +154,9 @@ def _changed(where: str, before: Mapping[str, float], after: Mapping[str, float]
 
 
 def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
-    """Yield name, place (``host`` or ``device``), count and own ns of what runs in a step.
+    """Yield name, place (``host`` or ``device``), count and own ns of the work of a step.
 
-    Ranges that bear a number, as that of the step, are one: ``epoch#*``.
+    Ranges that differ only in their number count as one, such as ``epoch#*``.
     """
     steps, counted = max(1, len(measured.marked)), measured.in_steps
     found: dict[str, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""One trace, read, with its manifest and all that is measured of it, each once it is asked for."""
+"""One trace with its manifest and all its measures, each computed on first use."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from dynprof.analysis.measures.timeline.steps import (
     step_times,
     whole_span,
 )
-from dynprof.analysis.measures.timeline.truncation import Tear
+from dynprof.analysis.measures.timeline.truncation import Truncation
 from dynprof.analysis.measures.waiting.gaps import gaps
-from dynprof.analysis.measures.waiting.host_waits import Host
+from dynprof.analysis.measures.waiting.host_waits import HostActivity
 from dynprof.analysis.measures.waiting.idle import idle
 
 if TYPE_CHECKING:
@@ -60,56 +60,56 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
-    from dynprof.analysis.measures.timeline.steps import Marked, Step
+    from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
 
 
-_WHATEVER_THE_STEPS = (
+_STEP_INDEPENDENT = (
     "path", "trace", "manifest", "operators", "launches", "sequences", "messages", "averages",
-    "kinds", "directions", "tear", "host_waits", "calls",
+    "kinds", "directions", "truncation", "host_waits", "calls",
 )  # fmt: skip
-"""What is the same of some steps of a trace as of all."""
+"""Measures that do not depend on the choice of steps."""
 
 
 class MeasuredTrace(ReadTrace):
-    """A trace that was read, and what is measured of it.
+    """A trace and its measures.
 
     Attributes:
-        left_out: Marked steps that are not measured, as others of the trace are alone.
+        excluded_steps: Marked steps that are not measured, because :meth:`only` left them out.
     """
 
-    left_out: Sequence[Marked] = ()
+    excluded_steps: Sequence[MarkedStep] = ()
 
-    def only(self, steps: Sequence[Marked]) -> MeasuredTrace:
-        """Return the same trace with what is measured of some of its steps alone."""
+    def only(self, steps: Sequence[MarkedStep]) -> MeasuredTrace:
+        """Return the same trace, measured over some of its steps only."""
         chosen = copy.copy(self)
-        known = {name: vars(self)[name] for name in _WHATEVER_THE_STEPS if name in vars(self)}
+        known = {name: vars(self)[name] for name in _STEP_INDEPENDENT if name in vars(self)}
         vars(chosen).clear()
         vars(chosen).update(known, _partner=None, marked=list(steps))
-        chosen.left_out = [step for step in self.marked if step not in steps]
+        chosen.excluded_steps = [step for step in self.marked if step not in steps]
         return chosen
 
-    def recording_ns(self, step: Marked) -> int:
-        """Return for how long the profiler itself held a step up; a device, kept it idle."""
+    def recording_ns(self, step: MarkedStep) -> int:
+        """Return how long the profiler itself delayed a step, or kept the device idle in it."""
         alone = self.only([step])
         if alone.idle is not None:
             return alone.idle.by_cause()[RECORDING]
         return round(alone.breakdown.time_in(alone.breakdown.causes[RECORDING]))
 
     @cached_property
-    def outliers(self) -> list[Marked]:
+    def outliers(self) -> list[MarkedStep]:
         """The steps that take far longer than the others, the longest first.
 
-        None where the device is far behind: then a step of the host is none of the device.
+        Empty if the device is far behind: then steps of the host are not steps of the device.
         """
         if self.breakdown.behind:
             return []
         return [self.marked[place] for place in outliers([length for *_, length in self.marked])]
 
     @cached_property
-    def usual(self) -> MeasuredTrace:
-        """The trace without its outliers; itself where it has none."""
+    def without_outliers(self) -> MeasuredTrace:
+        """The trace without its outliers; the trace itself if it has none."""
         if not self.outliers:
             return self
         return self.only([step for step in self.marked if step not in self.outliers])
@@ -121,38 +121,38 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def launches(self) -> Launches:
-        """What devices did, and which calls of the host started it."""
+        """Device activities and the calls of the host that launched them."""
         return launches(self.trace)
 
     @cached_property
     def sequences(self) -> list[KernelSequence]:
-        """Elementwise kernels that follow one another, those first that could save most."""
+        """Sequences of elementwise kernels, the largest possible saving first."""
         return kernel_sequences(self.trace, self.launches)
 
     @cached_property
     def messages(self) -> Messages:
-        """What is known of its collectives."""
+        """What is known about its collectives."""
         return messages(self.trace, self.launches)
 
     @cached_property
     def averages(self) -> list[Average]:
-        """The operators of each name together, the one with the most time of its own first."""
+        """Totals of the operators by name, the most own time first."""
         return averages(self.trace, self.operators)
 
     @property
     def work(self) -> list[Average]:
-        """The same without the steps, whose own time is what no operator covers."""
+        """:attr:`averages` without the steps, whose own time is what no operator covers."""
         return [average for average in self.averages if average.name != STEPS]
 
     @cached_property
     def kinds(self) -> list[Kind]:
-        """The kernels of each name together, or the operators where no device worked."""
+        """Totals of the kernels by name, or of the operators if no device worked."""
         return kinds(self.trace, self.operators)
 
     @cached_property
     def steps(self) -> list[Step]:
-        """Where the time of each step goes; none where something may be missing of any."""
-        if self.tear.hides:
+        """Where the time of each step goes; empty if events of any step may be missing."""
+        if self.truncation.incomplete:
             return []
         of = self.directions
         receives = Receives(of == RECEIVE, of == UNKNOWN)
@@ -160,7 +160,7 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def directions(self) -> Numbers:
-        """What of the communication is a message sent or received, for each span."""
+        """For each span, whether it sends or receives a message."""
         return directions(self.trace, self.launches)
 
     @cached_property
@@ -169,15 +169,15 @@ class MeasuredTrace(ReadTrace):
         return marks(self.trace)
 
     @cached_property
-    def tear(self) -> Tear:
-        """Where the file ends too early, and what is not known for that."""
+    def truncation(self) -> Truncation:
+        """Where the file is truncated, and what is unknown because of that."""
         counted = self.manifest.steps.recorded if self.manifest else None
-        return Tear(self.trace, self.manifest, marked_steps(self.trace, counted))
+        return Truncation(self.trace, self.manifest, marked_steps(self.trace, counted))
 
     @cached_property
-    def marked(self) -> list[Marked]:
-        """The steps as they are marked, as far as they are whole; else one for everything."""
-        return self.tear.whole or whole_span(self.trace)
+    def marked(self) -> list[MarkedStep]:
+        """The complete marked steps; else one step for the whole trace."""
+        return self.truncation.complete_steps or whole_span(self.trace)
 
     @cached_property
     def in_steps(self) -> NDArray[np.bool_]:
@@ -195,15 +195,15 @@ class MeasuredTrace(ReadTrace):
         return Breakdown(self)
 
     @cached_property
-    def host_waits(self) -> Host:
+    def host_waits(self) -> HostActivity:
         """What keeps the threads of the host from launching."""
-        return Host(self.trace, self.launches)
+        return HostActivity(self.trace, self.launches)
 
     @cached_property
     def idle(self) -> Idle | None:
-        """Why the breakdown's device was idle in its steps; None where that is not known."""
+        """Why the breakdown's device was idle in its steps; None if that is unknown."""
         steps = self.breakdown
-        if steps.on_host or self.tear.hides:
+        if steps.on_host or self.truncation.incomplete:
             return None
         recorded = self.marked if steps.marked else ()
         found = idle(self.trace, self.launches, self.host_waits, self.gaps, recorded)
@@ -216,52 +216,52 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def calls(self) -> Calls:
-        """The operators of the host together with the Python frames they lie in."""
+        """The operators of the host together with Python frames."""
         return calls(self.trace)
 
     @cached_property
     def paths(self) -> CallPaths:
-        """The path that leads to each of them."""
+        """The call path of each operator and frame."""
         return call_paths(self.trace, self.calls)
 
     @cached_property
     def tree(self) -> CallTree:
-        """The same by the path that leads to each."""
+        """Time on the host by call path."""
         return call_tree(self.trace, self.paths, self.marked)
 
     @cached_property
     def tree_on_device(self) -> CallTree:
-        """The same with the time of what each started on a device."""
+        """Time on devices by the call path that launched it."""
         return call_tree(self.trace, self.paths, self.marked, self.launches)
 
     @cached_property
     def efforts(self) -> Efforts:
-        """What the operators had to do, from their inputs."""
+        """The work of the operators, computed from their inputs."""
         return efforts(self.trace, self.operators)
 
     @cached_property
     def works(self) -> list[Work]:
-        """The same by operator and shapes, with the time that it took, the longest first."""
+        """The same by operator and shapes, with the time taken, the longest first."""
         return works(self.trace, self.operators, self.launches, self.efforts)
 
     @cached_property
     def modules(self) -> Modules:
-        """What was spent along the tree of modules."""
+        """Time, memory and FLOPs along the tree of modules."""
         return modules(self.trace, self.operators, self.launches, self.efforts)
 
     @cached_property
     def passes(self) -> list[Pass]:
-        """Backward passes by the operator that went forward."""
+        """Backward passes by the forward operator."""
         return passes(self.trace, self.launches)
 
     @cached_property
     def kernel_shapes(self) -> list[KernelShape]:
-        """How the kernels of each name were started."""
+        """Launch configurations of the kernels of each name."""
         return kernel_shapes(self.trace)
 
     @cached_property
     def peak(self) -> Peak | None:
-        """What the device that worked can do at most; None where no table has it.
+        """The peaks of the device that worked; None if no table has it.
 
         Raises:
             CaptureError: The user's own table cannot be read.
@@ -270,10 +270,10 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def critical_path(self) -> CriticalPath | None:
-        """The longest path through the steps; None where something may be missing of any."""
-        if self.tear.hides:
+        """The longest path through the steps; None if events of any step may be missing."""
+        if self.truncation.incomplete:
             return None
-        return self.made_once(
+        return self.compute_once(
             lambda: critical_path(self.trace, self.marked, self.launches, self.calls)
         )
 
@@ -284,5 +284,5 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def call_stacks(self) -> CallStacks:
-        """What names the Python frames that an operator lies in, the innermost first."""
+        """The Python frames around each operator, the innermost first."""
         return CallStacks(self.trace, self.operators, self.calls)

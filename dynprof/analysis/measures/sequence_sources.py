@@ -1,4 +1,4 @@
-"""Which operators and which line of the user's code sequences of kernels come from."""
+"""The operators and the line of the user's code that launched sequences of kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import place_of, stood, where
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, makers
+from dynprof.analysis.measures.code.user_code import code_at, open_at_start, place_of
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by
 from dynprof.analysis.measures.timeline.operators import STEP
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a sequence comes from, mostly.
+    """The most frequent source of a sequence.
 
     Attributes:
-        operators: The operator that launched each of its kernels, or the call outside of any, as
-            of a graph; empty where it is not known.
-        line: The place in the user's own code; empty where it is not known.
+        operators: The operator that launched each of its kernels. It is the launch call if no
+            operator is around it, as for a graph, and empty if it is unknown.
+        line: The place in the user's own code; empty if it is unknown.
     """
 
     operators: tuple[str, ...]
@@ -40,18 +40,18 @@ class Source:
 
 
 def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Source]:
-    """Return where each of some sequences comes from."""
+    """Return the source of each sequence."""
     if not chosen:
         return []
     trace, found = measured.trace, measured.operators
     kernels = np.concatenate([one.kernels.ravel() for one in chosen])
     call = measured.launches.call[np.searchsorted(measured.launches.work, kernels)]
-    by = makers(trace, Launches(kernels, call), found.span, found.parent)
+    by = launched_by(trace, Launches(kernels, call), found.span, found.parent)
     operator = np.append(found.span, UNKNOWN)[by]
     step = np.append(trace.named(lambda name: name.startswith(STEP)), [False])
     operator = np.where(step[operator] | (operator == UNKNOWN), call, operator)
     thread = np.where(call == UNKNOWN, UNKNOWN, trace.spans["thread"][call])
-    frame = where(trace, measured.calls, thread, trace.spans["start"][call]).frame
+    frame = code_at(trace, measured.calls, thread, trace.spans["start"][call]).frame
     result, place = [], 0
     for one in chosen:
         here = slice(place, place := place + one.kernels.size)
@@ -62,26 +62,26 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
 
 
 def _line(measured: MeasuredTrace, frames: Numbers) -> str:
-    """Return the place of most frames; empty where most are not known."""
+    """Return the place of the most frequent frame; empty if most are unknown."""
     if not (most := _most(measured.trace, frames)):
         return ""
-    early = stood(measured.trace, measured.marked)[frames[frames != UNKNOWN]]
-    return place_of(most, stood=bool(early.any()))
+    early = open_at_start(measured.trace, measured.marked)[frames[frames != UNKNOWN]]
+    return place_of(most, open_at_start=bool(early.any()))
 
 
 def _most(trace: Trace, spans: Numbers) -> str:
-    """Return the name that most of some spans have; empty where most are not known."""
+    """Return the most frequent name of spans; empty if most are unknown."""
     names = Counter(np.where(spans == UNKNOWN, UNKNOWN, trace.spans["name"][spans]).tolist())
     most = max(names, key=lambda name: (names[name], name))
     return "" if most == UNKNOWN else str(trace.tables["name"][most])
 
 
-def in_a_row(names: Iterable[str], most: int | None = None) -> str:
-    """Return names in order, ``2 x a; b``; what is not known is called so.
+def joined_names(names: Iterable[str], most: int | None = None) -> str:
+    """Return names in order, such as ``2 x a; b``. An empty name is shown as ``unknown``.
 
     Args:
         names: The names.
-        most: So many are named, and three dots stand for the others.
+        most: Maximum number of runs to name; ``...`` replaces the rest.
     """
     runs = [(name or "unknown", len(list(same))) for name, same in groupby(names)]
     shown = [name if count == 1 else f"{count} x {name}" for name, count in runs[:most]]

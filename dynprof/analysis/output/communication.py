@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
 
 P2P, COLLECTIVE, NOBODY_KNOWS = "p2p", "collective", "unknown"
 TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"
@@ -141,7 +141,7 @@ def _ranked(entries: list[Data]) -> dict[str, Data]:
     return {**found, "total": _moved(*sums)}
 
 
-def _step_at(steps: list[Marked], time: int) -> str:
+def _step_at(steps: list[MarkedStep], time: int) -> str:
     for number, begin, length in steps:
         if begin <= time < begin + length:
             return "" if number is None else str(number)

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.output.device_rows import correlations, device_rows
 from dynprof.analysis.output.device_schema import DEVICE_TABLES, INTEGER, LAYERS, NONE, TEXT
 from dynprof.analysis.output.tables import COMPONENT, shapes_text
@@ -171,7 +171,7 @@ def _connections(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
     A launch of a graph starts much, and is named once.
     """
     trace, started, found = measured.trace, measured.launches, measured.operators
-    by = makers(trace, started, found.span, found.parent)
+    by = launched_by(trace, started, found.span, found.parent)
     known = by != UNKNOWN
     launch = correlations(measured, started.work[known])
     both = zip(found.span[by[known]].tolist(), launch, strict=True)

@@ -55,7 +55,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
 
 def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
     """Return whether a trace has what files are made of, and what is said where it has not."""
-    trace, torn = measured.trace, measured.tear.hides
+    trace, torn = measured.trace, measured.truncation.incomplete
     device, sent = trace.category(ON_DEVICE).any(), len(collectives(trace))
     operators = len(without_steps(measured))
     path = measured.critical_path

@@ -8,9 +8,9 @@ import numpy as np
 
 from dynprof.analysis.measures.critical_path.parts import PARTS, PHASES
 from dynprof.analysis.measures.efficiency.flops import DEVICE
-from dynprof.analysis.measures.efficiency.roofline import placed
-from dynprof.analysis.measures.efficiency.sequences import MOST
-from dynprof.analysis.measures.sequence_sources import in_a_row, sources
+from dynprof.analysis.measures.efficiency.roofline import roofline_point
+from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
+from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import UNKNOWN_TIME, shapes_text, us
 
@@ -86,7 +86,7 @@ def _amounts(own: Amounts, total: Amounts, *, flops: bool) -> tuple[str, ...]:
 def _operator_flops(measured: MeasuredTrace) -> Iterator[Row]:
     peak = measured.peak
     for work in measured.works:
-        place = placed(work, peak)
+        place = roofline_point(work, peak)
         yield (
             work.name,
             shapes_text(work.dims),
@@ -199,16 +199,16 @@ def sequence_tables(measured: MeasuredTrace) -> Tables:
 
 
 def _rows(measured: MeasuredTrace) -> Iterator[Row]:
-    chosen = measured.sequences[:MOST]
+    chosen = measured.sequences[:MAX_SEQUENCES]
     for one, source in zip(chosen, sources(measured, chosen), strict=True):
         busy, gaps = us(int(one.busy_ns.sum())), us(int(one.gaps_ns.sum()))
         yield (
-            in_a_row(source.operators),
+            joined_names(source.operators),
             source.line,
             one.count,
             len(one.names),
             busy,
             gaps,
             us(one.saved_ns),
-            in_a_row(one.names),
+            joined_names(one.names),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.timeline.breakdown import BEHIND, MOST_NAMED, ms
+from dynprof.analysis.measures.timeline.breakdown import BEHIND_RATIO, MAX_NAMED, ms
 from dynprof.analysis.measures.timeline.outliers import median_of, outliers
 from dynprof.runtime.plural import counted, listed_ranks, number
 
@@ -29,15 +29,15 @@ def long_steps(database: DuckDBPyConnection) -> list[str]:
     """
     found: dict[int, list[tuple[float, int, int]]] = {}
     for rank, steps, lengths, whole, on_device in database.execute(_LENGTHS).fetchall():
-        if on_device > BEHIND * whole:
+        if on_device > BEHIND_RATIO * whole:
             continue
         median = median_of(lengths)
         for place in outliers(lengths):
             took = (lengths[place] / median, lengths[place], rank)
             found.setdefault(steps[place], []).append(took)
     worst = sorted(found.items(), key=lambda one: max(one[1]), reverse=True)
-    said = [_said(step, ranks) for step, ranks in worst[:MOST_NAMED]]
-    if rest := worst[MOST_NAMED:]:
+    said = [_said(step, ranks) for step, ranks in worst[:MAX_NAMED]]
+    if rest := worst[MAX_NAMED:]:
         said.append(counted(len(rest), "more step was as unusual", "more steps were as unusual"))
     return ["; ".join(said)] if said else []
 

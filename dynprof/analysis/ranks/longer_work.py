@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding
 from dynprof.analysis.findings.ranking import advised_once, all_findings
 from dynprof.analysis.measures.timeline.breakdown import ms
-from dynprof.analysis.measures.timeline.overhead import whose
+from dynprof.analysis.measures.timeline.overhead import profiler_of
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
     """
     steps = measured.breakdown
     found = all_findings(measured)
-    if measured.tear.hides or ranks is None or not ranks.stragglers():
+    if measured.truncation.incomplete or ranks is None or not ranks.stragglers():
         return advised_once(found)
     known = [replace(one, advice=_without_question(one.advice)) for one in found]
     more = works_longer(steps, ranks)
@@ -53,7 +53,9 @@ def works_longer(steps: Breakdown, ranks: Ranks) -> Finding | None:
     if longer <= 0:
         return None
     rows = ranks.beside(late.rank, ranks.median())
-    more = [(own - other, name, a, b) for name, _, a, b, own, other in rows if not whose(name)]
+    more = [
+        (own - other, name, a, b) for name, _, a, b, own, other in rows if not profiler_of(name)
+    ]
     named = sorted((row for row in more if row[0] >= _SHOWN * longer), reverse=True)[:_MOST]
     of_it = "; ".join(f"{ms(time)} in {name} ({_times(a, b)})" for time, name, a, b in named)
     return Finding(

@@ -58,7 +58,11 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
         "verdict": " ".join(
-            [*_of_ranks(ranks)[:1], str(measured.usual.breakdown), *path_sentence(measured)]
+            [
+                *_of_ranks(ranks)[:1],
+                str(measured.without_outliers.breakdown),
+                *path_sentence(measured),
+            ]
         ),
         "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
         "steps": _steps(measured, steps),
@@ -97,8 +101,8 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     """Return where a step goes, and the worst that was found, in sentences."""
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
     return [
-        str(measured.usual.breakdown),
-        *measured.tear.words(),
+        str(measured.without_outliers.breakdown),
+        *measured.truncation.sentences(),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
         *slowed,
@@ -146,7 +150,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
             "skipped": skipped,
         }
         for step, skipped in ((steps.steps[place], skipped) for place, skipped in places)
-        if not measured.tear.hides_host
+        if not measured.truncation.host_incomplete
     ]
     return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}
 
@@ -256,7 +260,7 @@ def _of_nobody(measured: MeasuredTrace) -> str:
 
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [*measured.tear.words(), _of_nobody(measured)]
+    found = [*measured.truncation.sentences(), _of_nobody(measured)]
     if measured.manifest:
         found += [*_cut_short(measured), *measured.manifest.remarks, _slowed(measured)]
     return [one for one in found if one]

@@ -14,7 +14,7 @@ from dynprof.analysis.measures.critical_path.parts import (
 from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
-from dynprof.analysis.measures.timeline.overhead import whose
+from dynprof.analysis.measures.timeline.overhead import profiler_of
 from dynprof.analysis.report.drawn_steps import drawn
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _about(path: CriticalPath, steps: Breakdown) -> list[str]:
         "done with it: back along launches, streams, events and synchronisations. What something "
         "else hides is not on it."
     ]
-    if not path.told:
+    if not path.waits_recorded:
         found.append(
             "The trace does not say what streams wait for. Where a wait was asked for, the work "
             "that ended last before is taken for it; the rest is an unknown wait. "
@@ -104,7 +104,7 @@ def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
     ):
         shown = names[name] if name >= 0 else _NAMELESS.get(PARTS[part], "")
         where_is = f"{PARTS[part]}, {PHASES[phase]}" if phase >= 0 else PARTS[part]
-        sums = found.setdefault((whose(shown) or shown, where_is), [0, 0])
+        sums = found.setdefault((profiler_of(shown) or shown, where_is), [0, 0])
         sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
     longest = sorted(found.items(), key=lambda row: -row[1][1])[:MOST_ROWS]
     return [[*what, pieces / steps, ns / steps / 1e6] for what, (pieces, ns) in longest]

@@ -9,8 +9,8 @@ import numpy as np
 
 from dynprof.analysis.measures.code.marks import KINDS, MOMENT
 from dynprof.analysis.measures.efficiency.flops import DEVICE
-from dynprof.analysis.measures.efficiency.roofline import placed
-from dynprof.analysis.measures.sequence_sources import in_a_row, sources
+from dynprof.analysis.measures.efficiency.roofline import roofline_point
+from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import shapes_text
 
@@ -127,7 +127,7 @@ def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
     chosen = measured.sequences[:MOST_SHOWN]
     rows = [
         [
-            in_a_row(source.operators, 8),
+            joined_names(source.operators, 8),
             source.line,
             one.count,
             len(one.names),
@@ -161,7 +161,7 @@ def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:
 
 
 def _row(measured: MeasuredTrace, work: Work) -> list[Any]:
-    place = placed(work, measured.peak)
+    place = roofline_point(work, measured.peak)
     shapes = shapes_text(work.dims).rstrip(";")
     if len(shapes) > LONGEST_SHAPES:
         shapes = f"{shapes[:LONGEST_SHAPES]}…"

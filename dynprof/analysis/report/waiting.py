@@ -9,7 +9,13 @@ import numpy as np
 
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
-from dynprof.analysis.measures.waiting.queue import EVENT, PERCENTILES, held_up, queue, queued_while
+from dynprof.analysis.measures.waiting.queue import (
+    EVENT,
+    PERCENTILES,
+    queue,
+    queue_blockers,
+    queue_reasons,
+)
 from dynprof.analysis.reading.categories import SYNCHRONISATIONS
 
 if TYPE_CHECKING:
@@ -56,7 +62,7 @@ def _behind(measured: MeasuredTrace, queues: Iterable[Queue]) -> list[list[Any]]
     """Return behind what other work of its stream waited longest: name, count, and ms together."""
     counts, times = Counter[str](), Counter[str]()
     for one in queues:
-        for name, count, time in held_up(measured.trace, measured.launches, one):
+        for name, count, time in queue_blockers(measured.trace, measured.launches, one):
             counts[name] += count
             times[name] += time
     return [[name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns]
@@ -67,7 +73,7 @@ def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
     trace, started, device = measured.trace, measured.launches, measured.breakdown.device
     found = gaps(trace, started, measured.marked, device, stream)
     why = idle(trace, started, measured.host_waits, found)
-    kinds = why.by_kind() | queued_while(trace, started, found, why, device, stream)
+    kinds = why.by_kind() | queue_reasons(trace, started, found, why, device, stream)
     told = trace.category(SYNCHRONISATIONS).any()
     left_out = {QUEUED} if told else {QUEUED, EVENT}
     return {

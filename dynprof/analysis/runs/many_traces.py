@@ -275,7 +275,7 @@ def _analyse(
     try:
         with _no_collections(), place_of(trace.parent) as place:
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
-            found.torn = " ".join(measured.tear.words())
+            found.torn = " ".join(measured.truncation.sentences())
             for part in parts:
                 for path in write_analysis(measured, types, (part,), into):
                     found.made.append(path if into else place.deliver(path))

@@ -42,7 +42,7 @@ class Window:
     def add(self, measured: MeasuredTrace) -> None:
         """Add what a rank recorded."""
         self.steps[measured.rank] = MeanStep.of(measured)
-        self.remarks += [f"{measured.path}: {words}" for words in measured.tear.words()]
+        self.remarks += [f"{measured.path}: {words}" for words in measured.truncation.sentences()]
         if measured.device_name:
             self.devices.add(measured.device_name)
 

@@ -1,6 +1,6 @@
-"""The script's code in a trace: its stacks, modules and marks, and what was done below them.
+"""The script's code in a trace: its stacks, modules and marks, and the work they started.
 
-In come columns, operators and launches; out go stacks, trees and rows by module and by backward
-pass. No source file is opened. Others use ``backward``, ``call_stacks``, ``call_tree``,
+Input: columns, operators and launches. Output: stacks, trees, and rows by module and by backward
+pass. It opens no source file. Other folders use ``backward``, ``call_stacks``, ``call_tree``,
 ``modules``, ``marks`` and ``user_code``.
 """

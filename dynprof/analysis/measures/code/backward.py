@@ -1,7 +1,7 @@
-"""Whose backward pass it is: the operator that went forward, for each call of autograd's engine.
+"""The forward operator of each call of autograd's engine in a backward pass.
 
-The operator that made a node of the graph and the engine's call that goes back through it bear the
-same sequence number.
+The operator that created a graph node and the engine's call that executes the node have the same
+sequence number.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 GRAPH = "autograd::engine::evaluate_function"
-"""The engine's calls are named so, and after the node."""
+"""Prefix of the names of the engine's calls; the name of the node follows."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """All backward passes through one kind of node that one operator made; times in ns.
+    """All backward passes through one kind of node that one operator created; times in ns.
 
     Attributes:
-        operator: The operator that went forward; empty where the trace does not tell.
+        operator: The forward operator; empty if the trace does not tell.
         node: The node, such as ``AddmmBackward0``.
         count: How often the engine called it.
-        host: What that took of the host, without other nodes within.
-        device: What was started in it on devices, without other nodes within.
+        host: Time on the host, without nested nodes.
+        device: Device time that it launched, without nested nodes.
     """
 
     operator: str
@@ -48,11 +48,11 @@ class Pass:
 
 
 def passes(trace: Trace, started: Launches) -> list[Pass]:
-    """Return backward passes by the operator that went forward, the longest on devices first.
+    """Return backward passes by the forward operator, the most device time first.
 
     Args:
         trace: The trace.
-        started: What devices did, and what started it.
+        started: Device activities and their launches.
     """
     spans, names = trace.spans, trace.tables["name"]
     graph = np.flatnonzero(
@@ -61,9 +61,9 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
     parent = parents(*(spans[name][graph] for name in ("start", "length", "thread")))
     device, _ = device_time(trace, started, graph, parent)
     numbered = spans["sequence"][graph] >= 0
-    went = np.full(len(graph), UNKNOWN, np.int64)
-    went[numbered] = went_forward(trace, graph[numbered])
-    made = np.append(spans["name"], UNKNOWN)[went]
+    forward = np.full(len(graph), UNKNOWN, np.int64)
+    forward[numbered] = forward_operators(trace, graph[numbered])
+    made = np.append(spans["name"], UNKNOWN)[forward]
     pairs = np.stack([made, spans["name"][graph]], axis=1)
     rows, of = np.unique(pairs, axis=0, return_inverse=True)
     times = (own_time(spans["length"][graph], parent), device)
@@ -87,11 +87,11 @@ def _sums(of: Numbers, times: Numbers, count: int) -> list[int]:
     return found
 
 
-def went_forward(trace: Trace, graph: Numbers) -> Numbers:
-    """Return the operator that made the node of each call of autograd's engine; -1 if unknown.
+def forward_operators(trace: Trace, graph: Numbers) -> Numbers:
+    """Return the operator that created the node of each call of autograd's engine; -1 if unknown.
 
-    Operators before it may bear its number too, so it is the last of them. Threads count for
-    themselves: a number that several bear tells nothing.
+    Earlier operators may have the same sequence number, so it is the last of them. Each thread has
+    its own numbers: a number that several threads use identifies no operator.
     """
     spans, number = trace.spans, trace.spans["sequence"]
     chosen = np.flatnonzero(trace.category(OPERATORS) & (number >= 0))

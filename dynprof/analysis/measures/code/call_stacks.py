@@ -1,4 +1,4 @@
-"""The Python frames that each operator lies in, as one text."""
+"""The Python frames around each operator, as one text."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.operators import Calls, Operators
     from dynprof.analysis.reading.trace import Trace
 
-MOST_FRAMES = 100
-"""So many of the innermost are named: of recursion, thousands deep, each call has a stack."""
+MAX_FRAMES = 100
+"""Number of innermost frames that are named: in deep recursion each call has its own stack."""
 SEPARATOR = ";\r\n"
-"""Between two frames, as the vendor has it."""
+"""The vendor's separator between two frames."""
 
 
 class CallStacks:
-    """Names the frames that an operator lies in, the innermost first.
+    """The frames around each operator, the innermost first.
 
-    Labels have none: they begin in one frame and end after it.
+    Labels have none: they may begin in a frame and end after it.
 
     Args:
         trace: The trace.
@@ -30,7 +30,7 @@ class CallStacks:
         calls: Its operators and frames.
 
     Attributes:
-        number: Which stack each operator has; 0 for none.
+        number: The number of each operator's stack; 0 for none.
     """
 
     def __init__(self, trace: Trace, found: Operators, calls: Calls) -> None:
@@ -54,11 +54,11 @@ class CallStacks:
     def text(self, number: int) -> str:
         """Return the frames of a stack."""
         text, count = self._stacks[number]
-        more = count - MOST_FRAMES
+        more = count - MAX_FRAMES
         return f"{text}{SEPARATOR}({more:,} more)" if more > 0 else text
 
     def _number(self, place: int) -> int:
-        """Return the stack from a place among the calls on outwards."""
+        """Return the number of the stack of a call, given by its index."""
         chain, known = [], self._known
         while place not in known:
             chain.append(place)
@@ -71,7 +71,7 @@ class CallStacks:
         return number
 
     def _under(self, number: int, code: int) -> int:
-        """Return the stack of a frame within those of another stack."""
+        """Return the number of the stack of a frame inside another stack."""
         found = self._longer.setdefault((number, code), len(self._stacks))
         if found == len(self._stacks):
             text, count = self._stacks[number]
@@ -80,7 +80,7 @@ class CallStacks:
 
 
 def _under(frame: str, text: str, count: int) -> str:
-    """Return a frame, and the frames around it as far as they are named."""
-    if count >= MOST_FRAMES:
+    """Return the text of a frame and the frames around it, up to the limit."""
+    if count >= MAX_FRAMES:
         text = text[: text.rfind(SEPARATOR)]
     return f"{frame}{SEPARATOR}{text}" if text else frame

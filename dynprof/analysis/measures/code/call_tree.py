@@ -1,4 +1,4 @@
-"""Operators and Python frames by the path that leads to them, whenever they ran."""
+"""Operators and Python frames by call path, over all their runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.operators import device_time
-from dynprof.analysis.measures.timeline.overhead import overhead, whose
+from dynprof.analysis.measures.timeline.overhead import overhead, profiler_of
 from dynprof.analysis.reading.categories import CALLS, OPERATORS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
-
-MOST_LEVELS = 400
-"""What lies deeper, in recursion, counts as the time of what it lies in on this level."""
+MAX_LEVELS = 400
+"""Depth limit of the tree. Deeper calls, in recursion, count for their ancestor on this level."""
 
 
 @dataclass(frozen=True)
 class CallTree:
-    """Every path of frames and operators once, each after what it lies in.
+    """Every path of frames and operators once, parents first.
 
     Attributes:
-        name: Places in the trace's names of the last of each path.
-        parent: Places here of what each lies in; -1 for none.
-        own_ns: Time without that of what lies in it.
+        name: Index in the trace's names of the last element of each path.
+        parent: Index here of the parent path of each; -1 for none.
+        own_ns: Time without that of children.
     """
 
     name: list[int]
@@ -47,15 +46,15 @@ class CallTree:
 class CallPaths:
     """The path of each operator and frame of threads that ran an operator.
 
-    A thread that runs none waits, mostly. What a profiler itself does is one path, under the
-    profiler's name.
+    A thread that runs no operator mostly waits. The work of a profiler itself is one path, under
+    the profiler's name.
 
     Attributes:
-        span: Places in the trace's spans.
-        within: Places here of what each lies in; -1 for none.
-        path: Which path each has.
-        name: Places in the trace's names of the last of each path.
-        parent: Which path each path lies in; -1 for none.
+        span: Indices into the trace's spans.
+        within: Index here of the parent of each; -1 for none.
+        path: The path of each.
+        name: Index in the trace's names of the last element of each path.
+        parent: The parent of each path; -1 for none.
     """
 
     span: NDArray[np.int64]
@@ -74,13 +73,13 @@ def call_paths(trace: Trace, calls: Calls) -> CallPaths:
     count = len(trace.tables["name"])
     for own, outer in zip(names, parent.tolist(), strict=True):
         above = ROOT if outer == ROOT else path[outer]
-        if above != ROOT and levels[above] == MOST_LEVELS:
+        if above != ROOT and levels[above] == MAX_LEVELS:
             path.append(above)
             continue
         place = known.setdefault(above * count + own, len(levels))
         if place == len(levels):
             level = 1 if above == ROOT else levels[above] + 1
-            levels.append(MOST_LEVELS if own in owners else level)
+            levels.append(MAX_LEVELS if own in owners else level)
         path.append(place)
     return CallPaths(
         span=chosen,
@@ -92,18 +91,17 @@ def call_paths(trace: Trace, calls: Calls) -> CallPaths:
 
 
 def call_tree(
-    trace: Trace, paths: CallPaths, steps: Sequence[Marked], on_device: Launches | None = None
+    trace: Trace, paths: CallPaths, steps: Sequence[MarkedStep], on_device: Launches | None = None
 ) -> CallTree:
     """Return the paths of all threads together, with the time within the steps.
 
-    A frame that begins before or after the steps, or lasts beyond them, is there because the
-    profiler was switched on and off.
+    Frames outside the steps, or beyond their ends, come from switching the profiler on and off.
 
     Args:
         trace: The trace.
         paths: The paths of its operators and frames.
         steps: The steps.
-        on_device: What devices did: count what was started there, not what it took of the host.
+        on_device: Device activities, to count the device time launched instead of host time.
     """
     chosen, parent = paths.span, paths.within
     begin = min((step[1] for step in steps), default=0)
@@ -119,16 +117,16 @@ def call_tree(
 
 
 def _names(trace: Trace, chosen: NDArray[np.int64]) -> tuple[list[int], set[int]]:
-    """Return the names of spans, a profiler's frames by its own; and the places of the latter."""
+    """Return the names of spans, with those of a profiler's frames replaced; and the new names."""
     names, frames = trace.spans["name"][chosen], overhead(trace)[chosen]
     owners = dict[int, int]()
     for name in distinct(names[frames]).tolist():
-        owners[name] = trace.place_of_name(whose(trace.tables["name"][name]))
+        owners[name] = trace.place_of_name(profiler_of(trace.tables["name"][name]))
     return [owners.get(name, name) for name in names.tolist()], set(owners.values())
 
 
 def _working(trace: Trace, calls: Calls) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the spans of threads that ran operators, and the places of what each lies in."""
+    """Return the spans of threads that ran operators, and the parent of each."""
     thread = trace.spans["thread"]
     working = distinct(thread[trace.category(OPERATORS, CALLS)])
     kept = np.isin(thread[calls.span], working)

@@ -1,4 +1,4 @@
-"""What a script marked through ``dynprof.mstx``: moments, and ranges of both kinds."""
+"""Marks that a script set through ``dynprof.mstx``: moments, and ranges of both kinds."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 MOMENT, NESTED, CROSSING = range(3)
 """Kinds of marks, with the vendor's numbers: ranges of one thread, and those that may cross."""
 KINDS = ("marker", "push/pop", "start/end")
-"""What the vendor calls them."""
+"""The vendor's names of these kinds."""
 
 
 @dataclass(frozen=True)
 class Marks:
-    """The marks of a trace, in the order of their begin.
+    """The marks of a trace, in order of start.
 
     Attributes:
-        span: Places among the trace's spans.
-        kind: Of each, a place in :data:`KINDS`.
-        domain: The group that the script put each into; empty where the trace names none.
+        span: Indices among the trace's spans.
+        kind: Index of each in :data:`KINDS`.
+        domain: The domain of each that the script set; empty if the trace names none.
         range_id: The number of each range that may cross others; -1 for the rest.
     """
 
@@ -70,5 +70,5 @@ def _text(value: bytes) -> str:
     try:
         found = json.loads(value) if value else ""
         return found if isinstance(found, str) else str(found)
-    except RecursionError:  # lists in lists in lists
+    except RecursionError:  # deeply nested lists
         return value.decode()

@@ -1,7 +1,7 @@
-"""Time, memory and arithmetic along the tree of modules, or of labels where no module is seen.
+"""Time, memory and arithmetic along the tree of modules, or of labels if no module was recorded.
 
-What a backward pass does belongs to the module that went forward: the engine's call and the
-operator that made its node bear the same sequence number.
+A backward pass counts for the module of its forward pass. The engine's call and the operator that
+created its node have the same sequence number.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.backward import GRAPH, went_forward
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers, open_at
+from dynprof.analysis.measures.code.backward import GRAPH, forward_operators
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.steps import is_collective
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 MODULE = "nn.Module: "
-"""Kineto's names of modules' frames begin so."""
+"""Kineto's prefix of the names of modules' frames."""
 _COMMUNICATION = ("nccl:", "c10d::")
 FORWARD, BACKWARD = 0, 1
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """What was spent in something; times in ns.
+    """Resources used; times in ns.
 
     Attributes:
-        host: Time of the host.
-        device: Time of what was started on devices.
-        allocated: Bytes of the memory that was taken, whether given back or not.
-        flops: Operations of arithmetic, as far as they are known.
+        host: Time on the host.
+        device: Device time that was launched.
+        allocated: Bytes of memory allocated, released or not.
+        flops: Arithmetic operations, as far as they are known.
     """
 
     host: int
@@ -51,7 +51,7 @@ class Amounts:
     flops: int
 
     def __add__(self, other: Amounts) -> Amounts:
-        """Return both together."""
+        """Return the sum of both."""
         return Amounts(
             self.host + other.host,
             self.device + other.device,
@@ -62,16 +62,16 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Module:
-    """A module, or a label, at one place of the tree.
+    """A module, or a label, as a node of the tree.
 
     Attributes:
-        name: As the trace has it, such as ``Linear_0``.
-        parent: The place of what it lies in; -1 for none.
-        calls: How often it went forward.
-        forward: What it spent itself going forward.
-        backward: What it spent itself in backward passes.
-        forward_total: What it and all in it spent going forward.
-        backward_total: What it and all in it spent in backward passes.
+        name: Its name in the trace, such as ``Linear_0``.
+        parent: Index of its parent; -1 for none.
+        calls: The number of forward calls.
+        forward: What it used itself in forward calls.
+        backward: What it used itself in backward passes.
+        forward_total: What it and its descendants used in forward calls.
+        backward_total: What it and its descendants used in backward passes.
     """
 
     name: str
@@ -88,11 +88,11 @@ class Modules:
     """The tree of modules.
 
     Attributes:
-        rows: Each module after what it lies in.
-        of_labels: No module was recorded: the tree is of labels.
-        outside: What belongs to none of them; its time of the host is not counted.
-        device_unknown: Time of devices of which nobody knows what started it, in ns.
-        with_flops: Shapes were recorded, so that operations of arithmetic could be counted.
+        rows: The modules, parents first.
+        of_labels: Whether the tree is of labels, because no module was recorded.
+        outside: What belongs to none of them; host time is not counted there.
+        device_unknown: Device time of unknown origin, in ns.
+        with_flops: Whether shapes were recorded, so that arithmetic could be counted.
     """
 
     rows: list[Module]
@@ -104,14 +104,14 @@ class Modules:
 
 @dataclass(frozen=True)
 class _Owners:
-    """The frames of modules and the backward passes of operators, nested in each other.
+    """The frames of modules and the backward passes of operators, with their nesting.
 
     Attributes:
-        span: Places in the trace's spans, in the order of their begin.
-        parent: Places here of what each lies in.
-        owner: Places in the tree of the modules that each belongs to; -1 for none.
+        span: Indices into the trace's spans, in order of start.
+        parent: Index here of the parent of each.
+        owner: Index in the tree of the module that each belongs to; -1 for none.
         phase: Whether each is of a forward or a backward pass.
-        tree: Name, as a place in the trace's names, and parent of each place in the tree.
+        tree: For each node of the tree, the index of its name in the trace's names, and its parent.
     """
 
     span: Numbers
@@ -122,13 +122,13 @@ class _Owners:
 
 
 def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> Modules:
-    """Return what was spent along the tree of modules; the whole trace counts.
+    """Return what was used along the tree of modules, over the whole trace.
 
     Args:
         trace: The trace.
         found: Its operators.
-        started: What devices did.
-        taken: What the operators had to do.
+        started: Device activities and their launches.
+        taken: The work of the operators.
     """
     frames = trace.category(FRAMES) & trace.named(lambda name: name.startswith(MODULE))
     of_labels = not frames.any()
@@ -148,7 +148,7 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
 
 
 def _labels(trace: Trace) -> NDArray[np.bool_]:
-    """Return the ranges that may stand for modules: not steps, not communication."""
+    """Return the labels to use in place of modules: all but steps and communication."""
 
     def test(name: str) -> bool:
         return not (name.startswith((STEP, *_COMMUNICATION)) or is_collective(name))
@@ -157,17 +157,17 @@ def _labels(trace: Trace) -> NDArray[np.bool_]:
 
 
 def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
-    """Return whose time it is while modules, or labels, and backward passes of operators run."""
+    """Return the owners of the time in modules, or labels, and in backward passes of operators."""
     graph = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(GRAPH))
     graph &= trace.spans["sequence"] >= 0
     span = np.flatnonzero(frames | graph)
     start, length, thread = (trace.spans[name][span] for name in ("start", "length", "thread"))
     parent = parents(start, length, thread)
-    went = went_forward(trace, np.flatnonzero(graph))
-    seen = went != UNKNOWN
-    at = np.full(len(went), ROOT, np.int64)
+    origin = forward_operators(trace, np.flatnonzero(graph))
+    seen = origin != UNKNOWN
+    at = np.full(len(origin), ROOT, np.int64)
     at[seen] = open_at(
-        trace, span, parent, trace.spans["thread"][went[seen]], trace.spans["start"][went[seen]]
+        trace, span, parent, trace.spans["thread"][origin[seen]], trace.spans["start"][origin[seen]]
     )
     forward = iter(zip(seen.tolist(), at.tolist(), strict=True))
     tree: dict[tuple[int, int], int] = {}
@@ -194,7 +194,7 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
 
 
 def _own_time(trace: Trace, owners: _Owners) -> Numbers:
-    """Return what is left of each without what lies in it; what crosses ends with the outer one."""
+    """Return the own time of each. A span that crosses its parent's end counts as ending there."""
     start, length = (trace.spans[name][owners.span] for name in ("start", "length"))
     end = (start + length).tolist()
     for place, outer in enumerate(owners.parent.tolist()):
@@ -204,8 +204,8 @@ def _own_time(trace: Trace, owners: _Owners) -> Numbers:
 
 
 def _add_device(trace: Trace, found: Operators, started: Launches, sums: _Sums) -> int:
-    """Add the time of devices; return how much of it nobody knows the launch of."""
-    by = makers(trace, started, found.span, found.parent)
+    """Add the device time; return the part of it without a known launch."""
+    by = launched_by(trace, started, found.span, found.parent)
     operator = np.append(found.span, UNKNOWN)[by]
     moment = np.where(started.call != UNKNOWN, started.call, operator)
     times, known = trace.spans["length"][started.work], moment != UNKNOWN
@@ -215,7 +215,7 @@ def _add_device(trace: Trace, found: Operators, started: Launches, sums: _Sums) 
 
 
 class _Sums:
-    """Adds up what was spent by module and phase; the last place is for what belongs to none."""
+    """Sums by module and phase; the last element is for what belongs to none."""
 
     def __init__(self, trace: Trace, owners: _Owners) -> None:
         self._trace, self._owners = trace, owners
@@ -226,15 +226,15 @@ class _Sums:
         self._amounts = {name: np.zeros(self._count, np.int64) for name in names}
 
     def at(self, thread: Numbers, when: Numbers) -> Numbers:
-        """Return the innermost span of modules and backward passes that was open; -1 for none."""
+        """Return the innermost open span of modules and backward passes; -1 for none."""
         return open_at(self._trace, self._owners.span, self._owners.parent, thread, when)
 
     def add(self, name: str, place: Numbers, amount: Numbers) -> None:
-        """Add amounts that were spent inside spans; -1 stands for outside of all."""
+        """Add amounts used inside spans; index -1 means outside of all."""
         np.add.at(self._amounts[name], self._key[place], amount)
 
     def rows(self, is_module: NDArray[np.bool_]) -> tuple[list[Module], Amounts]:
-        """Return the tree, and what belongs to none of it."""
+        """Return the tree, and what belongs to none of its nodes."""
         owners = self._owners
         one = [Amounts(*each) for each in zip(*map(_listed, self._amounts.values()), strict=True)]
         outside, own = one.pop(), [one[::2], one[1::2]]

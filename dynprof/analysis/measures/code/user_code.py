@@ -1,4 +1,4 @@
-"""Where in the user's own code something happened: the innermost frame that is nobody else's."""
+"""Where in the user's own code something happened: the innermost frame of no other package."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.measures.timeline.overhead import is_dynprofs, whose
+from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame, profiler_of
 from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
 
 _KINETO = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
-"""What Kineto writes: the file, the line at which the function was entered, its name."""
+"""Kineto's names of frames: the file, the line at which the function was entered, its name."""
 _VIZTRACER = re.compile(r"(?P<function>\S+) \((?P<file>[^<>]+):(?P<line>\d+)\)")
-"""The same of VizTracer, with the whole path; functions in C have their names alone."""
+"""VizTracer's names of frames, with the whole path; functions in C have only a name."""
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (?P<function>[^\s>]*)(?P<of>.*)>")
 _INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib(64)?[\\/]python3[.\dt]*)[\\/]")
 _FOLDERS = re.compile(r"[\\/]")
 _GENERATED = re.compile(r"[\\/](\w\w)[\\/]c\1[a-z2-7]{40,}\.py$")
-"""What torch.compile writes, in whichever folder: each file lies in one named as itself begins."""
+"""Files that torch.compile writes. Each is in a folder named like the start of its own name."""
 _INSTALLED_PACKAGES = """
 dynprof torch torchvision torchaudio torchdata torchtext torchao torch_npu torch_xla triton
 functorch torchgen numpy scipy pandas sklearn matplotlib PIL cv2 tqdm einops psutil yaml
@@ -42,26 +42,26 @@ deepspeed apex flash_attn xformers bitsandbytes transformer_engine fairscale col
 composer wandb mlflow tensorboard tensorboardX hydra omegaconf fsspec pyarrow ray dill
 monai kornia albumentations webdataset ffcv viztracer
 """
-"""Kineto cuts the folders of ``sys.path`` off, so that packages show by their names alone."""
+"""Kineto removes the folders of ``sys.path``, so packages are known by their names only."""
 _FOLDERS_OF_PYTHON = """
 asyncio collections compression concurrent ctypes curses dbm distutils email encodings
 ensurepip html http idlelib importlib json lib2to3 logging multiprocessing pathlib pydoc_data
 re sqlite3 string sysconfig tkinter tomllib turtledemo unittest urllib venv wsgiref xml xmlrpc
 zoneinfo
 """
-"""Folders of the standard library; a user may have one that is called like a module of it."""
+"""Folders of the standard library. A user's folder may have the name of one of its modules."""
 _PACKAGES = frozenset(_INSTALLED_PACKAGES.split())
 _OF_PYTHON = frozenset(_FOLDERS_OF_PYTHON.split())
 
 
 @dataclass(frozen=True)
-class Where:
-    """Where moments lie; places among the trace's spans, -1 where nothing is known.
+class CodePlaces:
+    """Where in the code moments are, as indices among the trace's spans; -1 if unknown.
 
     Attributes:
         frame: The innermost frame of the user's own code.
-        operator: The outermost operator within that frame, as the user wrote it.
-        called: The outermost function of others within that frame, likewise.
+        operator: The outermost operator in that frame, which the user's code called.
+        called: The outermost function of another package in that frame, likewise.
     """
 
     frame: Numbers
@@ -69,10 +69,10 @@ class Where:
     called: Numbers
 
 
-def is_users(name: str) -> bool:
-    """Return whether a frame is of the user's own code, as far as its name tells."""
+def is_user_frame(name: str) -> bool:
+    """Return whether a frame is the user's own code, as far as its name tells."""
     found = _frame(name)
-    if not found or whose(name) or is_dynprofs(name):
+    if not found or profiler_of(name) or is_dynprof_frame(name):
         return False
     file = found["file"]
     if _INSTALLED.search(file) or _GENERATED.search(file):
@@ -83,30 +83,30 @@ def is_users(name: str) -> bool:
     return first.removesuffix(".py") not in _PACKAGES | sys.stdlib_module_names
 
 
-def place_of(name: str, *, stood: bool = False) -> str:
-    """Return a frame's place in the code for a sentence: ``train.py:22 (main)``.
+def place_of(name: str, *, open_at_start: bool = False) -> str:
+    """Return a frame's place in the code for a sentence, such as ``train.py:22 (main)``.
 
     Args:
         name: Its name in the trace.
-        stood: Whether it was entered before the profiler came: then its line says where it stood.
-            A module always was.
+        open_at_start: Whether it was entered before the recording began. Its line is then not the
+            definition but where it was executing, so it is left out, as for every module.
     """
     found = _frame(name)
     if not found:
         return _built_in(name)
-    line = "" if stood or found["function"] == "<module>" else f":{found['line']}"
+    line = "" if open_at_start or found["function"] == "<module>" else f":{found['line']}"
     return f"{_shown(found)}{line} ({found['function']})"
 
 
-def function_of(name: str, *, stood: bool = False) -> str:
-    """Return the same with the function first, as its line is that of its definition.
+def function_of(name: str, *, open_at_start: bool = False) -> str:
+    """Return the same with the function first, since its line is that of the definition.
 
-    ``main (train.py:22)``, and of a built-in function ``sleep``.
+    Examples: ``main (train.py:22)``, and ``sleep`` for a built-in function.
     """
     found = _frame(name)
     if not found or found["function"] == "<module>":
         return place_of(name)
-    line = "" if stood else f":{found['line']}"
+    line = "" if open_at_start else f":{found['line']}"
     return f"{found['function']} ({_shown(found)}{line})"
 
 
@@ -115,12 +115,12 @@ def _frame(name: str) -> re.Match[str] | None:
 
 
 def _shown(frame: re.Match[str]) -> str:
-    """Return a frame's file as a sentence names it: of a whole path the name is enough."""
+    """Return a frame's file for a sentence; of a whole path only the name."""
     return _FOLDERS.split(frame["file"])[-1] if frame.re is _VIZTRACER else frame["file"]
 
 
 def _built_in(name: str) -> str:
-    """Return the short name of a built-in function or method; other names as they are."""
+    """Return the short name of a built-in function or method; other names unchanged."""
     found = _BUILT_IN.fullmatch(name)
     if not found:
         return name
@@ -129,33 +129,33 @@ def _built_in(name: str) -> str:
     return found["function"] or name
 
 
-def users_frames(trace: Trace) -> NDArray[np.bool_]:
-    """Return which spans are frames of the user's own code."""
-    return trace.category(FRAMES, CALLS) & trace.named(is_users)
+def user_frames(trace: Trace) -> NDArray[np.bool_]:
+    """Return the spans that are frames of the user's own code."""
+    return trace.category(FRAMES, CALLS) & trace.named(is_user_frame)
 
 
-def stood(trace: Trace, marked: list[Marked]) -> NDArray[np.bool_]:
-    """Return which frames began before the first step, as those that were open already do.
+def open_at_start(trace: Trace, marked: list[MarkedStep]) -> NDArray[np.bool_]:
+    """Return the frames that began before the first step, such as those open at the start.
 
-    None of VizTracer's: its lines are those of definitions, whenever a call began.
+    Frames of VizTracer are excluded: their lines are those of definitions, whenever a call began.
     """
     first = marked[0][1] if marked else 0
     return trace.category(FRAMES) & (trace.spans["start"] < first)
 
 
-def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
-    """Return where in the user's code some moments lie.
+def code_at(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> CodePlaces:
+    """Return where in the user's code moments are.
 
     Args:
         trace: The trace.
         calls: Its operators and frames.
-        thread: The threads that the moments are of; -1 for none.
+        thread: The thread of each moment; -1 for none.
         when: The moments, in ns.
     """
-    users = users_frames(trace)[calls.span]
+    users = user_frames(trace)[calls.span]
     step = trace.named(lambda name: name.startswith(STEP))
     operators = (trace.category(OPERATORS) & ~step)[calls.span]
-    others = (trace.category(FRAMES, CALLS) & ~trace.named(is_dynprofs))[calls.span] & ~users
+    others = (trace.category(FRAMES, CALLS) & ~trace.named(is_dynprof_frame))[calls.span] & ~users
     place = open_at(trace, calls.span, calls.parent, thread, when)
     frame, operator, called = np.full((3, len(when)), ROOT, np.int64)
     left = np.flatnonzero(place != ROOT)
@@ -167,4 +167,4 @@ def where(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> Where:
         place[left] = np.where(users[here], ROOT, calls.parent[here])
         left = left[place[left] != ROOT]
     spans = np.append(calls.span, ROOT)
-    return Where(spans[frame], spans[operator], spans[called])
+    return CodePlaces(spans[frame], spans[operator], spans[called])

@@ -1,6 +1,6 @@
-"""What moved between ranks, and between a device and its host, and how fast.
+"""Transfers between ranks, and between a device and its host, and their speed.
 
-In come columns and launches of one rank; out go kinds, sizes, ends and bandwidths of collectives,
-messages and copies. Other ranks are not known here. Others use ``collectives``, ``payloads``,
-``point_to_point`` and ``copies``.
+Input: columns and launches of one rank. Output: kinds, sizes, endpoints and bandwidths of
+collectives, messages and copies. Other ranks are not known here. Other folders use
+``collectives``, ``payloads``, ``point_to_point`` and ``copies``.
 """

@@ -1,9 +1,9 @@
-"""What collectives moved, and how fast: the bandwidths of nccl-tests.
+"""Sizes and speeds of collectives, as the bandwidths of nccl-tests.
 
-Algorithm bandwidth is the size of the operation by its time; bus bandwidth is that times a factor
-of the collective and of the number of ranks, so that it can be held against what the hardware can
-do. The size comes from what Kineto writes of a collective's kernel, else from the shapes of the
-label around its launch. Where neither tells, it is unknown.
+Algorithm bandwidth is the size of the operation divided by its time. Bus bandwidth is that times a
+factor of the collective and the number of ranks, to compare it with the hardware's peak. The size
+comes from Kineto's data of the collective's kernel, else from the shapes of the label around its
+launch. If neither tells, it is unknown.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _KINDS = {
     "alltoallv": UNEVEN, "alltoall": "all to all", "broadcast": "broadcast",
     "gather": "gather", "scatter": "scatter", "reduce": "reduce",
 }  # fmt: skip
-"""What a name has in it once underscores are gone; the first that fits."""
+"""Kinds by a part of a name without underscores; the first match counts."""
 _EXCHANGES = ("reduce scatter", "all gather", "all to all", "gather", "scatter")
-"""Of what passes through these, each rank has one part already."""
+"""Collectives of which each rank already has one part of the data."""
 _GATHERS = ("all gather", "gather")
 _MESSAGE = re.compile(r"(?:nccl|gloo|mpi):_?(send|recv)\b")
 _LABELS = ("nccl:", "gloo:", "mpi:")
@@ -53,15 +53,15 @@ _SIZES = {name: size for size, names in _BYTES.items() for name in names}
 
 
 class Message(NamedTuple):
-    """What is known of a collective.
+    """Properties of a collective or message.
 
     Attributes:
-        kind: Which; empty where a trace does not tell.
-        size: The bytes of the operation, as nccl-tests count them; -1 where unknown.
-        members: How many ranks took part; -1 where unknown.
+        kind: Its kind; empty if the trace does not tell.
+        size: The bytes of the operation, as nccl-tests counts them; -1 if unknown.
+        members: How many ranks took part; -1 if unknown.
         dtype: The type of its elements, as the trace names it.
-        sender: The rank that a message came from, where that is another one; -1 where unknown.
-        receiver: The rank that a message went to, likewise.
+        sender: The other rank, if it sent the message; -1 if unknown.
+        receiver: The other rank, if it received the message; -1 if unknown.
     """
 
     kind: str = ""
@@ -73,7 +73,7 @@ class Message(NamedTuple):
 
     @property
     def factor(self) -> float | None:
-        """By how much bus bandwidth is more than algorithm bandwidth; None where unknown."""
+        """The ratio of bus bandwidth to algorithm bandwidth; None if unknown."""
         if self.kind in ("broadcast", "reduce", SEND, RECEIVE):
             return 1.0
         if self.members < 2 or self.kind not in ("all reduce", *_EXCHANGES):
@@ -86,9 +86,9 @@ class Messages:
     """The collectives of a trace.
 
     Attributes:
-        span: Their places among its spans, in the order of their begin.
-        message: Place of each in :attr:`known`.
-        known: What is known of them.
+        span: Their indices among its spans, in order of start.
+        message: Index of each in :attr:`known`.
+        known: Their distinct properties.
     """
 
     span: Numbers
@@ -100,15 +100,15 @@ class Messages:
 class Traffic:
     """All collectives of one kind, group, type and size; times in ns.
 
-    The time is that of the kernels, which begins when this rank comes and so has its waiting for
-    the others in it; the shortest has least.
+    The time is that of the kernels. It begins when this rank arrives, so it includes the wait for
+    the other ranks. The shortest includes the least wait.
 
     Attributes:
         device: The device's number; -1 for the host.
         group: The process group as the trace names it.
-        message: What is known of each.
-        count: How many.
-        total: How long they took.
+        message: Their common properties.
+        count: How many ran.
+        total: How long they took together.
         shortest: How long the shortest took.
     """
 
@@ -120,17 +120,17 @@ class Traffic:
     shortest: int
 
     def algorithm(self, time: int) -> float | None:
-        """Return the algorithm bandwidth of one that takes so many ns, in GB/s."""
+        """Return the algorithm bandwidth of one that takes ``time`` ns, in GB/s."""
         return self.message.size / time if self.message.size > 0 and time > 0 else None
 
     def bus(self, time: int) -> float | None:
-        """Return the bus bandwidth likewise."""
+        """Return the bus bandwidth of one that takes ``time`` ns, in GB/s."""
         bandwidth, factor = self.algorithm(time), self.message.factor
         return None if bandwidth is None or factor is None else bandwidth * factor
 
 
 def messages(trace: Trace, started: Launches) -> Messages:
-    """Return what is known of each collective of a trace."""
+    """Return the properties of each collective of a trace."""
     chosen = collectives(trace)
     labels = _labels(trace, started, chosen)
     inside = labels != UNKNOWN
@@ -145,16 +145,16 @@ def messages(trace: Trace, started: Launches) -> Messages:
     known = []
     for detail, name, shapes, own in kinds.tolist():
         if details[detail].collective:
-            known.append(_told(details[detail]))
+            known.append(_from_details(details[detail]))
         elif name != UNKNOWN:
-            known.append(_labelled(names[name], dims[shapes], members))
+            known.append(_from_label(names[name], dims[shapes], members))
         else:
             known.append(Message(kind_of(names[own])))
     return Messages(chosen, place.reshape(-1), known)
 
 
 def traffic(trace: Trace, found: Messages) -> list[Traffic]:
-    """Return a row for each kind of collective, the one with the most time first."""
+    """Return a row for each kind of collective, the most time first."""
     spans = trace.spans
     if not len(found.span):
         return []
@@ -177,13 +177,13 @@ def traffic(trace: Trace, found: Messages) -> list[Traffic]:
 
 
 def group_name(trace: Trace, code: int) -> str:
-    """Return what a process group is called: its name and its members, as the trace has them."""
+    """Return the name and the members of a process group, as the trace has them."""
     words: tuple[bytes, bytes] = trace.tables["group"][code]
     return " ".join(word.decode(errors="replace").strip('"') for word in words if word)
 
 
 def kind_of(name: str) -> str:
-    """Return which collective a name is of; empty where it does not tell."""
+    """Return the kind of collective by its name; empty if the name does not tell."""
     plain = name.lower().replace("_", "")
     if "sparse" in plain or "sendrecv" in plain:
         return ""
@@ -193,57 +193,59 @@ def kind_of(name: str) -> str:
 
 
 def _labels(trace: Trace, started: Launches, chosen: Numbers) -> Numbers:
-    """Return the label of each collective: itself on the host, else what is around its launch."""
+    """Return the label of each collective: itself on the host, else that around its launch."""
     is_label, spans = trace.category(LABELS), trace.spans
     result = np.where(is_label[chosen], chosen, UNKNOWN)
-    mine = np.flatnonzero(is_label & trace.named(lambda name: name.startswith(_LABELS)))
+    selected = np.flatnonzero(is_label & trace.named(lambda name: name.startswith(_LABELS)))
     on_device = np.flatnonzero(result == UNKNOWN)
-    if not len(mine) or not len(on_device):
+    if not len(selected) or not len(on_device):
         return result
     call = started.call[np.searchsorted(started.work, chosen[on_device])]
     on_device, call = on_device[call != UNKNOWN], call[call != UNKNOWN]
-    outer = parents(*(spans[name][mine] for name in ("start", "length", "thread")))
-    around = innermost(trace, mine, outer, call)
-    result[on_device] = np.where(around == UNKNOWN, UNKNOWN, mine[around])
+    outer = parents(*(spans[name][selected] for name in ("start", "length", "thread")))
+    around = innermost(trace, selected, outer, call)
+    result[on_device] = np.where(around == UNKNOWN, UNKNOWN, selected[around])
     return result
 
 
 def _only_group(trace: Trace) -> int:
-    """Return how many ranks a collective has where there is one group only; -1 if unknown."""
-    said = trace.members.get("distributedInfo")
-    size = said.get("world_size") if isinstance(said, dict) and said.get("pg_count") == 1 else None
+    """Return the number of ranks of a collective if there is one group only; -1 if unknown."""
+    info = trace.members.get("distributedInfo")
+    size = info.get("world_size") if isinstance(info, dict) and info.get("pg_count") == 1 else None
     return size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN
 
 
-def _told(said: Details) -> Message:
-    """Return what Kineto says of a collective's kernel."""
-    kind, each = kind_of(said.collective), _SIZES.get(said.dtype.lower(), 0)
-    if said.dtype.lower().startswith("float8"):
+def _from_details(details: Details) -> Message:
+    """Return the properties that Kineto writes of a collective's kernel."""
+    kind, each = kind_of(details.collective), _SIZES.get(details.dtype.lower(), 0)
+    if details.dtype.lower().startswith("float8"):
         each = 1
-    if kind == "all to all" and said.elements_in != said.elements_out:  # of lists of tensors
+    if (
+        kind == "all to all" and details.elements_in != details.elements_out
+    ):  # it works on lists of tensors
         kind = UNEVEN
-    elements = max(said.elements_in, said.elements_out)
+    elements = max(details.elements_in, details.elements_out)
     size = elements * each if kind and each and elements > 0 else UNKNOWN
     size = size if size < 1 << 63 else UNKNOWN
-    return Message(kind, size, said.group_size, said.dtype, said.sender, said.receiver)
+    return Message(kind, size, details.group_size, details.dtype, details.sender, details.receiver)
 
 
-def _labelled(name: str, shapes: tuple[bytes, ...], members: int) -> Message:
-    """Return what a label such as ``nccl:all_reduce`` says, and the shapes of its inputs."""
+def _from_label(name: str, shapes: tuple[bytes, ...], members: int) -> Message:
+    """Return the properties from a label such as ``nccl:all_reduce`` and its input shapes."""
     message = _MESSAGE.match(name.lower())
     kind = kind_of(message[1] if message else name.partition(":")[2])
     size, dtype = _input_bytes(*shapes[:2])
     if kind in _GATHERS:
         size = size * members if members > 0 and size > 0 else UNKNOWN
-    if kind in ("", "scatter", UNEVEN):  # what this rank puts in is not what passes through
+    if kind in ("", "scatter", UNEVEN):  # this rank's input is not the whole operation
         size = UNKNOWN
-    if kind == "all to all":  # an uneven one bears the same label
+    if kind == "all to all":  # an uneven one has the same label
         members = UNKNOWN
     return Message(kind, size, members, dtype)
 
 
 def _input_bytes(dims: bytes, types: bytes) -> tuple[int, str]:
-    """Return the bytes of tensors, and their type; -1 where any of them is unknown."""
+    """Return the bytes of tensors, and their type; -1 and empty if any of them is unknown."""
     shapes, names = listed(dims), listed(types)
     sizes = [_tensor_bytes(shape, name) for shape, name in zip(shapes, names, strict=False)]
     if not sizes or len(shapes) != len(names) or None in sizes or len(set(names)) != 1:

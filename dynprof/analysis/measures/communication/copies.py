@@ -1,4 +1,4 @@
-"""How fast devices copied, by direction and by the kind of memory on either side."""
+"""Speed of copies by devices, by direction and by the kind of memory on either side."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 LARGE = 1_000_000
-"""Copies of fewer bytes take about as long as an empty one: their speed says nothing of a link."""
+"""Bytes from which a copy counts as large. Smaller ones take about as long as an empty copy, so
+their speed says nothing about a link."""
 _NAME = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
 
 
@@ -28,15 +29,15 @@ class Copying:
 
     Attributes:
         device: The device's number.
-        direction: Such as ``HtoD``, or the name of the copies where it says none.
-        source: The kind of memory they come from, such as ``Pageable``; empty if unknown.
-        target: The kind of memory they go to.
-        count: How many.
+        direction: Such as ``HtoD``, or the name of the copies if it contains no direction.
+        source: The kind of memory they read, such as ``Pageable``; empty if unknown.
+        target: The kind of memory they write; empty if unknown.
+        count: Number of copies.
         time: How long they took.
-        sized: How many of them tell their bytes.
+        sized: Number of copies of known size.
         size: The bytes of those.
         sized_time: How long those took.
-        large: How many have at least :data:`LARGE` bytes.
+        large: Number of copies of at least :data:`LARGE` bytes.
         large_size: The bytes of those.
         large_time: How long those took.
     """
@@ -56,17 +57,17 @@ class Copying:
 
     @property
     def bandwidth(self) -> float | None:
-        """In GB/s; None where no copy tells its bytes."""
+        """The bandwidth in GB/s; None if no size is known."""
         return self.size / self.sized_time if self.sized and self.sized_time else None
 
     @property
     def large_bandwidth(self) -> float | None:
-        """Of the large ones alone, which are slow only where the link is."""
+        """The bandwidth of the large copies alone, which are slow only if the link is."""
         return self.large_size / self.large_time if self.large_time else None
 
 
 def copies(trace: Trace) -> list[Copying]:
-    """Return a row for each direction on each device, the one with the most time first."""
+    """Return a row for each direction on each device, the most time first."""
     spans, chosen = trace.spans, np.flatnonzero(trace.category(COPIES))
     if not len(chosen):
         return []
@@ -75,10 +76,10 @@ def copies(trace: Trace) -> list[Copying]:
     keys = np.stack([spans["device"][chosen], spans["name"][chosen]], axis=1)
     rows, place = np.unique(keys, axis=0, return_inverse=True)
     place = place.reshape(-1)
-    told, big = size >= 0, size >= LARGE
+    sized, big = size >= 0, size >= LARGE
     sums = []
     for values in (
-        np.ones_like(size), length, told, np.where(told, size, 0), length * told,
+        np.ones_like(size), length, sized, np.where(sized, size, 0), length * sized,
         big, np.where(big, size, 0), length * big,
     ):  # fmt: skip
         sums.append(np.zeros(len(rows), np.int64))

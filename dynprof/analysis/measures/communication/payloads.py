@@ -1,4 +1,4 @@
-"""What communication carried, as far as Kineto writes it: elements, their type, and the group."""
+"""Payloads of communication as Kineto writes them: elements, their type, and the group."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Dtype(NamedTuple):
     """A type of elements.
 
     Attributes:
-        bytes: Of one element; None where the type is not known.
-        vendors: The vendor's number of the type.
+        bytes: Bytes of one element; None if the type is unknown.
+        vendors: The vendor's number for the type.
     """
 
     bytes: int | None
@@ -32,7 +32,7 @@ _DTYPES = {
     "Float8_e4m3fn": Dtype(1, 15), "Float8_e5m2": Dtype(1, 16), "Float8_e8m0fnu": Dtype(1, 17),
     "Bool": Dtype(1, 65534),
 }  # fmt: skip
-"""By torch's names."""
+"""Types by torch's names."""
 NO_GROUP = "N/A"
 
 
@@ -42,19 +42,19 @@ def dtype_of(details: Details) -> Dtype:
 
 
 def size_of(details: Details) -> int | None:
-    """Return how many bytes a rank put in; None where the trace does not tell."""
+    """Return the bytes of a rank's input; None if the trace does not tell."""
     each = dtype_of(details).bytes
     return None if each is None or details.elements_in == NONE else each * details.elements_in
 
 
 def group_name(trace: Trace, span: int) -> str:
-    """Return the name of the group that communicated; ``N/A`` where the trace has none."""
+    """Return the name of the group that communicated; ``N/A`` if the trace has none."""
     name, members = trace.tables["group"][trace.spans["group"][span]]
     return _text(name) or _text(members) or NO_GROUP
 
 
 def _text(written: bytes) -> str:
-    """Return what is written as JSON; nothing where it says nothing."""
+    """Return a JSON value as text; empty if it has no content."""
     try:
         found = json.loads(written) if written else None
         return str(found) if found else ""

@@ -1,7 +1,7 @@
-"""Which communication is a message from one rank, or to one.
+"""Which communication is a message to one rank or from one.
 
-NCCL's kernels for sends, receives and all-to-all bear one name. What a kernel does is told by the
-collective's name that Kineto writes, or else by what asked for it on the host.
+NCCL's kernels for sends, receives and all-to-all have the same name. The collective's name that
+Kineto writes tells them apart, else the operator or label that launched them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import UNKNOWN as NOBODY
-from dynprof.analysis.measures.timeline.launches import Launches, makers
+from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
+from dynprof.analysis.measures.timeline.launches import Launches, launched_by
 from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.measures.timeline.steps import is_collective
 from dynprof.analysis.reading.categories import KERNELS, LABELS, OPERATORS
@@ -25,47 +25,47 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 OTHER, SEND, RECEIVE, UNKNOWN = range(4)
-"""Of a span: no message, or several at once; from this rank; to it; the trace does not tell."""
-_ASKING = re.compile(r"(?:c10d|nccl|rccl|xccl|hccl|gloo|mpi|ucc)::?_*(\w*)", re.IGNORECASE)
+"""Directions of a span: no message or several at once; from this rank; to it; unknown."""
+_OPERATION = re.compile(r"(?:c10d|nccl|rccl|xccl|hccl|gloo|mpi|ucc)::?_*(\w*)", re.IGNORECASE)
 _SENDING, _RECEIVING = ("send", "isend"), ("recv", "receive", "irecv")
 _BOTH = re.compile(r"send_?recv|send_?receive|batch_isend", re.IGNORECASE)
 
 
 def directions(trace: Trace, started: Launches) -> Numbers:
-    """Return what each span is: ``SEND``, ``RECEIVE``, ``UNKNOWN`` or ``OTHER``.
+    """Return the direction of each span: ``SEND``, ``RECEIVE``, ``UNKNOWN`` or ``OTHER``.
 
     Args:
         trace: The trace.
-        started: What devices did, and what started it.
+        started: Device activities and their launches.
     """
     spans, names = trace.spans, trace.tables["name"]
     result = np.full(len(spans["start"]), OTHER, np.int64)
-    asked = np.array([_asked(name) for name in names] or [OTHER], np.int64)
+    by_operation = np.array([_operation_direction(name) for name in names] or [OTHER], np.int64)
     labels = trace.category(LABELS)
-    result[labels] = asked[spans["name"][labels]]
+    result[labels] = by_operation[spans["name"][labels]]
     kernels = np.flatnonzero(trace.category(KERNELS) & trace.named(is_collective))
     if len(kernels):
-        by_name = np.array([_kernel(name) for name in names], np.int64)
+        by_name = np.array([_kernel_direction(name) for name in names], np.int64)
         result[kernels] = by_name[spans["name"][kernels]]
         _by_collective(trace, kernels, result)
-        _by_launch(trace, started, asked, result)
+        _by_launch(trace, started, by_operation, result)
     return result
 
 
-def _asked(name: str) -> int:
-    """Return what an operator or label asks for."""
-    found = _ASKING.match(name)
-    return _verb(found[1].lower()) if found else OTHER
+def _operation_direction(name: str) -> int:
+    """Return the direction that the name of an operator or label tells."""
+    found = _OPERATION.match(name)
+    return _verb_direction(found[1].lower()) if found else OTHER
 
 
-def _verb(word: str) -> int:
+def _verb_direction(word: str) -> int:
     if _BOTH.match(word):
         return OTHER
     return SEND if word.startswith(_SENDING) else RECEIVE if word.startswith(_RECEIVING) else OTHER
 
 
-def _kernel(name: str) -> int:
-    """Return what a kernel's name says."""
+def _kernel_direction(name: str) -> int:
+    """Return the direction that a kernel's name tells."""
     lower = name.lower()
     if lower.startswith("hcom_batchsendrecv"):
         return OTHER
@@ -76,25 +76,25 @@ def _kernel(name: str) -> int:
 
 
 def _by_collective(trace: Trace, kernels: Numbers, result: Numbers) -> None:
-    """Believe the collective's name where there is one."""
-    told = [
-        _verb(details.collective.lower()) if details.collective else UNKNOWN
+    """Set the direction by the collective's name, if there is one."""
+    codes = [
+        _verb_direction(details.collective.lower()) if details.collective else UNKNOWN
         for details in trace.tables["details"]
     ]
-    said = np.array(told, np.int64)[trace.spans["details"][kernels]]
-    result[kernels] = np.where(said == UNKNOWN, result[kernels], said)
+    direction = np.array(codes, np.int64)[trace.spans["details"][kernels]]
+    result[kernels] = np.where(direction == UNKNOWN, result[kernels], direction)
 
 
-def _by_launch(trace: Trace, started: Launches, asked: Numbers, result: Numbers) -> None:
-    """Where a name leaves it open, take what the innermost of those who asked for it says."""
+def _by_launch(trace: Trace, started: Launches, by_operation: Numbers, result: Numbers) -> None:
+    """Set a still unknown direction by the innermost operator or label that launched the kernel."""
     spans = trace.spans
     left = result[started.work] == UNKNOWN
     if not left.any():
         return
     asking = trace.category(OPERATORS, LABELS)
-    asking &= trace.named(lambda name: _ASKING.match(name) is not None)
+    asking &= trace.named(lambda name: _OPERATION.match(name) is not None)
     chosen = np.flatnonzero(asking)
     parent = parents(*(spans[name][chosen] for name in ("start", "length", "thread")))
-    by = makers(trace, Launches(started.work[left], started.call[left]), chosen, parent)
-    known = by != NOBODY
-    result[started.work[left][known]] = asked[spans["name"][chosen[by[known]]]]
+    by = launched_by(trace, Launches(started.work[left], started.call[left]), chosen, parent)
+    known = by != NO_SPAN
+    result[started.work[left][known]] = by_operation[spans["name"][chosen[by[known]]]]

@@ -1,6 +1,6 @@
-"""What a step took so long for: the longest chain of work in it, each piece waiting for the last.
+"""The critical path of a step: its longest chain of work, each piece waiting for the previous.
 
-In come columns, launches and synchronisations; out go a graph, its longest path, and what a step
-would take without a part of it. Invents no dependency that the trace does not show. Others use
-``critical_path`` and ``parts``.
+Input: columns, launches and synchronisations. Output: a graph, its longest path, and how long a
+step would take without a part of it. It adds no dependency that the trace does not show. Other
+folders use ``critical_path`` and ``parts``.
 """

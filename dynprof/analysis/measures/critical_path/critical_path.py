@@ -1,8 +1,8 @@
-"""The critical path of steps: what each had to wait for, one after the other, until it was done.
+"""The critical path of steps: the chain of work that determined when each step ended.
 
-One path leads through the whole capture, from the begin of the first step until all that the last
-one asked for was done. A step's part of it lasts from the end of the step before, on host and
-devices, to its own.
+One path leads through the whole capture, from the start of the first step until all work of the
+last step is done. A step's part of it is from the end of the previous step, on host and devices, to
+its own end.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
 _LATEST = 1 << 62
-"""In ns; sums of such times still fit into 64 bits."""
-MOST_KERNELS = 5
-"""Of so many kernels, those with the most time on the path, it is told what a step is without."""
+"""Limit of times, in ns, so that sums of them still fit into 64 bits."""
+MAX_KERNELS = 5
+"""Number of kernels, by their time on the path, for which the step without them is computed."""
 ALL_HOST, ALL_KERNELS, ALL_COPIES = "the host's work", "all kernels that compute", "all copies"
 ALL_COMMUNICATION, ALL_LOADING = "communication", "data loading"
 
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What a step would take if something cost nothing, and all else were as it was.
+    """How long a step would take if something cost nothing and all else stayed the same.
 
     Attributes:
-        what: What it is: a part of the path, or the name of a kernel.
-        on_path: For how long the path is in it, in the mean step, in ns.
-        step: How long the mean step would take, in ns, at least.
+        what: A part of the path, or the name of a kernel.
+        on_path: Its time on the path in the mean step, in ns.
+        step: The minimum duration of the mean step without it, in ns.
     """
 
     what: str
@@ -78,22 +78,22 @@ class CriticalPath:
     """The longest path through the steps of a capture; times in ns.
 
     Attributes:
-        steps: The steps as they are marked.
+        steps: The marked steps.
         begin: When the path begins.
-        ends: When all that each step asked for was done.
-        times: What the path consists of, by step.
-        what_ifs: What a step would take if something cost nothing, the best first.
-        on_host: Whether no device worked: the path is the steps' own thread.
-        told: Whether the trace tells which streams wait for each other, or no stream had to.
+        ends: When all work of each step was done.
+        times: The parts of the path, by step.
+        what_ifs: How long a step would take if something cost nothing, the shortest first.
+        on_host: Whether no device worked: then the path is the steps' own thread.
+        waits_recorded: Whether the trace records the waits between streams, or has at most one.
     """
 
-    steps: list[Marked]
+    steps: list[MarkedStep]
     begin: int
     ends: Numbers
     times: PathTimes
     what_ifs: list[WhatIf]
     on_host: bool
-    told: bool
+    waits_recorded: bool
 
     @property
     def lengths(self) -> Numbers:
@@ -116,14 +116,14 @@ class CriticalPath:
 
 
 def critical_path(
-    trace: Trace, marked: list[Marked], found: Launches, calls: Calls
+    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls
 ) -> CriticalPath | None:
-    """Return the critical path of the steps; None where they take no time, or one no clock gives.
+    """Return the critical path of the steps; None if their times are zero or out of range.
 
     Args:
         trace: The trace.
         marked: Its steps.
-        found: What devices did, and which calls of the host started it.
+        found: Device activities and their launches.
         calls: The operators and Python frames of the host.
     """
     begin, end = _span(marked)
@@ -144,20 +144,20 @@ def critical_path(
         times=times,
         what_ifs=_what_ifs(trace, work, graph, times, len(ends)),
         on_host=not len(work.place),
-        told=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
+        waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
 
 
-def _span(marked: list[Marked]) -> tuple[int, int]:
-    """Return from when until when the host is in its steps."""
+def _span(marked: list[MarkedStep]) -> tuple[int, int]:
+    """Return the start of the first step and the end of the last on the host."""
     ends = [since + length for _, since, length in marked]
     return min((since for _, since, _ in marked), default=0), max(ends, default=0)
 
 
 def step_threads(trace: Trace) -> Numbers:
-    """Return the threads that end steps, each of which does a part of the work; else the main one.
+    """Return the threads that mark steps; else the main thread.
 
-    A server's each end their own.
+    Several threads mark steps in a server, where each has steps of its own.
     """
     found: Numbers = np.unique(trace.spans["thread"][_step_marks(trace)])
     return found if len(found) else np.array([main_thread(trace)], np.int64)
@@ -168,15 +168,15 @@ def _step_marks(trace: Trace) -> NDArray[np.bool_]:
 
 
 def main_thread(trace: Trace) -> int:
-    """Return the thread of the steps, else the first that does anything; -1 where none does."""
+    """Return the thread of the steps, else the first that does anything; -1 if none does."""
     for chosen in (_step_marks(trace), trace.category(OPERATORS), trace.category(LAUNCHES)):
         if chosen.any():
             return int(trace.spans["thread"][chosen.argmax()])
     return UNKNOWN
 
 
-def _ends(marked: list[Marked], work: Work, last: int) -> Numbers:
-    """Return when all that each step asked for was done, on host and devices."""
+def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
+    """Return when all work of each step was done, on host and devices."""
     begins = np.array([since for _, since, _ in marked], np.int64)
     ends = np.array([since + length for _, since, length in marked], np.int64)
     step = np.searchsorted(begins, work.launched, side="right") - 1
@@ -187,7 +187,7 @@ def _ends(marked: list[Marked], work: Work, last: int) -> Numbers:
 
 
 def _what_ifs(trace: Trace, work: Work, graph: Graph, times: PathTimes, steps: int) -> list[WhatIf]:
-    """Return what a step would take without this or that, for all that the path is in."""
+    """Return how long a step would take without each thing that is on the path."""
     whole = int(graph.end.max() - graph.end[0])
     found = []
     for what, on_path, own, delay in _scenarios(trace, work, graph, times):
@@ -199,13 +199,13 @@ def _what_ifs(trace: Trace, work: Work, graph: Graph, times: PathTimes, steps: i
 def _scenarios(
     trace: Trace, work: Work, graph: Graph, times: PathTimes
 ) -> Iterator[tuple[str, int, Numbers, Numbers]]:
-    """Yield what costs nothing, how long the path is in it, and what all else then takes."""
+    """Yield what costs nothing, its time on the path, and the other times of nodes and edges."""
     done = graph.work != UNKNOWN
     part, name = np.full(len(done), UNKNOWN), np.full(len(done), UNKNOWN)
     part[done] = work_parts(trace, work)[graph.work[done]]
     name[done] = trace.spans["name"][work.place[graph.work[done]]]
     host = _without(graph, graph.host + graph.calling)
-    if done.any():  # else there is nothing beside it
+    if done.any():  # without a device the host's work is everything
         yield ALL_HOST, int(times.time[times.part == AT_HOST].sum()), graph.own, host
     loading = times.time[times.phase == PHASES.index(LOADING)].sum()
     if loading:
@@ -220,7 +220,7 @@ def _scenarios(
         yield what, on_path, np.where(part == kind, 0, graph.own), graph.delay
     kernels = times.part == COMPUTING
     sums = np.bincount(times.name[kernels], times.time[kernels], minlength=1).astype(np.int64)
-    for code in np.argsort(-sums, kind="stable")[:MOST_KERNELS].tolist():
+    for code in np.argsort(-sums, kind="stable")[:MAX_KERNELS].tolist():
         own = np.where((name == code) & (part == COMPUTING), 0, graph.own)
         yield trace.tables["name"][code], int(sums[code]), own, graph.delay
 

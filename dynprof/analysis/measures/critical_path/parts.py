@@ -1,4 +1,4 @@
-"""What a path through a capture consists of: each nanosecond of it charged once."""
+"""The parts of a path through a capture: each nanosecond counts once."""
 
 from __future__ import annotations
 
@@ -34,25 +34,24 @@ PARTS = (
     "host", "launches", "kernels", "communication", "copies", "between kernels",
     "return to the host", "unknown wait",
 )  # fmt: skip
-"""What a path consists of."""
+"""The parts of a path."""
 (AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING) = range(8)
 PHASES = (LOADING, CHECKPOINT, OPTIMIZER, BACKWARD, FORWARD, REST)
-"""Of the host; where two cover the same time, the one that comes first here."""
-SETTLES_NS = 10_000
-"""A device begins at most about this long after it may; what takes longer has an unknown reason."""
+"""Phases of the host, in order of precedence where they overlap."""
+MAX_START_DELAY_NS = 10_000
+"""Longest usual delay before a device starts ready work; a longer one has an unknown reason."""
 
 
 @dataclass(frozen=True)
 class Segments:
-    """A path as spans of time, each beginning where the one before it ended; times in ns.
+    """A path as spans of time, each starting at the end of the one before; times in ns.
 
     Attributes:
         begin: When each begins.
         end: When it ends.
-        part: Which of :data:`PARTS` it is.
-        name: The name of the kernel, copy or call it belongs to, by its place in the table of
-            names; -1 for none.
-        thread: The thread of the host; -1 where it is not at work.
+        part: Its part, an index in :data:`PARTS`.
+        name: The name of its kernel, copy or call, as an index in the table of names; -1 for none.
+        thread: The host thread; -1 if none is at work.
     """
 
     begin: Numbers
@@ -63,7 +62,7 @@ class Segments:
 
 
 def work_parts(trace: Trace, work: Work) -> Numbers:
-    """Return which of :data:`PARTS` each thing is that a device did."""
+    """Return the part of :data:`PARTS` of each device activity."""
     collective = trace.named(is_collective)[work.place]
     copies = trace.category(COPIES, MEMSETS)[work.place]
     return np.where(copies, COPYING, np.where(collective, COMMUNICATING, COMPUTING))
@@ -74,9 +73,9 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
 
     Args:
         trace: The trace.
-        work: What devices did.
-        graph: What has to wait for what.
-        path: The nodes of the path, in their order.
+        work: Device activities.
+        graph: The graph of dependencies.
+        path: The nodes of the path, in order.
     """
     slot, names = graph.binding[path], trace.spans["name"]
     left = graph.end[graph.before[slot, path]]
@@ -95,7 +94,7 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
     returns = np.where(graph.call[path] != UNKNOWN, names[graph.call[path]], UNKNOWN)
     launch = is_work & (slot == HOST) & (thread != UNKNOWN)
     late = begin - np.minimum(np.where(launch, np.maximum(called, at_work), at_work), begin)
-    held = is_work & (late > SETTLES_NS)  # by something that the trace does not tell
+    held = is_work & (late > MAX_START_DELAY_NS)  # for a reason that the trace does not tell
     held |= is_work & (slot == HOST) & ~launch
     until = np.where(held, np.where(launch, begin - late, at_work), begin)
     waited = np.where(graph.call[path] != UNKNOWN, RETURNING, WAITING)
@@ -114,16 +113,16 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
 
 @dataclass(frozen=True)
 class PathTimes:
-    """How long a path is in what, by step; rows in the order of the steps, times in ns.
+    """Times of a path by step, part and name; rows in the order of the steps, times in ns.
 
     Attributes:
-        step: Which step, from 0.
-        part: Which of :data:`PARTS`.
-        phase: Of the host, which of :data:`PHASES`; else -1.
-        name: An operator or Python function of the host, a kernel, a copy or a call, by its place
-            in the table of names; -1 for none.
-        count: How many pieces of the path.
-        time: How long they are together.
+        step: Index of the step, from 0.
+        part: Index in :data:`PARTS`.
+        phase: Index in :data:`PHASES` for the host; else -1.
+        name: Index in the table of names of an operator, Python function, kernel, copy or call; -1
+            for none.
+        count: The number of pieces of the path.
+        time: Their total time.
     """
 
     step: Numbers
@@ -137,14 +136,14 @@ class PathTimes:
 def path_times(
     trace: Trace, calls: Calls, path: Segments, cuts: Numbers, linked: Numbers
 ) -> PathTimes:
-    """Return how long a path is in what.
+    """Return the times of a path by step, part and name.
 
     Args:
         trace: The trace.
         calls: Its operators and Python frames.
         path: The path.
         cuts: When each step ends, ascending; the last one ends with the path.
-        linked: Threads of which it is known what they wait for.
+        linked: Threads whose waits are known.
     """
     covers = [where_phase(trace, phase) for phase in PHASES if phase != REST]
     found = [_cut(path, cuts, path.thread == UNKNOWN)]
@@ -163,7 +162,7 @@ def path_times(
 
 
 def _cut(path: Segments, bounds: Numbers, chosen: Numbers) -> tuple[Numbers, ...]:
-    """Return begin, end, part and name of some segments, cut wherever a bound lies in one."""
+    """Return start, end, part and name of the chosen segments, cut at the bounds."""
     begin, end = path.begin[chosen], path.end[chosen]
     if not len(begin):
         return begin, end, path.part[chosen], path.name[chosen]
@@ -184,20 +183,22 @@ def _timeline(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers
     spans, parent = trace.spans, calls.parent
     end = (spans["start"] + spans["length"])[calls.span]
     inside = parent != ROOT
-    while (over := inside & (end > end[parent])).any():  # as nesting counts such ends
+    while (over := inside & (end > end[parent])).any():  # as in nesting.parents
         end[over] = end[parent[over]]
     lasts = spans["length"][calls.span] > 0
-    mine = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)
+    selected = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)
     name = spans["name"][calls.span]
     outer = np.where(inside, name[parent], UNKNOWN)
-    times = np.concatenate([end[mine], spans["start"][calls.span[mine]]])
-    names = np.concatenate([outer[mine], name[mine]])
-    order = np.lexsort((np.concatenate([-mine, mine]), np.arange(len(times)) >= len(mine), times))
+    times = np.concatenate([end[selected], spans["start"][calls.span[selected]]])
+    names = np.concatenate([outer[selected], name[selected]])
+    order = np.lexsort(
+        (np.concatenate([-selected, selected]), np.arange(len(times)) >= len(selected), times)
+    )
     return times[order], names[order]
 
 
 def _phase_at(covers: list[Cover], time: Numbers) -> Numbers:
-    """Return the first phase that covers each time; the rest where none does."""
+    """Return the first phase that covers each time; the rest if none does."""
     found = np.full(len(time), len(covers), np.int64)
     for number in range(len(covers) - 1, -1, -1):
         begins, ends = covers[number]
@@ -210,7 +211,7 @@ def _phase_at(covers: list[Cover], time: Numbers) -> Numbers:
 def _summed(
     step: Numbers, part: Numbers, phase: Numbers, name: Numbers, time: Numbers
 ) -> PathTimes:
-    """Return one row for each that is there, with the sums of its times."""
+    """Return one row for each distinct combination, with the sum of its times."""
     names = int(name.max(initial=0)) + 2
     key = ((step * len(PARTS) + part) * (len(PHASES) + 1) + phase + 1) * names + name + 1
     _, first, where, count = np.unique(

@@ -1,8 +1,8 @@
-"""Who waited for whom: a stream for another one, a call for a device, a thread for the backward.
+"""Waits of a stream for another one, of a call for a device, of a thread for a backward pass.
 
-CUPTI tells it where synchronisations were recorded (``cuda_sync``). Elsewhere it is taken from the
-calls: a ``StreamWaitEvent`` before a launch says that a stream waits, and a ``Synchronize`` that
-the host does; what for is the work that was launched before and ended last meanwhile.
+CUPTI tells them if synchronisations were recorded (``cuda_sync``). Else they come from the calls. A
+``StreamWaitEvent`` before a launch is a wait of a stream; a ``Synchronize`` is a wait of the
+host. Its source is then the earlier launched work that ended last during the wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.work import MOST_STREAMS, blocking_copies
+from dynprof.analysis.measures.critical_path.work import STREAM_KEY_FACTOR, blocking_copies
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.reading.categories import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
 from dynprof.analysis.reading.intervals import distinct
@@ -26,33 +26,31 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 _BACKWARD = "Backward"
-"""In the names of operators that autograd's threads run, of every version of torch."""
-
-
+"""Part of the names of operators on autograd's threads, in all versions of torch."""
 _ALL_STREAMS = (UNKNOWN, (1 << 32) - 1)
-"""Stand in the place of a stream where a whole device is waited for."""
+"""In place of a stream's number in a wait for a whole device."""
 
 
 class StreamWait(NamedTuple):
-    """One work waits for another one on another stream.
+    """A wait of a device activity for one on another stream.
 
     Attributes:
-        waiting: Which work waits, among what devices did.
-        source: Which one it waits for.
-        told: Whether the trace says so; else it is only the last that could be meant.
+        waiting: Index of the activity that waits.
+        source: Index of the activity it waits for.
+        recorded: Whether the trace tells it; else the source is the last possible one.
     """
 
     waiting: int
     source: int
-    told: bool
+    recorded: bool
 
 
 class CallWait(NamedTuple):
-    """A call of the host waits for a device; times in ns.
+    """A wait of a host call for a device.
 
     Attributes:
-        call: Its place among the trace's spans.
-        source: Which work it waits for, among what devices did.
+        call: Index of the call among the trace's spans.
+        source: Index of the device activity it waits for.
     """
 
     call: int
@@ -60,13 +58,13 @@ class CallWait(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """The main thread waits while autograd's thread goes backward; times in ns.
+    """A wait of the main thread for a backward pass on autograd's thread; times in ns.
 
     Attributes:
-        thread: Which thread goes backward.
-        since: The last that the main thread did before.
+        thread: The thread of the backward pass.
+        since: When the main thread was last active before it.
         begin: When the other thread began.
-        until: When the main thread went on.
+        until: When the main thread continued.
     """
 
     thread: int
@@ -76,7 +74,7 @@ class Backward(NamedTuple):
 
 
 class _Sync(NamedTuple):
-    """What CUPTI tells of a wait."""
+    """CUPTI's record of a wait."""
 
     device: int
     stream: int
@@ -85,14 +83,14 @@ class _Sync(NamedTuple):
 
 
 class Waits:
-    """Looks up who waited for whom in a trace.
+    """Finds the waits in a trace.
 
     Args:
         trace: The trace.
-        work: What devices did.
-        main: The thread of the steps; -1 where no thread is known.
-        begin: From when on.
-        end: Until when.
+        work: Device activities.
+        main: The thread of the steps; -1 if no thread is known.
+        begin: Start of the time to search.
+        end: End of the time to search.
     """
 
     def __init__(self, trace: Trace, work: Work, main: int, begin: int, end: int) -> None:
@@ -101,24 +99,24 @@ class Waits:
         self._end = spans["start"] + spans["length"]
         inside = (self._end > begin) & (self._end <= end)
         self._calls = trace.category(LAUNCHES) & inside
-        self._syncs = self._told_syncs()
+        self._syncs = self._recorded_syncs()
         self._start_of = self._starts_by_correlation()
 
-    def _told_syncs(self) -> dict[int, _Sync]:
-        """Return what CUPTI tells, by the correlation of the call."""
+    def _recorded_syncs(self) -> dict[int, _Sync]:
+        """Return CUPTI's records of waits, by the correlation id of the call."""
         spans, found = self._trace.spans, {}
         for place in np.flatnonzero(self._trace.category(SYNCHRONISATIONS)).tolist():
-            said = self._trace.tables["details"][spans["details"][place]]
+            details = self._trace.tables["details"][spans["details"][place]]
             found[int(spans["correlation"][place])] = _Sync(
                 int(spans["device"][place]),
                 int(spans["stream"][place]),
-                said.waits_for_stream,
-                said.waits_for_launch,
+                details.waits_for_stream,
+                details.waits_for_launch,
             )
         return found
 
     def _starts_by_correlation(self) -> dict[int, int]:
-        """Return when the calls began that record an event that something waits for."""
+        """Return the start times of the calls that recorded an awaited event, by correlation id."""
         wanted = [sync.of_record for sync in self._syncs.values() if sync.of_record != UNKNOWN]
         spans = self._trace.spans
         calls = self._trace.category(LAUNCHES) & np.isin(spans["correlation"], wanted)
@@ -127,53 +125,53 @@ class Waits:
         )
 
     def of_streams(self) -> list[StreamWait]:
-        """Return which work waits for which on another stream."""
+        """Return the waits between streams."""
         chosen = self._calls & self._trace.named(lambda name: "StreamWaitEvent" in name)
         spans, found = self._trace.spans, []
         for place in np.flatnonzero(chosen).tolist():
             sync = self._syncs.get(int(spans["correlation"][place]))
             called = int(spans["start"][place])
-            found += self._told(sync, called) if sync else []
+            found += self._recorded_waits(sync, called) if sync else []
             if not sync or sync.of_record not in self._start_of:
-                found += self._possible(sync, called, int(spans["thread"][place]))
+                found += self._possible_waits(sync, called, int(spans["thread"][place]))
         return found
 
-    def _told(self, sync: _Sync, called: int) -> list[StreamWait]:
-        """Return what CUPTI says that a stream waits for, at its next work."""
+    def _recorded_waits(self, sync: _Sync, called: int) -> list[StreamWait]:
+        """Return the wait that CUPTI recorded, at the stream's next work."""
         streams = self._work.streams
-        waiting = streams.get(sync.device * MOST_STREAMS + sync.stream)
-        source = streams.get(sync.device * MOST_STREAMS + sync.of_stream)
+        waiting = streams.get(sync.device * STREAM_KEY_FACTOR + sync.stream)
+        source = streams.get(sync.device * STREAM_KEY_FACTOR + sync.of_stream)
         if waiting is None or source is None or sync.of_record not in self._start_of:
             return []
         later = waiting.first(called)
         if later == UNKNOWN:
             return []
         earlier = source.last(self._start_of[sync.of_record], int(self._work.start[later]))
-        return [StreamWait(later, earlier, told=True)] if earlier != UNKNOWN else []
+        return [StreamWait(later, earlier, recorded=True)] if earlier != UNKNOWN else []
 
-    def _possible(self, sync: _Sync | None, called: int, thread: int) -> list[StreamWait]:
-        """Return what a stream may wait for, where the trace does not say for which event."""
+    def _possible_waits(self, sync: _Sync | None, called: int, thread: int) -> list[StreamWait]:
+        """Return the possible sources of a wait, if the trace does not tell its event."""
         work, found = self._work, []
         for key, stream in work.streams.items():
-            if sync and key != sync.device * MOST_STREAMS + sync.stream:
+            if sync and key != sync.device * STREAM_KEY_FACTOR + sync.stream:
                 continue
             later = stream.first(called)
             if later == UNKNOWN or work.thread[later] != thread:
                 continue
             start = int(work.start[later])
             for other, given in work.streams.items():
-                same_device = other // MOST_STREAMS == key // MOST_STREAMS
+                same_device = other // STREAM_KEY_FACTOR == key // STREAM_KEY_FACTOR
                 if other == key or not same_device:
                     continue
-                if sync and sync.of_stream not in (UNKNOWN, other % MOST_STREAMS):
+                if sync and sync.of_stream not in (UNKNOWN, other % STREAM_KEY_FACTOR):
                     continue
                 earlier = given.last(called, start)
                 if earlier != UNKNOWN:
-                    found.append(StreamWait(later, earlier, told=False))
+                    found.append(StreamWait(later, earlier, recorded=False))
         return found
 
     def of_calls(self) -> list[CallWait]:
-        """Return which calls waited for a device, and for the end of what."""
+        """Return the calls that waited for a device, and the activities they waited for."""
         spans, found = self._trace.spans, []
         chosen = self._calls & self._trace.named(lambda name: "Synchronize" in name)
         for place in np.flatnonzero(chosen).tolist():
@@ -187,21 +185,21 @@ class Waits:
     def _last_of(self, sync: _Sync | None, begin: int, end: int) -> int:
         """Return the last work that a synchronisation can have waited for."""
         streams, launched = self._work.streams, begin
-        asked = list(streams.values())
+        candidates = list(streams.values())
         if sync and sync.of_record in self._start_of:
             launched = self._start_of[sync.of_record]
-            asked = self._stream(sync.device, sync.of_stream)
+            candidates = self._stream(sync.device, sync.of_stream)
         elif sync and sync.stream not in _ALL_STREAMS:
-            asked = self._stream(sync.device, sync.stream)
-        last = [work for one in asked if (work := one.last(launched, end)) != UNKNOWN]
+            candidates = self._stream(sync.device, sync.stream)
+        last = [work for one in candidates if (work := one.last(launched, end)) != UNKNOWN]
         return max(last, key=lambda work: int(self._work.end[work]), default=UNKNOWN)
 
     def _stream(self, device: int, stream: int) -> list[Stream]:
-        found = self._work.streams.get(device * MOST_STREAMS + stream)
+        found = self._work.streams.get(device * STREAM_KEY_FACTOR + stream)
         return [found] if found else []
 
     def _blocking_copies(self) -> list[CallWait]:
-        """Return the calls that waited for the copy that they asked for."""
+        """Return the calls that waited for their own copy."""
         work = self._work
         own = blocking_copies(self._trace, Launches(work.place, work.call))
         own &= (work.end <= self._end[work.call]) & self._calls[work.call]
@@ -211,7 +209,7 @@ class Waits:
 
     @cached_property
     def for_backward(self) -> list[Backward]:
-        """When the main thread waited for those of autograd, which it starts."""
+        """When the main thread waited for autograd's threads, which it starts."""
         main = self._main
         spans, trace = self._trace.spans, self._trace
         host = trace.category(OPERATORS)
@@ -220,8 +218,8 @@ class Waits:
         points = distinct(np.concatenate([spans["start"][on_main], self._end[on_main]]))
         found = []
         for thread in distinct(spans["thread"][backward & (spans["thread"] != main)]).tolist():
-            mine = host & (spans["thread"] == thread)
-            start, end = spans["start"][mine], self._end[mine]
+            selected = host & (spans["thread"] == thread)
+            start, end = spans["start"][selected], self._end[selected]
             gap = np.searchsorted(points, start, side="right")
             inside = (gap > 0) & (gap < len(points))
             inside[inside] = end[inside] <= points[gap[inside]]

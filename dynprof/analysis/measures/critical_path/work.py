@@ -1,4 +1,4 @@
-"""What devices did, by stream and in the order of its launch, as the critical path looks at it."""
+"""Device activities by stream and in order of launch, for the critical path."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-MOST_STREAMS = 1_000_003
-"""A device's number times this, and a stream's: both in one number."""
+STREAM_KEY_FACTOR = 1_000_003
+"""A device's number times this, plus a stream's number, is one key for both."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What devices did, in the order of its begin; times in ns.
+    """Device activities in order of start; times in ns.
 
-    At the end stand once more the copies that their call takes part in, as far as it lasts.
+    The copies that their call takes part in appear again at the end, until the call's end only.
 
     Attributes:
-        place: Places among the trace's spans.
-        call: Places of the calls that started it; -1 where none was recorded.
-        start: When each began, or the time from which on is looked at.
+        place: Indices among the trace's spans.
+        call: Indices of the calls that launched them; -1 if none was recorded.
+        start: When each began, but not before the start of the path.
         end: When each ended.
-        launched: When its call began, but not after its own begin, as clocks may have it.
+        launched: When its call began. It is limited to its own start, because clocks may differ.
         called: When its call ended.
-        thread: The thread of its call; -1 where it is not known.
+        thread: The thread of its call; -1 if unknown.
         key: Its device and stream in one number.
     """
 
@@ -53,40 +53,40 @@ class Work:
 
     @cached_property
     def streams(self) -> dict[int, Stream]:
-        """What each stream was given."""
+        """The work of each stream, by key."""
         return {int(key): Stream(self, key) for key in distinct(self.key)}
 
     @cached_property
     def shortest_launch(self) -> int:
-        """The shortest time from the begin of a call to the begin of what it started."""
+        """The shortest time from the start of a call to the start of its activity."""
         delays = (self.start - self.launched)[self.call != UNKNOWN]
         return int(delays.min()) if len(delays) else 0
 
     @cached_property
     def before(self) -> Numbers:
-        """What ended last on the same stream before each began; -1 for nothing."""
+        """The activity that ended last on the same stream before each began; -1 for none."""
         found = np.full(len(self.place), -1, np.int64)
         for key in self.streams:
-            mine = np.flatnonzero(self.key == key)
-            order = mine[np.lexsort((mine, self.end[mine]))]
-            last = np.searchsorted(self.end[order], self.start[mine], side="right") - 1
-            while (wrong := (last >= 0) & (order[last] >= mine)).any():
-                last[wrong] -= 1  # of no length, and not before it
-            found[mine] = np.where(last >= 0, order[last], -1)
+            selected = np.flatnonzero(self.key == key)
+            order = selected[np.lexsort((selected, self.end[selected]))]
+            last = np.searchsorted(self.end[order], self.start[selected], side="right") - 1
+            while (wrong := (last >= 0) & (order[last] >= selected)).any():
+                last[wrong] -= 1  # it has no length and is not earlier
+            found[selected] = np.where(last >= 0, order[last], -1)
         return found
 
 
 class Stream:
-    """What one stream was given, in the order of the launches.
+    """The activities of one stream, in order of launch.
 
     Args:
-        work: All that devices did.
-        key: The device and the stream.
+        work: All device activities.
+        key: The key of device and stream.
     """
 
     def __init__(self, work: Work, key: int) -> None:
-        mine = np.flatnonzero(work.key == key)
-        order = mine[np.lexsort((mine, work.launched[mine]))]
+        selected = np.flatnonzero(work.key == key)
+        order = selected[np.lexsort((selected, work.launched[selected]))]
         self._order: list[int] = order.tolist()
         self._launched: list[int] = work.launched[order].tolist()
         self._ended: list[int] = np.maximum.accumulate(work.end[order]).tolist()
@@ -104,14 +104,14 @@ class Stream:
 
 
 def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
-    """Return what devices still did after one time that was launched before another one."""
+    """Return device activities that ended after ``begin`` and were launched before ``end``."""
     spans, launches = trace.spans, found.call
     over = spans["start"] + spans["length"]
     start, done, known = spans["start"][found.work], over[found.work], launches != UNKNOWN
     launched = np.where(known, np.minimum(spans["start"][launches], start), start)
     called = np.where(known, over[launches], start)
     wanted = np.flatnonzero((done > begin) & (launched < end))
-    # A call may take part in its copy: what it did of it stands at the end, beside the whole copy.
+    # A call may take part in its copy. That part is appended in addition to the whole copy.
     waits = blocking_copies(trace, found)[wanted]
     waits &= (np.maximum(start, begin)[wanted] < called[wanted]) & (called < done)[wanted]
     shared = wanted[waits]
@@ -126,12 +126,12 @@ def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
         launched=launched[wanted],
         called=called[wanted],
         thread=np.where(known, spans["thread"][launches], UNKNOWN)[wanted],
-        key=spans["device"][place] * MOST_STREAMS + spans["stream"][place],
+        key=spans["device"][place] * STREAM_KEY_FACTOR + spans["stream"][place],
     )
 
 
 def blocking_copies(trace: Trace, found: Launches) -> NDArray[np.bool_]:
-    """Return which things that devices did are copies that their call waits for."""
+    """Return which device activities are copies that their call waits for."""
     waits = trace.named(lambda name: "emcpy" in name and "Async" not in name)[found.call]
     pageable = trace.named(lambda name: "Pageable" in name)[found.work]
     copies: NDArray[np.bool_] = trace.category(COPIES)[found.work]

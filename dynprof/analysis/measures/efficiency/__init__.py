@@ -1,7 +1,7 @@
-"""How good what operators and kernels did is, held against what their device can do.
+"""How efficient operators and kernels are, compared with the peaks of their device.
 
-In come operators with their inputs and kernels with their launches; out go FLOPs, bytes, rates,
-rooflines, shapes of kernels, and kernels that could be one. Guesses no input that the trace does
-not tell. Others use ``flops``, ``grids``, ``kernel_shapes``, ``roofline`` and
-``sequences``.
+Input: operators with their inputs, and kernels with their launches. Output: FLOPs, bytes, rates,
+rooflines, launch configurations of kernels, and kernels that could be fused. It guesses no input
+that the trace does not contain. Other folders use ``flops``, ``grids``, ``kernel_shapes``,
+``roofline`` and ``sequences``.
 """

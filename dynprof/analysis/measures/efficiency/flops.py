@@ -1,4 +1,4 @@
-"""The arithmetic and the memory traffic that operators had to do, and in what time they did it."""
+"""Arithmetic and memory traffic of operators, and the time they took."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 
 from dynprof.analysis.measures.efficiency.formulas import effort
 from dynprof.analysis.measures.efficiency.inputs import SIZES, Inputs
-from dynprof.analysis.measures.efficiency.kernel_shapes import is_beside, on_tensor_cores
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
+from dynprof.analysis.measures.efficiency.kernel_shapes import is_auxiliary, on_tensor_cores
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.reading.categories import COPIES
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 HOST, DEVICE, LINK = "host", "device", "link"
-"""Where work was done, ``link`` for a copy that leaves a device; empty if a trace does not tell."""
+"""Places of work: ``link`` is a copy that leaves a device. Empty if the trace does not tell."""
 _PLACES = ("", HOST, DEVICE, LINK)
 _STAYS = re.compile(r"DtoD|DeviceToDevice")
 _DTYPE = re.compile(r"Functor<(double|float|c10::Half|c10::BFloat16)\b")
@@ -37,14 +37,14 @@ _NO_EFFORT = -1
 class Efforts:
     """The operators whose work is known from their inputs, each piece of work once.
 
-    What lies inside one of them is a part of it.
+    Operators nested in one of them are a part of it.
 
     Attributes:
-        place: Places among the operators.
-        code: Places of what each takes, in ``known``.
-        known: What a call takes, once for each name with its inputs.
-        inside: For each of all operators the place in ``place`` of the one that it is, or lies in;
-            -1 for none.
+        place: Indices among the operators.
+        code: Index of the work of each, in ``known``.
+        known: The work of a call, once for each name with its inputs.
+        inside: For each operator of the trace, its index in ``place``, or that of the one around
+            it; -1 for none.
     """
 
     place: Numbers
@@ -59,17 +59,17 @@ class Work:
 
     Attributes:
         name: The operator.
-        dims: The shapes of its inputs, as Kineto has them.
-        types: Their types, likewise.
+        dims: The shapes of its inputs, as Kineto writes them.
+        types: Their types, as Kineto writes them.
         where: Where the work was done.
-        count: How many calls.
+        count: Number of calls.
         host_ns: How long the host was in them.
         device_ns: How long devices worked for them.
-        flops: Operations of arithmetic of one call; None where the trace does not tell.
-        moved: Bytes that one call has to read or write; None where the trace does not tell.
-        dtype: Kineto's name of the type that it computes in; empty where the trace does not tell.
-        is_product: It is one of matrices, a convolution or attention.
-        on_tensor_cores: The share of the time of its products on tensor cores; None where the
+        flops: Arithmetic operations of one call; None if the trace does not tell.
+        moved: Bytes that one call has to read or write; None if the trace does not tell.
+        dtype: Kineto's name of the type that it computes in; empty if the trace does not tell.
+        is_product: Whether it is a matrix product, a convolution or attention.
+        on_tensor_cores: The share of the time of its products on tensor cores; None if the
             kernels' names do not tell.
     """
 
@@ -88,36 +88,36 @@ class Work:
 
     @property
     def time_ns(self) -> int | None:
-        """How long the work took; None where a trace does not tell."""
+        """How long the work took; None if the trace does not tell."""
         if self.where == HOST:
             return self.host_ns
         return self.device_ns if self.where else None
 
     @property
     def tflops(self) -> float | None:
-        """The arithmetic done in a second, in 10^12 operations; None where it is not known."""
+        """The arithmetic done in a second, in 10^12 operations; None if unknown."""
         if self.flops is None or not self.time_ns:
             return None
         return self.count * self.flops / self.time_ns / 1000
 
     @property
     def gb_s(self) -> float | None:
-        """The memory traffic of a second, in 10^9 bytes; None where it is not known."""
+        """The memory traffic of a second, in 10^9 bytes; None if unknown."""
         if self.moved is None or not self.time_ns or self.where == LINK:
             return None
         return self.count * self.moved / self.time_ns
 
 
 def efforts(trace: Trace, found: Operators) -> Efforts:
-    """Return which operators' work is known from their inputs, and how much it is."""
+    """Return the operators whose work is known from their inputs, and their work."""
     count = len(trace.tables["dims"])
     key = trace.spans["name"][found.span] * count + trace.spans["dims"][found.span]
     keys, code = np.unique(key, return_inverse=True)
     known: list[Effort] = []
     place_of = np.full(len(keys), _NO_EFFORT, np.int64)
     for number, one in enumerate(keys.tolist()):
-        told = trace.tables["dims"][one % count]
-        if told[0] and (taken := effort(trace.tables["name"][one // count], Inputs(*told))):
+        inputs = trace.tables["dims"][one % count]
+        if inputs[0] and (taken := effort(trace.tables["name"][one // count], Inputs(*inputs))):
             place_of[number] = len(known)
             known.append(taken)
     kinds = np.array([one.kind for one in known] + [_NO_EFFORT], np.int64)
@@ -127,14 +127,14 @@ def efforts(trace: Trace, found: Operators) -> Efforts:
 
 
 def _counted(kind: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
-    """Return which operators count, and which of these each operator is or lies in.
+    """Return the operators that count, and for each operator the one of these around it.
 
-    The innermost of the heaviest kind does: ``linear`` is the ``addmm`` in it, and the copy inside
-    of that belongs to it.
+    The innermost operator of the heaviest kind counts: for ``linear`` it is the ``addmm`` in it,
+    and a copy inside belongs to the ``addmm``.
 
     Args:
-        kind: How heavy the work of each is; -1 where nothing is known of it.
-        parent: What each lies in.
+        kind: How heavy the work of each is; -1 if it is unknown.
+        parent: The parent of each.
     """
     above = _nearest(kind >= 0, parent)
     heaviest = np.full(len(kind), -1, np.int64)
@@ -153,7 +153,7 @@ def _counted(kind: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def _nearest(wanted: NDArray[np.bool_], parent: Numbers) -> Numbers:
-    """Return the place of the nearest wanted one that each lies in; -1 for none."""
+    """Return the index of the nearest wanted ancestor of each; -1 for none."""
     above: Numbers = parent.copy()
     going = np.flatnonzero(above != ROOT)
     while len(going := going[~wanted[above[going]]]):
@@ -163,7 +163,7 @@ def _nearest(wanted: NDArray[np.bool_], parent: Numbers) -> Numbers:
 
 
 def _levels(chosen: Numbers, above: Numbers) -> list[Numbers]:
-    """Return the chosen ones by how many of them each lies in."""
+    """Return the chosen operators grouped by nesting depth among them."""
     depth = np.zeros(len(chosen), np.int64)
     outer = above[chosen]
     while (inside := outer != ROOT).any():
@@ -173,40 +173,40 @@ def _levels(chosen: Numbers, above: Numbers) -> list[Numbers]:
 
 
 def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> list[Work]:
-    """Return what operators had to do and how long that took, the longest first.
+    """Return the work of operators and the time it took, the longest first.
 
     Args:
         trace: The trace.
         found: Its operators.
-        started: What devices did.
-        taken: What the operators had to do.
+        started: Device activities and their launches.
+        taken: The work of the operators.
     """
     if not len(taken.place):
         return []
     span, count = found.span[taken.place], len(taken.place)
-    by = makers(trace, started, found.span, found.parent)
+    by = launched_by(trace, started, found.span, found.parent)
     of = np.where(by == UNKNOWN, ROOT, taken.inside[by])
-    mine, who = started.work[of != ROOT], of[of != ROOT]
-    times = trace.spans["length"][mine]
-    device = np.bincount(who, times, count).astype(np.int64)
+    selected, owner = started.work[of != ROOT], of[of != ROOT]
+    times = trace.spans["length"][selected]
+    device = np.bincount(owner, times, count).astype(np.int64)
     lost = ((started.call == UNKNOWN) & (by == UNKNOWN)).any()
-    launched = np.bincount(who, minlength=count) > 0
+    launched = np.bincount(owner, minlength=count) > 0
     place = np.where(launched, _PLACES.index(DEVICE), _PLACES.index("" if lost else HOST))
     copies = trace.category(COPIES) & ~trace.named(lambda name: bool(_STAYS.search(name)))
-    place[who[copies[mine]]] = _PLACES.index(LINK)
+    place[owner[copies[selected]]] = _PLACES.index(LINK)
     key = taken.code * len(_PLACES) + place
     keys, first, row = np.unique(key, return_index=True, return_inverse=True)
     sums = [
         np.bincount(row, weights, len(keys)).astype(np.int64).tolist()
         for weights in (np.ones(count), found.total[taken.place], device)
     ]
-    tensor = _on_tensor_cores(trace, mine, row[who], len(keys))
-    dtypes = _dtypes(trace, mine, row[who])
+    tensor = _on_tensor_cores(trace, selected, row[owner], len(keys))
+    dtypes = _dtypes(trace, selected, row[owner])
     rows = []
     for number, one in enumerate(first.tolist()):
-        told = taken.known[taken.code[one]]
+        cost = taken.known[taken.code[one]]
         dims, types, *_ = trace.tables["dims"][trace.spans["dims"][span[one]]]
-        dtype = told.dtype or (dtypes.get(number, "") if told.elements else "")
+        dtype = cost.dtype or (dtypes.get(number, "") if cost.elements else "")
         row_of = Work(
             name=trace.name(int(span[one])),
             dims=dims,
@@ -215,33 +215,35 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
             count=sums[0][number],
             host_ns=sums[1][number],
             device_ns=sums[2][number],
-            flops=told.flops,
-            moved=_moved(told, dtype),
+            flops=cost.flops,
+            moved=_moved(cost, dtype),
             dtype=dtype,
-            is_product=told.is_product,
+            is_product=cost.is_product,
             on_tensor_cores=tensor[number],
         )
         rows.append(row_of)
     return sorted(rows, key=lambda work: (-(work.time_ns or 0), work.name, work.dims))
 
 
-def _moved(told: Effort, dtype: str) -> int | None:
-    """Return the bytes of a call, with those of lists whose type was found out."""
-    if told.moved is None or not told.elements:
-        return told.moved
-    return told.moved + told.elements * SIZES[dtype] if dtype else None
+def _moved(cost: Effort, dtype: str) -> int | None:
+    """Return the bytes of a call, including lists of tensors if their type is known."""
+    if cost.moved is None or not cost.elements:
+        return cost.moved
+    return cost.moved + cost.elements * SIZES[dtype] if dtype else None
 
 
 def _on_tensor_cores(trace: Trace, kernels: Numbers, row: Numbers, rows: int) -> list[float | None]:
-    """Return for each row in what share of the time of its products tensor cores computed."""
+    """Return for each row the share of its products' time that ran on tensor cores."""
     names, code = np.unique(trace.spans["name"][kernels], return_inverse=True)
-    said = [on_tensor_cores(trace.tables["name"][name]) for name in names.tolist()]
-    told = np.array([-1 if uses is None else int(uses) for uses in said], np.int64)[code]
+    uses_cores = [on_tensor_cores(trace.tables["name"][name]) for name in names.tolist()]
+    known = np.array([-1 if uses is None else int(uses) for uses in uses_cores], np.int64)[code]
     times = trace.spans["length"][kernels]
-    product = np.array([not is_beside(trace.tables["name"][name]) for name in names.tolist()], bool)
+    product = np.array(
+        [not is_auxiliary(trace.tables["name"][name]) for name in names.tolist()], bool
+    )
     whole, using, unclear = (
         np.bincount(row[chosen], times[chosen], rows).tolist()
-        for chosen in (product[code], told == 1, product[code] & (told < 0))
+        for chosen in (product[code], known == 1, product[code] & (known < 0))
     )
     return [
         None if not all_ or unknown else used / all_
@@ -250,11 +252,11 @@ def _on_tensor_cores(trace: Trace, kernels: Numbers, row: Numbers, rows: int) ->
 
 
 def _dtypes(trace: Trace, kernels: Numbers, row: Numbers) -> dict[int, str]:
-    """Return for each row the type that its kernels' names have, where all have the same."""
+    """Return for each row the type in its kernels' names, if all have the same."""
     found: dict[int, set[str]] = {}
     names = trace.spans["name"][kernels]
     pairs = np.unique(np.stack([row, names]), axis=1)
     for number, name in zip(*pairs.tolist(), strict=True):
-        said = _DTYPE.search(trace.tables["name"][name])
-        found.setdefault(number, set()).add(said[1] if said else "")
+        match = _DTYPE.search(trace.tables["name"][name])
+        found.setdefault(number, set()).add(match[1] if match else "")
     return {number: types.pop() for number, types in found.items() if len(types) == 1}

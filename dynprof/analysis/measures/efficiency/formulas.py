@@ -1,7 +1,7 @@
-"""How much arithmetic an operator has to do, and how much memory it has to touch, from its inputs.
+"""Arithmetic and memory traffic of an operator, computed from its inputs.
 
 A multiplication and an addition are two operations. Memory counts once for each tensor that is
-read or written, as if caches kept whatever is needed again: what must be moved at least.
+read or written, as if caches kept all reused data. This is the minimum that must be moved.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.efficiency.products import Counted
 
 PRODUCT, NORM, ELEMENTWISE, MOVE = 3, 2, 1, 0
-"""Kinds of work, the heaviest first: an operator that lies in a heavier one is a part of it."""
-_MOST = 1 << 50
-"""No call of an operator takes so much: then a shape is wrong."""
+"""Kinds of work, the heaviest first: an operator nested in a heavier one is a part of it."""
+_MAX_PLAUSIBLE = 1 << 50
+"""Limit of operations, bytes or elements of one call; above it a shape is wrong."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What one call of an operator takes.
+    """The work of one call of an operator.
 
     Attributes:
-        kind: How heavy a kind of work it is.
-        flops: Operations of arithmetic; None where the trace does not tell.
-        moved: Bytes that have to be read or written; None where the trace does not tell.
-        dtype: Kineto's name of the type that it computes in; empty where the trace does not tell.
-        elements: Elements in lists of tensors that are read or written, whose type Kineto does not
-            tell: what is missing from ``moved``.
+        kind: The kind of work, by weight.
+        flops: Arithmetic operations; None if the trace does not tell.
+        moved: Bytes that must be read or written; None if the trace does not tell.
+        dtype: Kineto's name of the type that it computes in; empty if the trace does not tell.
+        elements: Elements read or written in lists of tensors. Kineto does not tell their type, so
+            they are missing from ``moved``.
     """
 
     kind: int
@@ -54,14 +54,14 @@ class Effort:
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a product of matrices, a convolution or attention."""
+        """Whether it is a matrix product, a convolution or attention."""
         return self.kind == PRODUCT
 
 
 def _each(
     operations: int, reads: Callable[[Inputs], Shape] | None = None
 ) -> Callable[[Inputs], Counted]:
-    """Return the formula of so many operations for each element of the result."""
+    """Return a formula with ``operations`` for each element of the result."""
 
     def formula(given: Inputs) -> Counted:
         places = list(given.tensors())
@@ -74,12 +74,12 @@ def _each(
 
 
 def _of_first(operations: int) -> Callable[[Inputs], Counted]:
-    """Return the same where the result is as large as the first argument."""
+    """Return such a formula for a result of the size of the first argument."""
     return _each(operations, lambda given: given.shape(0))
 
 
 def _reduction(given: Inputs) -> Counted:
-    """Return that of ``sum(input, dims, keep, type)``, or of ``sum(input, type)``."""
+    """Return the work of ``sum(input, dims, keep, type)`` or ``sum(input, type)``."""
     shape = given.shape(0)
     dims = given.numbers(1) if len(given.dims) > 2 else []
     if any(not -len(shape) <= place < len(shape) for place in dims):
@@ -90,7 +90,7 @@ def _reduction(given: Inputs) -> Counted:
 
 
 def _norm(plain: int, with_weight: int, weight: int) -> Callable[[Inputs], Counted]:
-    """Return the formula of so many operations an element, more where there is a weight."""
+    """Return a formula with ``plain`` operations an element, or ``with_weight`` with a weight."""
     return lambda given: _of_first(with_weight if given.is_tensor(weight) else plain)(given)
 
 
@@ -100,7 +100,7 @@ def _embedding(given: Inputs) -> Counted:
 
 
 def _lists(operations: int) -> Callable[[Inputs], Counted]:
-    """Return the formula of so many operations for each element of the first list."""
+    """Return a formula with ``operations`` for each element of the first list."""
 
     def formula(given: Inputs) -> Counted:
         many = given.lists()
@@ -114,14 +114,14 @@ def _lists(operations: int) -> Callable[[Inputs], Counted]:
 
 @dataclass(frozen=True)
 class _Rule:
-    """Which operators a formula is of, and how much of their inputs they read.
+    """A formula, and how much memory its operators read and write.
 
     Attributes:
-        kind: How heavy a kind of work it is.
+        kind: The kind of work, by weight.
         formula: Its work.
-        reads: Which of the tensors are read, by their places; None for all.
-        writes: How often it touches each element of its result; None where the result's type is
-            another one than that of what is given.
+        reads: Which tensors are read, by argument position; None for all.
+        writes: How often it touches each element of its result; None if the result's type
+            differs from that of the inputs.
     """
 
     kind: int
@@ -133,7 +133,7 @@ class _Rule:
 def _named(
     kind: int, formula: Callable[[Inputs], Counted], *names: str, operands: int | None = None
 ) -> dict[str, _Rule]:
-    """Return the rule of some operators; a tensor behind the operands is given for the result."""
+    """Return the rule of some operators. A tensor after the operands holds the result."""
     reads = None if operands is None else operands.__gt__
     return dict.fromkeys((f"aten::{name}" for name in names), _Rule(kind, formula, reads))
 
@@ -149,7 +149,7 @@ _BACKWARD = (
     "threshold_backward", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward",
 )  # fmt: skip
 _OPERANDS = {**dict.fromkeys(_UNARY, 1), **dict.fromkeys(_BINARY, 2), "clamp": 3}
-"""How many tensors arithmetic element by element is given at most, without that for the result."""
+"""Maximum number of input tensors of elementwise operators, without the one for the result."""
 _FOREACH = {
     "add": 1, "sub": 1, "mul": 1, "div": 1, "sqrt": 1, "neg": 1, "pow": 1, "exp": 1, "abs": 1,
     "maximum": 1, "minimum": 1, "addcmul": 3, "addcdiv": 3, "lerp": 3,
@@ -207,7 +207,7 @@ _RULES: dict[str, _Rule] = {
 
 
 def effort(name: str, given: Inputs) -> Effort | None:
-    """Return what one call of an operator takes; None for an operator without a formula."""
+    """Return the work of one call of an operator; None for an operator without a formula."""
     rule = _RULES.get(name)
     if rule is None:
         return None
@@ -219,14 +219,14 @@ def effort(name: str, given: Inputs) -> Effort | None:
     try:
         moved, dtype, elements = _touched(rule, given, written, dtype)
     except UnknownInputError:
-        return Effort(rule.kind, flops if flops < _MOST else None, None, dtype, 0)
-    if max(flops, moved, elements) >= _MOST:
+        return Effort(rule.kind, flops if flops < _MAX_PLAUSIBLE else None, None, dtype, 0)
+    if max(flops, moved, elements) >= _MAX_PLAUSIBLE:
         return Effort(rule.kind, None, None, dtype, 0)
     return Effort(rule.kind, flops, moved, dtype, elements)
 
 
 def _touched(rule: _Rule, given: Inputs, written: int, dtype: str) -> tuple[int, str, int]:
-    """Return the bytes that are touched, the type, and elements of lists that are touched."""
+    """Return the bytes that a call touches, its type, and the elements it touches in lists."""
     if rule.writes is None:
         raise UnknownInputError
     read = sum(given.size(p) for p in given.tensors() if rule.reads is None or rule.reads(p))

@@ -1,6 +1,6 @@
-"""How many blocks each kernel had: from its grid, or from that of its launch.
+"""Number of blocks of each kernel, from its own grid or from that of its launch.
 
-CUPTI writes the grid beside the kernel, ROCm's tracer beside the call that launched it.
+CUPTI writes the grid with the kernel, ROCm's tracer with the call that launched it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _COUNT_THREADS = frozenset({"hipExtModuleLaunchKernel", "hipHccModuleLaunchKerne
 
 
 def blocks(trace: Trace, started: Launches) -> Numbers:
-    """Return how many blocks everything that a device did had; -1 where the trace has no grid.
+    """Return the number of blocks of each device activity; -1 if the trace has no grid.
 
     Args:
         trace: The trace.
-        started: What devices did, and what started it.
+        started: Device activities and their launches.
     """
     spans, details = trace.spans, trace.tables["details"]
     of_grid = np.array([_product(directions(one.grid)) for one in details], np.int64)
@@ -47,19 +47,19 @@ def blocks(trace: Trace, started: Launches) -> Numbers:
 
 
 def directions(written: bytes) -> list[int]:
-    """Return a grid's or a block's numbers, as Kineto writes them; empty where it has none."""
+    """Return the dimensions of a grid or block, as Kineto writes them; empty if it has none."""
     found = listed(written)
     return found if all(type(one) is int and one > 0 for one in found) else []
 
 
 def _product(numbers: list[int]) -> int:
-    """Return the product; unknown where it has no meaning, or more digits than 64 bits hold."""
+    """Return the product; -1 if there are no numbers or it does not fit into 64 bits."""
     found = prod(numbers) if numbers else UNKNOWN
     return found if found < 1 << 63 else UNKNOWN
 
 
 def _groups(grid: bytes, block: bytes) -> int:
-    """Return how many blocks there are, where the grid is counted in threads."""
+    """Return the number of blocks of a grid that is counted in threads."""
     threads, size = directions(grid), directions(block)
     if len(threads) != len(size):
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""What was given to an operator: shapes, types and values, as Kineto writes them."""
+"""Inputs of an operator: shapes, types and values, as Kineto writes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIST = "TensorList"
-"""Kineto's type of a list of tensors, which does not tell that of the tensors."""
+"""Kineto's type of a list of tensors. It does not tell the type of the tensors."""
 
 SIZES = {
     "double": 8, "float": 4, "c10::Half": 2, "c10::BFloat16": 2, "c10::Float8_e4m3fn": 1,
@@ -24,21 +24,23 @@ SIZES = {
 }  # fmt: skip
 """Bytes of an element by Kineto's names of types."""
 _WIDEST = 1 << 62
+"""Limit of a dimension or number that counts as valid."""
 Shape = tuple[int, ...]
 
 
 class UnknownInputError(Exception):
-    """The trace does not tell something that a formula needs."""
+    """The trace lacks a value that a formula needs."""
 
 
 class Inputs:
-    """What was given to an operator.
+    """The inputs of an operator.
 
     Args:
         dims: Kineto's shapes, as JSON.
-        types: Its types, likewise.
-        values: Its values of what is no tensor, likewise; not kept for every operator.
-        strides: How far elements of its tensors are apart, likewise; not kept where none is 0.
+        types: Kineto's types, as JSON.
+        values: Kineto's values of arguments that are no tensors, as JSON; not kept for every
+            operator.
+        strides: Kineto's strides of tensors, as JSON; not kept if none is 0.
     """
 
     def __init__(self, dims: bytes, types: bytes, values: bytes, strides: bytes = b"") -> None:
@@ -46,27 +48,27 @@ class Inputs:
         self._strides = listed(strides)
 
     def is_tensor(self, place: int) -> bool:
-        """Return whether an argument is a tensor, as far as is known."""
+        """Return whether an argument is a tensor, as far as the trace tells."""
         if place >= len(self.dims) or not _is_shape(self.dims[place]):
             return False
         return self.type(place) in SIZES if self.types else bool(self.dims[place])
 
     def type(self, place: int) -> str:
-        """Return Kineto's name of an argument's type; empty where there is none."""
+        """Return Kineto's name of an argument's type; empty if there is none."""
         return str(self.types[place]) if place < len(self.types) else ""
 
     def shape(self, place: int, ndim: int | None = None) -> Shape:
         """Return the shape of a tensor that is an argument.
 
         Raises:
-            UnknownInputError: It is none, or has another number of dimensions.
+            UnknownInputError: It is no tensor, or has another number of dimensions.
         """
         if not self.is_tensor(place) or ndim not in (None, len(self.dims[place])):
             raise UnknownInputError
         return tuple(self.dims[place])
 
     def tensors(self) -> Iterator[int]:
-        """Return the places of the arguments that are tensors."""
+        """Return the positions of the arguments that are tensors."""
         return filter(self.is_tensor, range(len(self.dims)))
 
     def lists(self) -> list[list[Shape]]:
@@ -77,10 +79,10 @@ class Inputs:
         return [[tuple(one) for one in many] for many in found]
 
     def size(self, place: int) -> int:
-        """Return how many bytes a tensor has; one that is expanded has fewer than elements.
+        """Return the bytes of a tensor. Dimensions of stride 0 (expanded tensors) count once.
 
         Raises:
-            UnknownInputError: Its type is not known.
+            UnknownInputError: Its type is unknown.
         """
         if self.type(place) not in SIZES:
             raise UnknownInputError
@@ -91,7 +93,7 @@ class Inputs:
         return math.prod(shape) * SIZES[self.type(place)]
 
     def number(self, place: int) -> int:
-        """Return a whole number that is an argument, or 1 and 0 for what is true or not.
+        """Return an integer argument, or 1 or 0 for a boolean one.
 
         Raises:
             UnknownInputError: The trace does not have it.
@@ -99,14 +101,14 @@ class Inputs:
         return self.numbers(place, 1)[0]
 
     def numbers(self, place: int, count: int | None = None) -> list[int]:
-        """Return a list of whole numbers that is an argument; one stands for all of ``count``.
+        """Return an argument that is a list of integers. A single one is repeated ``count`` times.
 
         Raises:
-            UnknownInputError: The trace does not have it, or there are not so many.
+            UnknownInputError: The trace does not have it, or their number is not ``count``.
         """
-        said = self.values[place] if place < len(self.values) else ""
+        value = self.values[place] if place < len(self.values) else ""
         try:
-            found = json.loads(str(said).lower())
+            found = json.loads(str(value).lower())
         except ValueError as error:
             raise UnknownInputError from error
         found = found if isinstance(found, list) else [found]
@@ -119,13 +121,13 @@ class Inputs:
         return [int(one) for one in found]
 
     def first_type(self) -> str:
-        """Return the type of the first tensor; empty where that is not known."""
+        """Return the type of the first tensor; empty if unknown."""
         return next(map(self.type, self.tensors()), "")
 
     def common_type(self) -> str:
-        """Return the type that its tensors are brought to before they are computed with.
+        """Return the type to which its tensors are promoted before the computation.
 
-        A number in a tensor without dimensions gives way to the types of tensors that have some.
+        Tensors with dimensions take precedence over those without.
         """
         types = [(bool(self.dims[p]), self.type(p)) for p in self.tensors() if self.types]
         return max(types, key=_rank, default=(False, ""))[1]
@@ -136,7 +138,7 @@ def _rank(one: tuple[bool, str]) -> tuple[bool, bool, int]:
     return large, name.startswith(("c10::", "float", "double")), SIZES[name]
 
 
-def _is_shape(said: Any) -> bool:
-    return isinstance(said, list) and all(
-        isinstance(one, int) and 0 <= one < _WIDEST for one in said
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, int) and 0 <= one < _WIDEST for one in value
     )

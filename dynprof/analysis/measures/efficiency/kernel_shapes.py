@@ -1,4 +1,4 @@
-"""How kernels were started, how full the device was with them, and which used its tensor cores."""
+"""Launch configurations of kernels, their occupancy, and their use of tensor cores."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KernelShape:
-    """All kernels of one name that were started alike; None where a trace does not tell.
+    """All kernels of one name and launch configuration; None if the trace does not tell.
 
     Attributes:
         name: The name.
         tensor_cores: Whether it computes on tensor cores.
-        grid: Blocks in each direction; empty where a trace does not tell.
-        block: Threads of a block in each direction, likewise.
+        grid: Blocks in each dimension; empty if the trace does not tell.
+        block: Threads of a block in each dimension; empty if the trace does not tell.
         registers: Registers of a thread.
-        shared_memory: Bytes that the threads of a block share.
-        occupancy: Estimated: in percent of the warps that a processor can hold.
+        shared_memory: Bytes of shared memory of a block.
+        occupancy: Estimated occupancy, in percent of the warps that a multiprocessor can hold.
         count: How many ran.
-        total: Their durations together, in ns.
+        total: The sum of their durations, in ns.
     """
 
     name: str
@@ -48,15 +48,15 @@ class KernelShape:
 
     @property
     def blocks(self) -> int | None:
-        """How many blocks there are in all."""
+        """The number of blocks of the grid."""
         return int(np.prod(self.grid, dtype=object)) if self.grid else None
 
 
 def kernel_shapes(trace: Trace) -> list[KernelShape]:
-    """Return a row for each way in which kernels of a name were started, most time first."""
+    """Return a row for each name and launch configuration of kernels, the most time first."""
     chosen = np.flatnonzero(trace.category(KERNELS))
     alike: dict[_Start, int] = {}
-    code = [alike.setdefault(_start(told), len(alike)) for told in trace.tables["details"]]
+    code = [alike.setdefault(_start(details), len(alike)) for details in trace.tables["details"]]
     starts, names = list(alike), trace.tables["name"]
     places = np.array(code or [0], np.int64)[trace.spans["details"][chosen]]
     key = trace.spans["name"][chosen] * max(1, len(starts)) + places
@@ -73,47 +73,47 @@ def kernel_shapes(trace: Trace) -> list[KernelShape]:
     return sorted(rows, key=lambda row: (-row.total, row.name, row.grid, row.block))
 
 
-def _start(told: Details) -> _Start:
+def _start(details: Details) -> _Start:
     """Return grid, block, registers, shared memory and occupancy."""
     return (
-        _sizes(told.grid),
-        _sizes(told.block),
-        None if told.registers == NONE else told.registers,
-        None if told.shared_memory == NONE else told.shared_memory,
-        None if told.occupancy == NONE else told.occupancy,
+        _sizes(details.grid),
+        _sizes(details.block),
+        None if details.registers == NONE else details.registers,
+        None if details.shared_memory == NONE else details.shared_memory,
+        None if details.occupancy == NONE else details.occupancy,
     )
 
 
-def _sizes(said: bytes) -> tuple[int, ...]:
-    found = listed(said)
+def _sizes(written: bytes) -> tuple[int, ...]:
+    found = listed(written)
     return tuple(found) if all(isinstance(one, int) for one in found) else ()
 
 
-_WITH = (
+_TENSOR_CORE_NAMES = (
     "tensorop", "wgmma", "hmma", "imma", "bmma", "dmma", "nvjet", "flash_fwd", "flash_bwd",
     "cudnn_generated_fort_native_sdpa",
 )  # fmt: skip
-_WITH_SIZE = re.compile(
+_TENSOR_CORE_TILES = re.compile(
     r"_tensor\d+x\d+"
-    r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # how much one instruction takes
-    r"|_mi\d+x\d+"  # of Tensile, on AMD
+    r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # the tile of one instruction
+    r"|_mi\d+x\d+"  # Tensile, on AMD
 )
-_WITHOUT = (
+_PLAIN_PRODUCTS = (
     "simt", "ffma", "scudnn", "winograd", "wgrad_alg0_engine", "dgrad_engine", "_sgemm", "_dgemm",
     ":sgemm", ":dgemm", "gemv", "gemmk1",
 )  # fmt: skip
-_BESIDE = (
+_AUXILIARY = (
     "elementwise", "reduce_kernel", "splitkreduce", "multi_tensor_apply", "softmaxforward",
     "softmaxbackward", "softmax_warp", "layer_norm", "layernorm", "batch_norm", "batchnorm",
     "group_norm", "groupnorm", "bn_fw", "bn_bw", "memcpy", "memset", "catarraybatchedcopy",
     "nchwtonhwc", "nhwctonchw", "epilogue::impl", "scalepackedtensor",
 )  # fmt: skip
 _FUSED = "triton_"
-"""What a compiler fused bears the names of all that is in it."""
+"""Prefix of fused kernels, whose names contain the names of all fused operators."""
 
 
 def on_tensor_cores(kernel: str) -> bool | None:
-    """Return whether a kernel computes on tensor cores; None where its name does not tell.
+    """Return whether a kernel computes on tensor cores; None if its name does not tell.
 
     Args:
         kernel: Its name.
@@ -121,25 +121,29 @@ def on_tensor_cores(kernel: str) -> bool | None:
     name = kernel.lower()
     if name.startswith(_FUSED):
         return None
-    if _uses(name):
+    if _uses_tensor_cores(name):
         return True
-    if name.startswith(("cijk_", "sgemm", "dgemm")) or _any(_WITHOUT, name) or is_beside(kernel):
+    if (
+        name.startswith(("cijk_", "sgemm", "dgemm"))
+        or _any(_PLAIN_PRODUCTS, name)
+        or is_auxiliary(kernel)
+    ):
         return False
     return None
 
 
-def is_beside(kernel: str) -> bool:
-    """Return whether a kernel is known to be no product, but to copy, add up, or fill in.
+def is_auxiliary(kernel: str) -> bool:
+    """Return whether a kernel is known not to be a product, such as a copy, a sum or a fill.
 
     Args:
         kernel: Its name.
     """
     name = kernel.lower()
-    return not name.startswith(_FUSED) and _any(_BESIDE, name) and not _uses(name)
+    return not name.startswith(_FUSED) and _any(_AUXILIARY, name) and not _uses_tensor_cores(name)
 
 
-def _uses(name: str) -> bool:
-    return _any(_WITH, name) or bool(_WITH_SIZE.search(name))
+def _uses_tensor_cores(name: str) -> bool:
+    return _any(_TENSOR_CORE_NAMES, name) or bool(_TENSOR_CORE_TILES.search(name))
 
 
 def _any(parts: tuple[str, ...], name: str) -> bool:

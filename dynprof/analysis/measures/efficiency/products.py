@@ -1,4 +1,4 @@
-"""The work of products: of matrices, convolutions and attention, from what they are given."""
+"""The work of matrix products, convolutions and attention, from their inputs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.efficiency.inputs import Inputs, Shape
 
 Counted = tuple[int, int]
-"""Operations of arithmetic, and the elements of the result."""
+"""Arithmetic operations, and the elements of the result."""
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """Return the shape that results from an operation element by element.
+    """Return the shape of the result of an elementwise operation.
 
     Raises:
-        UnknownInputError: These shapes do not go together.
+        UnknownInputError: The shapes cannot be broadcast.
     """
     longest = max(map(len, shapes), default=0)
     padded = [(1,) * (longest - len(shape)) + shape for shape in shapes]
@@ -44,12 +44,12 @@ def _matmul(one: Shape, other: Shape) -> Counted:
 
 
 def product(first: int, ndim: int | None = None) -> Callable[[Inputs], Counted]:
-    """Return the formula of a product of two tensors, the first of which is at a place."""
+    """Return the formula of a product of the two tensors from position ``first`` on."""
     return lambda given: _matmul(given.shape(first, ndim), given.shape(first + 1, ndim))
 
 
 def matrix_vector(first: int) -> Callable[[Inputs], Counted]:
-    """Return the formula of a matrix times a vector, the first of which is at a place."""
+    """Return the formula of a matrix times a vector, from position ``first`` on."""
     return lambda given: _matmul(given.shape(first, 2), given.shape(first + 1, 1))
 
 
@@ -89,9 +89,9 @@ def convolution(given: Inputs) -> Counted:
 
 
 def convolution_backward(given: Inputs) -> Counted:
-    """Return that of ``convolution_backward(grad, input, weight, ..., transposed, ..., mask)``.
+    """Return the work of ``convolution_backward(grad, input, weight, ..., transposed, ..., mask)``.
 
-    The gradient of the input takes as much as the convolution, and so does that of the weight.
+    The gradient of the input takes as much as the convolution, and so does the weight's.
     """
     grad, image, weight = given.shape(0), given.shape(1), given.shape(2)
     of_image, of_weight, of_bias = given.numbers(10, 3)
@@ -104,8 +104,9 @@ def attention(causal: int, first: int = 0) -> Callable[[Inputs], Counted]:
     """Return the formula of attention.
 
     Args:
-        causal: The place of the argument that says that nothing looks ahead.
-        first: The place of the queries; keys and values follow. After gradients, from 1 on.
+        causal: Position of the ``is_causal`` argument.
+        first: Position of the queries; keys and values follow. 1 for a backward pass, where the
+            gradient is first.
     """
 
     def formula(given: Inputs) -> Counted:

@@ -1,4 +1,4 @@
-"""What a device can do at most, and how near operators came to it: its roofline."""
+"""Peaks of a device, and how close operators came to them: its roofline."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.efficiency.flops import Work
 
 COMPUTE, MEMORY = "compute", "memory"
-"""What keeps an operator from being faster."""
+"""The limit of an operator's speed."""
+VARIABLE = "DYNPROF_PEAKS"
+"""The environment variable that names a file of more devices, in the form of ``peaks.json``."""
+_OWN = Path(__file__).with_name("peaks.json")
+_INFINITY = float("inf")
 _HALVES = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Placed:
-    """What an operator's work could be at most, on the device that did it.
+class RooflinePoint:
+    """An operator's work, compared with the peaks of the device that did it.
 
     Attributes:
-        peak_tflops: The device's peak in the type and on the units that were used; None where one
-            of these is not known.
-        bound: Whether arithmetic or memory takes longer at the device's peaks; empty where one of
-            them is not known.
-        share: What the work takes at the device's peaks, of the time that it took; None where it
-            is not known.
+        peak_tflops: The device's peak for the type and the units used; None if unknown.
+        bound: Whether arithmetic or memory takes longer at the device's peaks; empty if unknown.
+        share: Time at the device's peaks, as a share of the time taken; None if unknown.
     """
 
     peak_tflops: float | None
@@ -38,32 +39,32 @@ class Placed:
     share: float | None
 
 
-def placed(work: Work, peak: Peak | None) -> Placed:
-    """Return how an operator's work stands to the peaks of the device.
+def roofline_point(work: Work, peak: Peak | None) -> RooflinePoint:
+    """Return an operator's work compared with the peaks of the device.
 
     Args:
         work: The work.
-        peak: What the device can do; None where it is not known.
+        peak: The peaks of the device; None if unknown.
     """
     if peak is None or work.where != DEVICE or not work.time_ns or work.moved is None:
-        return Placed(None, "", None)
+        return RooflinePoint(None, "", None)
     moving = work.count * work.moved / peak.gb_s
     if not work.is_product:
-        return Placed(None, MEMORY, moving / work.time_ns)
+        return RooflinePoint(None, MEMORY, moving / work.time_ns)
     kind = peak_kind(work, peak)
     if kind is None or work.flops is None:
-        return Placed(None, "", None)
+        return RooflinePoint(None, "", None)
     most = peak.tflops[kind]
     computing = work.count * work.flops / most / 1000
     bound = COMPUTE if computing >= moving else MEMORY
-    return Placed(most, bound, max(computing, moving) / work.time_ns)
+    return RooflinePoint(most, bound, max(computing, moving) / work.time_ns)
 
 
 def peak_kind(work: Work, peak: Peak) -> str | None:
-    """Return which of a device's peaks a product is to be measured by; None if it is not known.
+    """Return the peak of a device that applies to a product; None if unknown.
 
-    Products of halves are measured by the units for matrices, whether they used them or not;
-    those of ``float`` by the units that they used: which of them may is a setting of the job.
+    For 8-bit and 16-bit types it is the peak of the matrix units, whether used or not. For
+    ``float`` it is the peak of the units used, which depend on a setting of the job.
     """
     if work.dtype.startswith("c10::Float8"):
         return _if_known("float8", peak)
@@ -84,21 +85,16 @@ def _if_known(kind: str, peak: Peak) -> str | None:
     return kind if kind in peak.tflops else None
 
 
-VARIABLE = "DYNPROF_PEAKS"
-"""The environment variable that names a file of more devices, in the form of ``peaks.json``."""
-_OWN = Path(__file__).with_name("peaks.json")
-
-
 class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a kind of device can do at most.
+    """The peaks of a kind of device.
 
     Attributes:
-        names: What it calls itself.
-        gb_s: The traffic of its memory, in 10^9 bytes a second.
-        tflops: Its arithmetic without sparsity by type, in 10^12 operations a second: ``float16``,
-            ``bfloat16``, ``float8``, ``tf32`` and ``float64 matrix`` on the units for matrices,
-            ``float32`` and ``float64`` without them.
-        source: Where that is written.
+        names: The names that such devices report.
+        gb_s: Memory bandwidth, in 10^9 bytes a second.
+        tflops: Arithmetic without sparsity by type, in 10^12 operations a second. ``float16``,
+            ``bfloat16``, ``float8``, ``tf32`` and ``float64 matrix`` are of the matrix units,
+            ``float32`` and ``float64`` of the other units.
+        source: Where the figures are published.
     """
 
     names: tuple[str, ...]
@@ -108,10 +104,10 @@ class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def peak_of(device: str) -> Peak | None:
-    """Return what a device can do at most; None for one that no table has.
+    """Return the peaks of a device; None if no table has it.
 
     Args:
-        device: What it calls itself.
+        device: The name that it reports.
 
     Raises:
         CaptureError: The user's own table cannot be read.
@@ -134,12 +130,7 @@ def _read(table: Path) -> list[Peak]:
         ) from error
     for peak in found:
         if not peak.names or not all(
-            0 < one < _ENDLESS for one in (peak.gb_s, *peak.tflops.values())
+            0 < one < _INFINITY for one in (peak.gb_s, *peak.tflops.values())
         ):
-            raise CaptureError(
-                f"{table}: a device there has no name, or a peak that is not above 0"
-            )
+            raise CaptureError(f"{table}: a device has no name, or a peak that is not above 0")
     return found
-
-
-_ENDLESS = float("inf")

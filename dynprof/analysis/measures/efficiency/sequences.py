@@ -1,7 +1,6 @@
-"""Elementwise kernels that follow one another on a stream: one kernel could do for each sequence.
+"""Sequences of elementwise kernels on a stream that could be fused into one kernel each.
 
-What fusing saves at most of a sequence is all but its longest kernel, whose data one kernel in its
-place still has to move.
+Fusing saves at most all but the longest kernel: a fused kernel must still move that kernel's data.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 LONGEST_GAP_NS = 100_000
-"""After a longer one on its stream another sequence begins: the host was at something else."""
-MOST = 50
-"""So many sequences are told, those first that could save most."""
+"""Longest gap within a sequence. After a longer one the host was busy with other work."""
+MAX_SEQUENCES = 50
+"""Number of sequences that are shown, the largest possible saving first."""
 _LAID_OUT = re.compile(
     r".*?elementwise_kernel\w*<(?:\d+, )*(?:at::native::gpu_kernel_impl(?:_nocast)?<)?"
 )
@@ -39,15 +38,15 @@ _ELEMENTWISE = ("elementwise", "pointwise", "triton_poi")
 
 @dataclass(frozen=True, eq=False)
 class KernelSequence:
-    """Kernels that follow one another in the same order, again and again.
+    """A sequence of kernels that ran once or repeatedly in the same order.
 
     Attributes:
         names: Their names, in order.
-        kernels: Places among the trace's spans: a row for each time that they ran.
-        begin: When each of these began, in ns.
-        busy_ns: For how long their kernels ran each time.
-        longest_ns: The longest of the kernels each time.
-        gaps_ns: For how long their stream was idle between them each time.
+        kernels: Indices among the trace's spans; a row for each run of the sequence.
+        begin: When each run began, in ns.
+        busy_ns: How long the kernels of each run took.
+        longest_ns: The longest kernel of each run.
+        gaps_ns: How long the stream was idle between the kernels of each run.
     """
 
     names: tuple[str, ...]
@@ -64,9 +63,10 @@ class KernelSequence:
 
     @cached_property
     def saved_ns(self) -> int:
-        """What one kernel in the place of each could save at most of the kernels' time.
+        """The kernel time that fusing could save at most, in ns.
 
-        Nothing where all compute the same, as one for each of many tensors: it has as much to do.
+        It is 0 if all compute the same, such as one for each of many tensors: a fused kernel would
+        have as much to do.
         """
         if len({computed(name) for name in self.names}) == 1:
             return 0
@@ -74,16 +74,16 @@ class KernelSequence:
 
 
 def is_elementwise(name: str) -> bool:
-    """Return whether a kernel computes each element by itself, as far as its name tells."""
+    """Return whether a kernel is elementwise, as far as its name tells."""
     lower = name.lower()
     return any(mark in lower for mark in _ELEMENTWISE)
 
 
 def computed(name: str) -> str:
-    """Return what an elementwise kernel of torch's computes, however it is laid out.
+    """Return what an elementwise kernel of torch computes, independent of its layout.
 
     ``vectorized_elementwise_kernel<4, AddFunctor<float>, ...>`` and
-    ``unrolled_elementwise_kernel<AddFunctor<float>, ...>`` do the same. Other names stay whole.
+    ``unrolled_elementwise_kernel<AddFunctor<float>, ...>`` do the same. Other names are unchanged.
     """
     laid_out = _LAID_OUT.match(name)
     if laid_out is None:
@@ -97,11 +97,11 @@ def computed(name: str) -> str:
 
 
 def kernel_sequences(trace: Trace, started: Launches) -> list[KernelSequence]:
-    """Return all sequences, those first that could save most.
+    """Return all sequences, the largest possible saving first.
 
     Args:
         trace: The trace.
-        started: What devices did.
+        started: Device activities and their launches.
     """
     spans = trace.spans
     columns = (spans[name][started.work] for name in ("start", "stream", "device"))
@@ -121,9 +121,10 @@ def kernel_sequences(trace: Trace, started: Launches) -> list[KernelSequence]:
 def _grouped(
     name: Numbers, follows: NDArray[np.bool_]
 ) -> Iterator[tuple[tuple[int, ...], Numbers]]:
-    """Yield names and the places that have them, of runs in which each follows the one before.
+    """Yield the names of sequences and the indices of their kernels.
 
-    A run that repeats some names is as many sequences of these, and one of what is left at its end.
+    A run of kernels that repeats some names is split into one sequence for each repetition, and one
+    for the rest at its end.
     """
     edges = np.diff(np.concatenate([[0], follows.astype(np.int8), [0]]))
     begins = np.flatnonzero(edges == 1)
@@ -142,9 +143,9 @@ def _grouped(
 
 
 def _period(pattern: Numbers) -> int:
-    """Return after how many names a run begins again; its size where it never does.
+    """Return the period of the names in a run; its size if it has none.
 
-    One name alone is no sequence: a run of it stays whole.
+    A run of a single name is not split, since one kernel is no sequence.
     """
     size = len(pattern)
     if (pattern == pattern[0]).all():

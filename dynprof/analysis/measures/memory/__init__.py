@@ -1,5 +1,5 @@
-"""Tensor memory: each allocation with its maker and its release, and how much there was at a time.
+"""Tensor memory: each allocation with its operator and its release, and the amount over time.
 
-In come columns and operators; out go allocations and a timeline. What devices copy is not counted
-here. Others use ``memory_timeline``.
+Input: columns and operators. Output: allocations and a timeline. Copies by devices are not
+counted here. Other folders use ``memory_timeline``.
 """

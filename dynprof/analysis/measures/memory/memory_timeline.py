@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 _DEVICES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 20: "npu"}
 """Torch's numbers of device types; an NPU is its PrivateUse1."""
 _KNOWN = {
-    True: "Counted from the beginning of the recording: what was allocated before is not known.",
-    False: "As the device's allocator counts it.",
+    True: "Counted from the start of the recording; earlier allocations are not included.",
+    False: "As reported by the device's allocator.",
 }
+"""What the values of a drawing mean, by whether they are of the CPU."""
 _WIDTH, _HEIGHT = 1000, 240
-"""Of a drawing, in pixels."""
+"""Size of a drawing, in pixels."""
 
 Timeline = dict[str, tuple["NDArray[np.int64]", "NDArray[np.int64]"]]
 
 
 def device_label(kind: int, number: int) -> str:
-    """Return what torch calls a device, such as ``cuda:0``."""
+    """Return torch's name of a device, such as ``cuda:0``."""
     name = _DEVICES.get(kind, f"device type {kind}")
     return name if number < 0 else f"{name}:{number}"
 
 
 def memory_timeline(trace: Trace) -> Timeline:
-    """Return, by device, times in ns since the first event and allocated bytes from then on."""
+    """Return by device the times in ns since the first event, and the bytes allocated then."""
     memory, found = trace.memory, Timeline()
     if not len(memory["time"]):
         return found
@@ -52,7 +53,7 @@ def memory_timeline(trace: Trace) -> Timeline:
 
 
 def write_memory_timeline(trace: Trace, folder: Path, title: str) -> Iterator[Path]:
-    """Write the points as json and a drawing of them as html; nothing without memory events."""
+    """Write the points as JSON and a drawing as HTML; write nothing without memory events."""
     timeline = memory_timeline(trace)
     if not timeline:
         return
@@ -79,7 +80,7 @@ def _page(title: str, timeline: Timeline) -> str:
 
 
 def _drawing(device: str, times: NDArray[np.int64], totals: NDArray[np.int64]) -> str:
-    """Return one device's line as SVG, with the highest value of each pixel's width."""
+    """Return one device's line as SVG, with the highest value in each pixel column."""
     span, peak = max(int(times[-1]), 1), max(int(totals.max()), 1)
     columns = times * (_WIDTH - 1) // span
     highest = np.zeros(_WIDTH, np.int64)
@@ -94,7 +95,7 @@ def _drawing(device: str, times: NDArray[np.int64], totals: NDArray[np.int64]) -
     line = " ".join(f"L{x} {y}" for x, y in enumerate(levels.tolist()))
     return (
         f"<h2>{html.escape(device)}</h2><p>{_KNOWN[device == 'cpu']}</p>"
-        f"<p>0 to {peak / 1e6:,.3f} MB (up), over {span / 1e6:,.1f} ms (to the right)</p>"
+        f"<p>Vertical: 0 to {peak / 1e6:,.3f} MB. Horizontal: {span / 1e6:,.1f} ms.</p>"
         f'<svg width="{_WIDTH}" height="{_HEIGHT}"><path d="M0 {_HEIGHT} {line} '
         f'L{_WIDTH} {_HEIGHT} Z"/></svg>'
     )
@@ -104,14 +105,14 @@ class Allocation(NamedTuple):
     """One allocation; times in ns since the trace's base time, sizes in bytes.
 
     Attributes:
-        operator: The innermost operator that made it; empty where none did.
-        size: How large.
-        allocated: When.
-        released: When it was released; None where it outlived the trace.
-        total_then: What was allocated on the device after it was made.
-        reserved_then: What the allocator had reserved then.
-        total_after: What was allocated after its release; None where there was none.
-        reserved_after: What was reserved then.
+        operator: The innermost operator that made it; empty if none did.
+        size: Its size.
+        allocated: When it was made.
+        released: When it was released; None if it outlived the trace.
+        total_then: Bytes allocated on the device after it was made.
+        reserved_then: Bytes reserved by the allocator then.
+        total_after: Bytes allocated after its release; None if it was not released.
+        reserved_after: Bytes reserved after its release; None if it was not released.
         device: The device, such as ``cuda:0``.
     """
 
@@ -127,13 +128,13 @@ class Allocation(NamedTuple):
 
 
 def allocations(trace: Trace) -> list[Allocation]:
-    """Return every allocation that a trace holds, in order."""
+    """Return every allocation of a trace, in order."""
     memory = trace.memory
     columns = (
         "time", "bytes", "total", "reserved", "address", "device_type", "device_id",
     )  # fmt: skip
     events = list(zip(*(memory[name].tolist() for name in columns), strict=True))
-    makers = _makers(trace)
+    makers = _allocating_operators(trace)
     open_: dict[tuple[int, int, int], int] = {}
     released: dict[int, int] = {}
     made: list[int] = []
@@ -164,8 +165,8 @@ def allocations(trace: Trace) -> list[Allocation]:
     return rows
 
 
-def _makers(trace: Trace) -> list[str]:
-    """Return the name of the innermost operator at the time of each memory event."""
+def _allocating_operators(trace: Trace) -> list[str]:
+    """Return the name of the innermost operator open at each memory event."""
     spans = trace.spans
     chosen = np.flatnonzero(trace.category(OPERATORS))
     start, thread, names = spans["start"][chosen], spans["thread"][chosen], trace.tables["name"]
@@ -173,11 +174,11 @@ def _makers(trace: Trace) -> list[str]:
     codes = spans["name"][chosen].tolist()
     result = [""] * len(trace.memory["time"])
     for number in distinct(trace.memory["thread"]).tolist():
-        mine = np.flatnonzero(thread == number)
+        selected = np.flatnonzero(thread == number)
         events = np.flatnonzero(trace.memory["thread"] == number)
         times = trace.memory["time"][events].tolist()
         stack: list[int] = []
-        ahead = iter(mine.tolist())
+        ahead = iter(selected.tolist())
         following = next(ahead, None)
         for event, now in zip(events.tolist(), times, strict=True):
             while following is not None and starts[following] <= now:

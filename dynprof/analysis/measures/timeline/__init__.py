@@ -1,7 +1,7 @@
-"""When everything of a trace ran, and in which step: what all other measures are counted from.
+"""When everything in a trace ran, and in which step: the basis of all other measures.
 
-In come columns; out go operators, what devices ran and who launched it, steps, phases, and where
-the time of a step goes. Nobody's reason to wait is asked for here. Others use ``read_trace``,
+Input: columns. Output: operators, device activities and their launches, steps, phases, and where
+the time of a step goes. It does not explain waits. Other folders use ``read_trace``,
 ``nesting``, ``operators``, ``launches``, ``kernels``, ``steps``, ``phases``, ``breakdown``,
 ``outliers``, ``overhead`` and ``truncation``.
 """

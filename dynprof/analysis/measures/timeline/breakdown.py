@@ -1,7 +1,7 @@
 """Where a step's time goes, in words and in shares that add up to it.
 
-Shares are of the time on the clock: what runs on the device while the host's step lasts, whichever
-step launched it. Where the device is behind the host, its own time for all steps is shared out.
+Shares are of wall time: what runs on the device during the host's step, whichever step launched
+it. If the device is behind the host, the shares are of the device's own time for all steps.
 """
 
 from __future__ import annotations
@@ -36,53 +36,58 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.phases import Phases
-    from dynprof.analysis.measures.timeline.steps import Marked, Step
-    from dynprof.analysis.measures.timeline.truncation import Tear
+    from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
+    from dynprof.analysis.measures.timeline.truncation import Truncation
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
 COLLECTING, COMPILING = "collecting garbage", "compiling"
 RECORDING = "recording"
-"""What the profiler itself does."""
+"""Time that the profiler itself takes."""
 COMPILERS = "(dynamo_timed)"
-"""In the names of what torch.compile does."""
-_SHOWN = 0.005
-"""Smaller shares are not named in words."""
-_MUCH = 0.1
-MOST_NAMED = 3
-"""Of the outliers, those that are named one by one."""
-_MUCH_OF_EXTRA = 0.25
-"""Less than this of what an outlier takes longer is not named as the profiler's own."""
-BEHIND = 1.2
-"""The device is behind the host where its steps take so many times as long."""
+"""Part of the names of events of torch.compile."""
+_MIN_SHOWN = 0.005
+"""Smallest share of a step that is named in words."""
+_MIN_OUTSIDE = 0.1
+"""Smallest share of the host outside all phases that is named in words."""
+MAX_NAMED = 3
+"""Number of outliers that are named one by one."""
+_MIN_PROFILER_SHARE = 0.25
+"""Smallest share of an outlier's extra time that is named as the profiler's own."""
+BEHIND_RATIO = 1.2
+"""The device is behind the host if its steps take more than this many times as long."""
+_EXPOSED = {
+    COMMUNICATION: "communication that nothing hides",
+    COPYING: "copying that nothing hides",
+}
 
 
 class Measured(Protocol):
-    """What is needed of a trace: its events, and what was measured of its steps."""
+    """The events of a trace and the measures of its steps that a breakdown needs."""
 
     @property
     def trace(self) -> Trace:
         """Its events."""
 
     @property
-    def marked(self) -> list[Marked]:
+    def marked(self) -> list[MarkedStep]:
         """Its steps on the host."""
 
     @property
-    def left_out(self) -> Sequence[Marked]:
-        """Its other steps, which are not measured."""
+    def excluded_steps(self) -> Sequence[MarkedStep]:
+        """Its steps that are not measured."""
 
-    def recording_ns(self, step: Marked) -> int:
-        """Return for how long the profiler itself held a step up."""
+    def recording_ns(self, step: MarkedStep) -> int:
+        """Return how long the profiler itself delayed a step."""
 
     @property
     def steps(self) -> list[Step]:
         """Its steps on each device."""
 
     @property
-    def tear(self) -> Tear:
-        """Where the file ends too early."""
+    def truncation(self) -> Truncation:
+        """Where the file is truncated."""
 
     @property
     def kinds(self) -> list[Kind]:
@@ -100,10 +105,10 @@ class Breakdown:
         measured: The trace.
 
     Attributes:
-        on_host: Whether no device worked, or nobody knows what it did.
-        device: The device that this is about, of several the first; -1 for the host.
+        on_host: Whether no device worked, or its activities are incomplete.
+        device: The device described here, the first of several; -1 for the host.
         devices: How many devices worked.
-        steps: The steps: number, begin and length; one for all where the device is behind.
+        steps: Number, start and length of the steps; one for all if the device is behind.
         count: How many steps.
     """
 
@@ -111,11 +116,11 @@ class Breakdown:
         self._measured = measured
         kernels = measured.trace.category(KERNELS)
         worked = distinct(measured.trace.spans["device"][kernels])
-        if measured.tear.hides_devices:
+        if measured.truncation.devices_incomplete:
             worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
-        self.steps: list[Marked] = measured.marked
+        self.steps: list[MarkedStep] = measured.marked
         self.count = len(self.steps)
         if self.behind and self._device_span:
             first, last = self._device_span
@@ -123,40 +128,40 @@ class Breakdown:
 
     @cached_property
     def _device_span(self) -> tuple[int, int] | None:
-        """From the first to the last of what the marked steps launched there; None for nothing."""
-        mine = [s for s in self._measured.steps if s.device == self.device and s.stage]
-        begins = [step.begin + step.preparing for step in mine]
-        ends = [begin + step.stage for begin, step in zip(begins, mine, strict=True)]
-        return (min(begins), max(ends)) if mine else None
+        """Start and end of the device's work for the marked steps; None if there is none."""
+        selected = [s for s in self._measured.steps if s.device == self.device and s.stage]
+        begins = [step.begin + step.preparing for step in selected]
+        ends = [begin + step.stage for begin, step in zip(begins, selected, strict=True)]
+        return (min(begins), max(ends)) if selected else None
 
     @cached_property
     def behind(self) -> bool:
-        """Whether the device works on long after the host has done its steps."""
-        if self.on_host or self._measured.left_out or self._device_span is None:
+        """Whether the device works long after the host has finished its steps."""
+        if self.on_host or self._measured.excluded_steps or self._device_span is None:
             return False
         first, last = self._device_span
-        return last - first > BEHIND * sum(length for _, _, length in self._measured.marked)
+        return last - first > BEHIND_RATIO * sum(length for _, _, length in self._measured.marked)
 
     @property
     def marked(self) -> bool:
-        """Whether the trace says where its steps are."""
+        """Whether the trace marks its steps."""
         return any(number is not None for number, _, _ in self._measured.marked)
 
     @property
-    def _of_python(self) -> bool:
-        """Whether calls of Python stand in the place of operators."""
+    def _has_python_calls(self) -> bool:
+        """Whether Python calls were recorded instead of operators."""
         return bool(self._measured.trace.category(CALLS).any())
 
     @property
     def a_step(self) -> str:
-        """What times are of, in words."""
-        if self._measured.left_out and self.count == 1:
+        """What the times refer to, in words."""
+        if self._measured.excluded_steps and self.count == 1:
             return f"step {self.steps[0][0]}"
         return "a step" if self.marked else "the trace"
 
     @cached_property
     def length(self) -> float:
-        """How long a step takes."""
+        """Duration of the mean step."""
         return sum(length for _, _, length in self.steps) / max(1, self.count)
 
     @cached_property
@@ -168,29 +173,29 @@ class Breakdown:
             labels = trace.category(LABELS) & collective
             work = {COMPUTING: trace.category(OPERATORS, CALLS), COMMUNICATION: labels}
         else:
-            mine = trace.spans["device"] == self.device
-            kernels = trace.category(KERNELS) & mine
-            copies = trace.category(COPIES, MEMSETS) & mine
+            selected = trace.spans["device"] == self.device
+            kernels = trace.category(KERNELS) & selected
+            copies = trace.category(COPIES, MEMSETS) & selected
             work = {COMPUTING: kernels & ~collective, COMMUNICATION: kernels & collective,
                     COPYING: copies}  # fmt: skip
         return {name: trace.when(chosen) for name, chosen in work.items()}
 
-    def parts_of(self, step: Marked) -> dict[str, int]:
-        """Return what the time of a step is; what is hidden behind computing counts as that."""
+    def parts_of(self, step: MarkedStep) -> dict[str, int]:
+        """Return the parts of a step's time. What computing hides counts as computing."""
         _, begin, length = step
         found = layered(self.covers, begin, begin + length)
         return {**found, IDLE: length - sum(found.values())}
 
     @cached_property
     def parts(self) -> dict[str, float]:
-        """The same of the mean step."""
+        """The parts of the mean step."""
         found = [self.parts_of(step) for step in self.steps]
         names = (*self.covers, IDLE)
         return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
 
     @cached_property
     def phases(self) -> dict[str, float]:
-        """What the host does in a step."""
+        """The phases of the host in the mean step."""
         return mean_phases(self._measured.phases)
 
     @cached_property
@@ -200,7 +205,7 @@ class Breakdown:
 
     @cached_property
     def causes(self) -> dict[str, Cover]:
-        """When the host does something that keeps everything else waiting."""
+        """When the host does something that everything else waits for."""
         trace = self._measured.trace
         return {
             LOADING: where_phase(trace, LOADING),
@@ -211,22 +216,22 @@ class Breakdown:
         }
 
     def time_in(self, where: Cover) -> float:
-        """Return for how long a cover lasts in the mean step."""
+        """Return how long a cover lasts in the mean step."""
         inside = (covered(clipped(where, b, b + length)) for _, b, length in self.steps)
         return sum(inside) / max(1, self.count)
 
     def idle_in(self, where: Cover) -> float:
-        """Return for how long nothing runs in the mean step while a cover lasts."""
+        """Return how long nothing runs in the mean step during a cover."""
         return self.time_in(united(self.busy, where)) - self.time_in(self.busy)
 
     def share(self, time: float) -> float:
-        """Return what a time is of a step, from 0 to 1."""
+        """Return a time as a share of a step, from 0 to 1."""
         return max(0.0, min(1.0, time / self.length)) if self.length > 0 else 0.0
 
     def __str__(self) -> str:
         if not self.length:
             return "The trace holds no event with a duration."
-        if self._measured.tear.hides_host:
+        if self._measured.truncation.host_incomplete:
             return self._span()
         if self.on_host and not self._measured.kinds:
             return f"{self._span()} No operator was recorded.{self._phases()}"
@@ -235,84 +240,78 @@ class Breakdown:
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
         if not self.marked:
-            known = "whole" if self._measured.tear.hides_host else "marked"
-            rest = "" if self._measured.trace.complete else "what there is of "
+            known = "complete" if self._measured.truncation.host_incomplete else "marked"
+            rest = "" if self._measured.trace.complete else "the readable part of "
             return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
         host = ms(sum(lengths) / len(lengths))
         if self.behind:
             return (
-                f"A step takes the device {ms(self.length)} ({counted(len(lengths), 'step')}); "
-                f"the host is done with one in {host} and far ahead of it."
+                f"A step takes {ms(self.length)} on the device ({counted(len(lengths), 'step')}); "
+                f"the host finishes a step in {host} and is far ahead."
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
-        lengths += [length for *_, length in self._measured.left_out]
+        lengths += [length for *_, length in self._measured.excluded_steps]
         median = median_of(lengths)
-        said = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
-        if not self._measured.left_out:
-            return f"{said}, from {ms(lengths[0])} to {ms(lengths[-1])})."
-        return f"{said}); {self._outliers(median)}."
+        text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
+        if not self._measured.excluded_steps:
+            return f"{text}, from {ms(lengths[0])} to {ms(lengths[-1])})."
+        return f"{text}); {self._outliers(median)}."
 
     def _outliers(self, median: float) -> str:
-        """Return how long the steps took that are left out, the longest by their numbers."""
-        ordered = sorted(self._measured.left_out, key=lambda step: -step[2])
+        """Return how long the excluded steps took. The longest are named by number."""
+        ordered = sorted(self._measured.excluded_steps, key=lambda step: -step[2])
         ratios = [number(step[2] / median) for step in ordered]
-        said = [
+        clauses = [
             f"step {step[0]} took {ms(step[2])}, {ratio} times the median"
-            f"{self._of_the_profiler(step)}"
-            for step, ratio in zip(ordered[:MOST_NAMED], ratios, strict=False)
+            f"{self._profiler_time(step)}"
+            for step, ratio in zip(ordered[:MAX_NAMED], ratios, strict=False)
         ]
-        if rest := ordered[MOST_NAMED:]:
+        if rest := ordered[MAX_NAMED:]:
             more = counted(len(rest), "more step took", "more steps took")
-            said.append(f"{more} {ratios[-1]} times the median or more")
-        return "; ".join(said)
+            clauses.append(f"{more} {ratios[-1]} times the median or more")
+        return "; ".join(clauses)
 
-    def _of_the_profiler(self, step: Marked) -> str:
-        """Return what the profiler itself took of a long step, if much of what is more."""
+    def _profiler_time(self, step: MarkedStep) -> str:
+        """Return the profiler's own time in a long step, if it is a large part of the extra."""
         own = self._measured.recording_ns(step)
-        is_much = own >= _MUCH_OF_EXTRA * (step[2] - self.length)
+        is_much = own >= _MIN_PROFILER_SHARE * (step[2] - self.length)
         return f", {ms(own)} of it in the profiler itself" if is_much else ""
 
     def _work(self) -> str:
         device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"
-        who = "CPU operators run" if self.on_host else f"{device} computes"
-        if self.on_host and self._of_python:
-            who = "Python functions run or wait"
-        others = len(self._measured.left_out)
+        subject = "CPU operators run" if self.on_host else f"{device} computes"
+        if self.on_host and self._has_python_calls:
+            subject = "Python functions run or wait"
+        others = len(self._measured.excluded_steps)
         whole = f"the other {counted(self.count, 'step')}" if others else "it"
-        said = f"{who} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
-        for name, words in _ALONE.items():
-            if self.share(self.parts.get(name, 0)) >= _SHOWN:
-                said += f", {self.share(self.parts[name]):.0%} is {words}"
+        text = f"{subject} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
+        for name, words in _EXPOSED.items():
+            if self.share(self.parts.get(name, 0)) >= _MIN_SHOWN:
+                text += f", {self.share(self.parts[name]):.0%} is {words}"
         idle = self.share(self.parts[IDLE])
-        if self.on_host and self._of_python:
-            return f"{said}, and {idle:.0%} lies outside of recorded calls."
+        if self.on_host and self._has_python_calls:
+            return f"{text}, and {idle:.0%} is outside recorded calls."
         if self.on_host:
             own = self.share(self.idle_in(self.causes[RECORDING]))
-            recording = f"; {own:.0%} is the profiler itself" if own >= _SHOWN else ""
-            return f"{said}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
-        return f"{said}, and it is idle for {idle:.0%}."
+            recording = f"; {own:.0%} is the profiler itself" if own >= _MIN_SHOWN else ""
+            return f"{text}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
+        return f"{text}, and it is idle for {idle:.0%}."
 
     def _phases(self) -> str:
         times = sum(self.phases.values()) or 1
         shares = sorted(((name, t / times) for name, t in self.phases.items()), key=lambda p: -p[1])
         named = [
-            f"{name} {share:.0%}" for name, share in shares if name != REST and share >= _SHOWN
+            f"{name} {share:.0%}" for name, share in shares if name != REST and share >= _MIN_SHOWN
         ]
         if not named:
             return ""
         rest = self.phases[REST] / times
-        outside = f"; {rest:.0%} lies outside these" if rest >= _MUCH else ""
+        outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""
         return f" On the host: {', '.join(named)}{outside}."
 
 
-_ALONE = {
-    COMMUNICATION: "communication that nothing hides",
-    COPYING: "copying that nothing hides",
-}
-
-
 def ms(nanoseconds: float) -> str:
-    """Return a time in ms, with three digits that mean something."""
+    """Return a time in ms, with three significant digits."""
     value = nanoseconds / 1e6
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"

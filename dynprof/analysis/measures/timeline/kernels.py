@@ -1,4 +1,4 @@
-"""What devices ran: each kernel, and all of one name together."""
+"""Kernels of devices, and their totals by name."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """All kernels of one name, or all operators where no device worked; times in ns.
+    """All kernels of one name, or all operators if no device worked; times in ns.
 
     Attributes:
         name: The name.
         core: What ran them: ``KERNEL``, ``COMMUNICATION``, ``MEMCPY``, ``MEMSET`` or ``HOST``.
         count: How many ran.
-        total: Their durations; on the host without those of what lies in them.
+        total: The sum of their durations; on the host without nested operators.
         shortest: The shortest.
         longest: The longest.
-        ratio: Of all such time, in percent.
+        ratio: Share of the total over all names, in percent.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Kind:
 
 
 def core_of(category: str, name: str) -> str:
-    """Return what ran something."""
+    """Return the kind of unit that ran an event."""
     lower = category.lower()
     if lower in OPERATORS | CALLS:
         return "HOST"
@@ -56,20 +56,20 @@ def core_of(category: str, name: str) -> str:
 
 
 def waits(trace: Trace, chosen: Numbers) -> Numbers:
-    """Return for how long the stream of each kernel had been idle before it, in ns.
+    """Return how long the stream of each kernel had been idle before it, in ns.
 
     Args:
         trace: The trace.
-        chosen: Places of kernels among its spans, in the order of their begin.
+        chosen: Indices of kernels among its spans, in order of start.
     """
     spans = trace.spans
     key = spans["device"][chosen] * 1_000_003 + spans["stream"][chosen]
     start, end = spans["start"][chosen], spans["start"][chosen] + spans["length"][chosen]
     result = np.zeros(len(chosen), np.int64)
     for stream in distinct(key):
-        mine = np.flatnonzero(key == stream)
-        before = np.maximum.accumulate(end[mine])[:-1]
-        result[mine[1:]] = np.maximum(start[mine][1:] - before, 0)
+        selected = np.flatnonzero(key == stream)
+        before = np.maximum.accumulate(end[selected])[:-1]
+        result[selected[1:]] = np.maximum(start[selected][1:] - before, 0)
     return result
 
 
@@ -79,7 +79,7 @@ def kinds(trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = No
     Args:
         trace: The trace.
         found: Its operators.
-        counted: Which of its spans count; left out, all do.
+        counted: Mask of the spans that count; all by default.
     """
     wanted = np.ones(len(trace.spans["start"]), bool) if counted is None else counted
     on_device = trace.category(ON_DEVICE)

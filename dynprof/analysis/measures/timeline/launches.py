@@ -1,8 +1,8 @@
-"""Which call of the host started each thing that a device did, and who made that call.
+"""The host call that launched each device activity, and the operator that made that call.
 
-A launch and what it starts bear the same correlation; who made it is what was open on its thread
-at that time. The ``External id`` that Kineto writes is believed only where no call was recorded:
-for some devices and versions it repeats the correlation, which is the number of no operator.
+A launch and its activities have the same correlation id. Its operator is the innermost one open on
+its thread at that time. Kineto's ``External id`` is used only if no call was recorded: for some
+devices and versions it repeats the correlation id, which identifies no operator.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 UNKNOWN = -1
-"""Stands where a trace does not say who started something."""
+"""In place of an index, if the trace does not tell it."""
 
 
 @dataclass(frozen=True)
 class Launches:
-    """What devices did, in the order of its begin, and what started it.
+    """Device activities in order of start, and the calls that launched them.
 
     Attributes:
-        work: Places of what devices did among the trace's spans.
-        call: Places of the host's calls that started it; -1 where none was recorded.
+        work: Indices of the device activities among the trace's spans.
+        call: Indices of the host calls that launched them; -1 if none was recorded.
     """
 
     work: Numbers
@@ -41,7 +41,7 @@ class Launches:
 
 
 def launches(trace: Trace) -> Launches:
-    """Return what started each thing that a device did; all of a graph, its one launch."""
+    """Return the launch of each device activity. All activities of a graph share one launch."""
     spans = trace.spans
     work = np.flatnonzero(trace.category(ON_DEVICE))
     calls = np.flatnonzero(trace.category(LAUNCHES) & (spans["correlation"] >= 0))
@@ -49,14 +49,17 @@ def launches(trace: Trace) -> Launches:
     return Launches(work, _found(spans["correlation"][work], spans["correlation"][calls], calls))
 
 
-def makers(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers) -> Numbers:
-    """Return who started each thing that a device did: places among some spans, -1 if unknown.
+def launched_by(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers) -> Numbers:
+    """Return the operator that launched each device activity, as an index into ``chosen``.
 
     Args:
         trace: The trace.
-        found: What devices did.
-        chosen: Places among its spans of who may have: operators, or frames as well.
-        parent: Places among the chosen of what each of these lies in.
+        found: Device activities and their launches.
+        chosen: Indices of the candidate spans: operators, or frames as well.
+        parent: Index into ``chosen`` of the parent of each.
+
+    Returns:
+        Indices into ``chosen``; -1 if unknown.
     """
     spans = trace.spans
     called = found.call != UNKNOWN
@@ -76,16 +79,18 @@ def makers(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers) -> N
 
 
 def innermost(trace: Trace, chosen: Numbers, parent: Numbers, moments: Numbers) -> Numbers:
-    """Return which of some spans was the innermost open one when others began, on their thread.
+    """Return the innermost of the chosen spans that was open when other spans began.
+
+    Only spans of the same thread count.
 
     Args:
         trace: The trace.
-        chosen: Places of the first, in the order of their begin.
-        parent: Places among the chosen of what each lies in.
-        moments: Places of the others.
+        chosen: Indices of the chosen spans, in order of start.
+        parent: Index into ``chosen`` of the parent of each.
+        moments: Indices of the other spans.
 
     Returns:
-        Places among the chosen; -1 where none was open.
+        Indices into ``chosen``; -1 if none was open.
     """
     spans = trace.spans
     return open_at(trace, chosen, parent, spans["thread"][moments], spans["start"][moments])
@@ -94,17 +99,17 @@ def innermost(trace: Trace, chosen: Numbers, parent: Numbers, moments: Numbers) 
 def open_at(
     trace: Trace, chosen: Numbers, parent: Numbers, thread: Numbers, when: Numbers
 ) -> Numbers:
-    """Return which of some spans was the innermost open one at some times on some threads.
+    """Return the innermost of the chosen spans that was open at each time on each thread.
 
     Args:
         trace: The trace.
-        chosen: Places of the spans, in the order of their begin.
-        parent: Places among the chosen of what each lies in.
-        thread: Numbers of the threads.
+        chosen: Indices of the chosen spans, in order of start.
+        parent: Index into ``chosen`` of the parent of each.
+        thread: Thread numbers.
         when: The times.
 
     Returns:
-        Places among the chosen; -1 where none was open.
+        Indices into ``chosen``; -1 if none was open.
     """
     spans = trace.spans
     end = (spans["start"] + spans["length"])[chosen]
@@ -112,9 +117,9 @@ def open_at(
     if not len(chosen):
         return result
     for number in distinct(thread).tolist():
-        mine, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
-        last = np.searchsorted(spans["start"][chosen[mine]], when[there], side="right") - 1
-        result[there] = np.append(mine, ROOT)[last]
+        selected, there = np.flatnonzero(spans["thread"][chosen] == number), thread == number
+        last = np.searchsorted(spans["start"][chosen[selected]], when[there], side="right") - 1
+        result[there] = np.append(selected, ROOT)[last]
     while (over := (result != ROOT) & (end[result] <= when)).any():
         result[over] = parent[result[over]]
     return result
@@ -123,7 +128,7 @@ def open_at(
 def _of_one_process(trace: Trace, chosen: Numbers, numbers: Numbers) -> NDArray[np.bool_]:
     """Return which spans have a number that no span of another process has.
 
-    Each process counts for itself, and what a device did does not say which one asked for it.
+    Each process numbers its launches separately, and a device activity does not name its process.
     """
     pids = [pid for pid, _ in trace.tables["thread"]]
     code = {pid: place for place, pid in enumerate(dict.fromkeys(pids))}
@@ -136,7 +141,7 @@ def _of_one_process(trace: Trace, chosen: Numbers, numbers: Numbers) -> NDArray[
 
 
 def _found(wanted: Numbers, keys: Numbers, values: Numbers) -> Numbers:
-    """Return the first value with each key; -1 for keys that there are not, and below 0."""
+    """Return the first value for each wanted key; -1 for missing and negative keys."""
     ids, first = np.unique(keys, return_index=True)
     places = np.searchsorted(ids, wanted)
     known = (places < len(ids)) & (wanted >= 0)

@@ -1,4 +1,4 @@
-"""Operators of the host: which lie in which, and whose time is whose, as torch counts it."""
+"""Operators of the host: their nesting and their times, counted as torch does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, makers
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.reading.categories import CALLS, FRAMES, LABELS, OPERATORS
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
-"""The label of a step begins so; together they are shown so, as torch does."""
+"""Prefix of a step's label, and the name under which torch shows all steps together."""
 _UTILITIES = {
     "profiler::_record_function_enter",
     "profiler::_record_function_enter_new",
@@ -29,22 +29,22 @@ _UTILITIES = {
     "aten::output_nr",
     "aten::_version",
 }
-"""Operators that torch's tables leave out; their time is that of what they lie in."""
+"""Operators that torch's tables leave out; their time counts for the operator around them."""
 
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators of a trace, in the order of their begin; times in ns.
+    """The operators of a trace, in order of start; times in ns.
 
     Attributes:
-        span: Places in the trace's spans.
-        parent: Places here of what each lies in; -1 for none.
+        span: Indices into the trace's spans.
+        parent: Index here of the operator around each; -1 for none.
         total: Durations.
-        own: Durations without those of what lies in them.
-        device_total: What an operator, and what lies in it, started on a device.
-        device_own: What it started itself.
-        device_unknown: What was started by nobody knows whom: with ``device_own`` the whole time
-            of devices.
+        own: Durations without those of nested operators.
+        device_total: Device time that an operator and those nested in it launched.
+        device_own: Device time that it launched itself.
+        device_unknown: Device time of unknown origin. Together with ``device_own`` it is the whole
+            device time.
     """
 
     span: Numbers
@@ -58,11 +58,11 @@ class Operators:
 
 @dataclass(frozen=True)
 class Calls:
-    """Operators and Python frames of a trace, in the order of their begin.
+    """Operators and Python frames of a trace, in order of start.
 
     Attributes:
-        span: Places in the trace's spans.
-        parent: Places here of what each lies in; -1 for none.
+        span: Indices into the trace's spans.
+        parent: Index here of the operator or frame around each; -1 for none.
     """
 
     span: Numbers
@@ -74,12 +74,12 @@ class Average:
     """All operators of one name; times in ns.
 
     Attributes:
-        name: The name; steps of all numbers are ``ProfilerStep*``.
+        name: The name; all steps are ``ProfilerStep*``.
         count: How many ran.
-        total: Their durations.
-        own: Their durations without those of what lies in them.
-        device_total: What they, and what lies in them, started on a device.
-        device_own: What they started themselves.
+        total: The sum of their durations.
+        own: The same without nested operators.
+        device_total: Device time that they and those nested in them launched.
+        device_own: Device time that they launched themselves.
     """
 
     name: str
@@ -91,11 +91,11 @@ class Average:
 
 
 def operators(trace: Trace, started: Launches) -> Operators:
-    """Return the operators of a trace, without those that only repeat the one they lie in.
+    """Return the operators of a trace, without those that only repeat their parent.
 
     Args:
         trace: The trace.
-        started: What devices did, and what started it.
+        started: Device activities and their launches.
     """
     wanted = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(_UTILITIES.__contains__)
     span = np.flatnonzero(wanted)
@@ -116,14 +116,14 @@ def operators(trace: Trace, started: Launches) -> Operators:
 
 
 def calls(trace: Trace) -> Calls:
-    """Return the operators and frames of a trace; labels cross frames and are left out."""
+    """Return the operators and frames of a trace, without labels, which may cross frames."""
     span = np.flatnonzero(trace.category(OPERATORS, CALLS, FRAMES))
     columns = (trace.spans[name][span] for name in ("start", "length", "thread"))
     return Calls(span, parents(*columns))
 
 
 def _repeats(name: Numbers, parent: Numbers) -> NDArray[np.bool_]:
-    """Return which are the only child of one with the same name."""
+    """Return which are the only child of a parent with the same name."""
     inside = parent != ROOT
     children = np.bincount(parent[inside], minlength=len(parent))
     result = np.zeros(len(parent), bool)
@@ -132,7 +132,7 @@ def _repeats(name: Numbers, parent: Numbers) -> NDArray[np.bool_]:
 
 
 def _without(parent: Numbers, repeated: NDArray[np.bool_]) -> Numbers:
-    """Return the parents of what is left; what a repeated one holds lies in what that lies in."""
+    """Return the parents of the rest. Children of a removed operator get its parent."""
     parent = parent.copy()
     while (inside := (parent != ROOT) & repeated[parent]).any():
         parent[inside] = parent[parent[inside]]
@@ -143,22 +143,22 @@ def _without(parent: Numbers, repeated: NDArray[np.bool_]) -> Numbers:
 def device_time(
     trace: Trace, started: Launches, span: Numbers, parent: Numbers
 ) -> tuple[Numbers, int]:
-    """Return what each of some spans started on a device, and what nobody knows whose it is, in ns.
+    """Return the device time that each span launched itself, and that of unknown origin, in ns.
 
     Args:
         trace: The trace.
-        started: What devices did, and what started it.
-        span: Places of the spans, in the order of their begin.
-        parent: Places among them of what each lies in.
+        started: Device activities and their launches.
+        span: Indices of the spans, in order of start.
+        parent: Index into ``span`` of the parent of each.
     """
-    by, times = makers(trace, started, span, parent), trace.spans["length"][started.work]
+    by, times = launched_by(trace, started, span, parent), trace.spans["length"][started.work]
     known = by != UNKNOWN
     spent = np.bincount(by[known], weights=times[known], minlength=len(span))
     return spent.astype(np.int64), int(times[~known].sum())
 
 
 def _with_children(own: Numbers, parent: Numbers) -> Numbers:
-    """Return sums over each one and all that lies in it; children come after their parents."""
+    """Return the sum over each one and all nested in it. Children come after their parents."""
     total = own.tolist()
     for place, outer in zip(range(len(total) - 1, -1, -1), parent[::-1].tolist(), strict=True):
         if outer != ROOT:
@@ -169,20 +169,20 @@ def _with_children(own: Numbers, parent: Numbers) -> Numbers:
 def averages(
     trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = None
 ) -> list[Average]:
-    """Return a row for each name, the one with the most time of its own first.
+    """Return a row for each name, the one with the most own time first.
 
     Args:
         trace: The trace.
         found: Its operators.
-        counted: Which of its spans count; left out, all do.
+        counted: Mask of the spans that count; all by default.
     """
     shown = [_shown(name) for name in trace.tables["name"]]
     table = {name: number for number, name in enumerate(dict.fromkeys(shown))}
     code = np.array([table[name] for name in shown] or [0], np.int64)[trace.spans["name"]]
-    mine = slice(None) if counted is None else counted[found.span]
-    code = code[found.span][mine]
+    selected = slice(None) if counted is None else counted[found.span]
+    code = code[found.span][selected]
     columns = (found.total, found.own, found.device_total, found.device_own)
-    sums = [np.bincount(code, weights=column[mine], minlength=len(table)) for column in columns]
+    sums = [np.bincount(code, weights=column[selected], minlength=len(table)) for column in columns]
     counts = np.bincount(code, minlength=len(table))
     rows = [
         Average(name, int(counts[number]), *(int(total[number]) for total in sums))

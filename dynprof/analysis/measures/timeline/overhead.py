@@ -1,4 +1,4 @@
-"""What the profiler itself does in a recorded step, known by the files its frames lie in."""
+"""The profiler's own work in a recorded step, identified by the files of its frames."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _START = r"(?:^|[/\\ (])"
 
 
 def _frames_of(names: list[str]) -> re.Pattern[str]:
-    """Return what finds the frames of some of dynprof's files and folders."""
+    """Return a pattern that finds the frames of some of dynprof's files and folders."""
     modules = "|".join(name.removesuffix(".py").replace("/", r"[/\\]") for name in names)
     return re.compile(rf"{_START}{PACKAGE.name}[/\\](?:{modules})(?:[/\\]\w+)*\.py\b")
 
@@ -31,21 +31,23 @@ _OWN = {
     DYNPROF: _frames_of(working_files()),
     TORCH: re.compile(rf"{_START}torch[/\\]profiler[/\\]\w+\.py\b"),
 }
-"""How Kineto (``dynprof/runtime/threads.py(48): own_thread``) and VizTracer name frames."""
+"""Matches frames of Kineto (``dynprof/runtime/threads.py(48): own_thread``) and VizTracer."""
 
 
-def whose(name: str) -> str:
-    """Return which profiler a frame belongs to; nothing where to none."""
+def profiler_of(name: str) -> str:
+    """Return the profiler that a frame belongs to; empty if none."""
     return next((owner for owner, pattern in _OWN.items() if pattern.search(name)), "")
 
 
-def is_dynprofs(name: str) -> bool:
-    """Return whether a frame is dynprof's, also one that has the job's own calls in it."""
-    return whose(name) == DYNPROF or bool(_AROUND.search(name))
+def is_dynprof_frame(name: str) -> bool:
+    """Return whether a frame is dynprof's, including frames that call the job's own code."""
+    return profiler_of(name) == DYNPROF or bool(_AROUND.search(name))
 
 
 def overhead(trace: Trace) -> NDArray[np.bool_]:
-    """Return which spans are frames of a profiler's, on threads that do the job's work."""
+    """Return which spans are frames of a profiler, on threads that mark steps."""
     thread = trace.spans["thread"]
     working = np.isin(thread, distinct(thread[trace.category(STEP_LABELS)]))
-    return working & trace.category(FRAMES, CALLS) & trace.named(lambda name: bool(whose(name)))
+    return (
+        working & trace.category(FRAMES, CALLS) & trace.named(lambda name: bool(profiler_of(name)))
+    )

@@ -1,7 +1,7 @@
-"""What the host does in a step: loads data, goes forward, backward, optimizes, checkpoints.
+"""Phases of the host in a step: data loading, forward, backward, optimizer, checkpoint.
 
-By the ranges that torch and the script set, in whichever way, and by operators and modules where
-there are none.
+They come from the ranges that torch and the script set by any means. Without ranges they come from
+operators and modules.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
 Phases = dict[str, int]
-"""By name, for how long each lasted in a step, in ns."""
+"""By name, how long each phase lasted in a step, in ns."""
 
 LOADING, FORWARD, BACKWARD = "data loading", "forward", "backward"
 OPTIMIZER, CHECKPOINT, REST = "optimizer", "checkpoint", "rest"
@@ -38,18 +38,18 @@ _LABELS: dict[str, Callable[[str], bool]] = {
     BACKWARD: lambda name: name == "backward",
     FORWARD: lambda name: name in ("forward", *_WRAPPERS),
 }
-"""Which labels, in lower case and without ``#`` around them; those before go before."""
+"""Tests of labels, in lower case and without ``#`` around them; earlier phases take precedence."""
 NAMES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, REST)
-"""In the order in which a step has them."""
+"""The phases in the order of a step."""
 _RECORDING = "recording"
 _GRAPH = "autograd::engine::evaluate_function"
 _MODULE = "nn.Module: "
 
 
-def phase_times(trace: Trace, marked: list[Marked]) -> list[Phases]:
-    """Return how long each phase of each marked step took; what none covers is the rest.
+def phase_times(trace: Trace, marked: list[MarkedStep]) -> list[Phases]:
+    """Return how long each phase of each marked step took; time in no phase is the rest.
 
-    What the profiler itself does is no phase's time.
+    The profiler's own time counts as rest.
     """
     covers = {_RECORDING: trace.when(overhead(trace))}
     covers |= {phase: where_phase(trace, phase) for phase in _LABELS}
@@ -57,11 +57,11 @@ def phase_times(trace: Trace, marked: list[Marked]) -> list[Phases]:
 
 
 def mean_phases(steps: list[Phases]) -> dict[str, float]:
-    """Return how long each phase takes in the mean of steps, in ns."""
+    """Return how long each phase takes in the mean step, in ns."""
     return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in NAMES}
 
 
-def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
+def _in_step(covers: dict[str, Cover], step: MarkedStep) -> Phases:
     _, begin, length = step
     found = layered(covers, begin, begin + length)
     del found[_RECORDING]
@@ -70,12 +70,12 @@ def _in_step(covers: dict[str, Cover], step: Marked) -> Phases:
 
 
 def where_phase(trace: Trace, phase: str) -> Cover:
-    """Return where a phase is: at its labels, else where it shows in another way."""
+    """Return when a phase is active: during its labels, else by another sign of it."""
     return trace.when(phase_spans(trace, phase))
 
 
 def phase_spans(trace: Trace, phase: str) -> NDArray[np.bool_]:
-    """Return which spans show a phase."""
+    """Return the spans that show a phase."""
     test = _LABELS[phase]
     labelled = trace.category(LABELS, OPERATORS, MARKS, RANGES)
     labelled &= trace.named(lambda name: test(_plain(name))) & (trace.spans["length"] > 0)
@@ -91,7 +91,7 @@ def _plain(name: str) -> str:
 
 
 def _forward(trace: Trace) -> NDArray[np.bool_]:
-    """Return the modules, or else the operators whose part of the graph is gone back through."""
+    """Return the modules, or else the operators whose graph nodes a backward pass visits."""
     modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(_MODULE))
     if modules.any():
         return modules

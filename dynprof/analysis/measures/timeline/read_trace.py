@@ -1,4 +1,4 @@
-"""One trace, read, with its manifest, and what the two say about where it comes from."""
+"""One trace with its manifest, and what the two say about its origin."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ if TYPE_CHECKING:
 
 Made = TypeVar("Made")
 _RANK = re.compile(rf"\.(?:({ROLE})_)?rank(\d+)\.")
-"""In the names of traces, as dynprof gives them."""
+"""Finds role and rank in the trace names that dynprof gives."""
 
 
 class ReadTrace:
-    """A trace, and who recorded it where.
+    """A trace, and the rank and machine that recorded it.
 
     Args:
-        path: Where it lies; its manifest is looked for beside it.
-        partner: Leads to a process that reads the same trace at the same time.
+        path: Path of the trace. Its manifest is searched for next to it.
+        partner: Connection to a process that reads the same trace at the same time.
 
     Attributes:
-        path: Where it lies.
+        path: Path of the trace.
         trace: Its events.
-        manifest: Who recorded it, and what; None for a trace of anybody's.
+        manifest: Its manifest; None if dynprof did not record it.
 
     Raises:
-        CaptureError: It cannot be read.
+        CaptureError: The trace cannot be read.
     """
 
     def __init__(self, path: Path, partner: Partner | None = None) -> None:
         self.path, self._partner = path, partner
-        if not _is_text(str(path)):
-            raise CaptureError(f"{str(path)!a} is not UTF-8: rename it")
+        if not _is_utf8(str(path)):
+            raise CaptureError(f"{str(path)!a} is not UTF-8; rename it")
         self.trace = load_trace(path, partner)
         if self._is_merged:
-            raise CaptureError(f"{path} is of several ranks, merged: dynprof view opens it")
+            raise CaptureError(f"{path} merges several ranks; open it with dynprof view")
         self.manifest: Manifest | None = find_manifest(path)[1]
 
-    def made_once(self, make: Callable[[], Made]) -> Made:
-        """Return what takes long to make; where two processes share a trace, one makes it.
+    def compute_once(self, make: Callable[[], Made]) -> Made:
+        """Return the result of a slow function. If two processes share a trace, one computes it.
 
         Raises:
-            CaptureError: The process that makes it has ended.
+            CaptureError: The process that computes it has ended.
         """
         return self._partner.share(make) if self._partner else make()
 
     @property
     def _is_merged(self) -> bool:
-        """Whether ``dynprof merge`` made it: its devices and steps are those of many processes."""
-        said = self.trace.members.get("dynprof")
-        ranks = said.get("ranks") if isinstance(said, dict) else None
-        return isinstance(ranks, list) and any(_whole(rank) is not None for rank in ranks)
+        """Whether ``dynprof merge`` made it: its devices and steps come from many processes."""
+        member = self.trace.members.get("dynprof")
+        ranks = member.get("ranks") if isinstance(member, dict) else None
+        return isinstance(ranks, list) and any(_int64(rank) is not None for rank in ranks)
 
     @cached_property
     def base_ns(self) -> int:
-        """What is to be added to its times for ns since the epoch; 0 where that makes no time."""
-        found = _whole(self.trace.members.get("baseTimeNanoseconds")) or 0
+        """Offset from its times to ns since the epoch; 0 if a sum would not fit into 64 bits."""
+        found = _int64(self.trace.members.get("baseTimeNanoseconds")) or 0
         spans, memory = self.trace.spans, self.trace.memory
         times = (spans["start"], spans["start"] + spans["length"], memory["time"])
         most = max(int(np.abs(column).max(initial=0)) for column in times)
@@ -79,7 +79,7 @@ class ReadTrace:
 
     @property
     def rank(self) -> int:
-        """The rank that recorded it: as the trace says, else its manifest, else 0."""
+        """The rank that recorded it, from the trace, else from its manifest, else 0."""
         rank = self._distributed("rank")
         if rank is not None:
             return rank
@@ -87,30 +87,30 @@ class ReadTrace:
 
     @property
     def rank_suffix(self) -> str:
-        """What names of the vendor's files say of the rank; empty where the job is one process."""
+        """Suffix for the rank in names of the vendor's files; empty if the job is one process."""
         if self.manifest:
             return self.manifest.rank_suffix
         return f"_{self.rank}" if self.world_size > 1 else ""
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are, as far as it is known; 0 where it is not."""
+        """The number of ranks; 0 if unknown."""
         size = self._distributed("world_size")
         return size or (self.manifest.world_size if self.manifest else 0)
 
     def _distributed(self, name: str) -> int | None:
-        said = self.trace.members.get("distributedInfo")
-        return _whole(said.get(name)) if isinstance(said, dict) else None
+        member = self.trace.members.get("distributedInfo")
+        return _int64(member.get(name)) if isinstance(member, dict) else None
 
     @property
     def host(self) -> str:
-        """The name of the machine that recorded it, as far as it is known."""
+        """The name of the machine that recorded it; empty if unknown."""
         named = self.manifest.host if self.manifest else self.trace.members.get("host_name", "")
         return str(named)
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the user wrote about it."""
+        """The metadata that the user attached to it."""
         if self.manifest:
             found = self.manifest.request.config.get("metadata", {})
         else:
@@ -119,49 +119,49 @@ class ReadTrace:
 
     @property
     def first_device(self) -> int | str:
-        """The number of the device that worked; ``host`` where none did."""
+        """The number of the first device that worked; ``host`` if none did."""
         devices = self.trace.spans["device"][self.trace.category(KERNELS)]
         return int(devices[0]) if len(devices) else HOST_NAME
 
     @property
     def device_memory(self) -> dict[int, int]:
-        """How many bytes of memory each device has, by its number."""
-        said = self.trace.members.get("deviceProperties")
-        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
-        found = [(_whole(one.get("id")), _whole(one.get("totalGlobalMem"))) for one in devices]
+        """Bytes of memory of each device, by its number."""
+        rows = self.trace.members.get("deviceProperties")
+        devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
+        found = [(_int64(one.get("id")), _int64(one.get("totalGlobalMem"))) for one in devices]
         return {number: size for number, size in found if number is not None and size}
 
     @property
     def device_name(self) -> str:
-        """What the device that worked calls itself; empty where that is not known."""
-        said = self.trace.members.get("deviceProperties")
-        devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+        """The name of the device that worked; empty if unknown."""
+        rows = self.trace.members.get("deviceProperties")
+        devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
         names = [one.get("name") for one in devices if one.get("id") == self.first_device]
         return str(names[0]) if names and names[0] else ""
 
 
-def _is_text(name: str) -> bool:
-    """Return whether a name can be written into files; a file system may hold any bytes."""
+def _is_utf8(name: str) -> bool:
+    """Return whether a name can be written as UTF-8; a file system may hold any bytes."""
     return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
-def _whole(value: object) -> int | None:
-    """Return a number that 64 bits hold; None for anything else that a file may say."""
+def _int64(value: object) -> int | None:
+    """Return a value that is an integer of 64 bits; None for any other value in a file."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63:
         return value
     return None
 
 
 def find_manifest(path: Path) -> tuple[Path, Manifest] | tuple[None, None]:
-    """Return the manifest of a trace, and where it lies.
+    """Return the path and the manifest of a trace.
 
-    That of the rank in the trace's name is tried first.
+    The manifest of the rank in the trace's name is tried first.
     """
     folder = path.parent / INFO_DIR
     rank = _RANK.search(path.name)
     likely = [folder / f"{rank_name(rank[1] or '', int(rank[2]))}.info.json"] if rank else []
     for candidate in chain(likely, sorted(folder.glob("*.info.json")) if folder.is_dir() else ()):
-        from dynprof.captures.manifest import load_manifest  # takes as long to load as numpy
+        from dynprof.captures.manifest import load_manifest  # its import takes as long as numpy's
 
         with contextlib.suppress(CaptureError):
             manifest = load_manifest(candidate)

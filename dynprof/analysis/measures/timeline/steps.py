@@ -1,4 +1,4 @@
-"""Where the time of each step goes: computing, communication, what neither covers."""
+"""Where the time of each step goes: computing, communication, and neither."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-Marked = tuple[int | None, int, int]
-"""The job's number of a step, None where steps are not marked; its begin and its length, in ns."""
+MarkedStep = tuple[int | None, int, int]
+"""The job's number of a step, or None if steps are not marked; its start and length, in ns."""
 HOST = -1
-"""Stands for the host where a device's number is asked for."""
+"""The host, in place of a device's number."""
 HOST_NAME = "host"
-"""The same in tables."""
+"""The host, in place of a device's number in tables."""
 _LONGEST = len(STEP) + 19
-"""Of the name of a step: more digits may not fit into 64 bits."""
+"""Length limit of a step's name: more digits may not fit into 64 bits."""
 _COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
-"""Not within a word: a kernel that is called ``batchCompute`` has ``hcom`` in it."""
+"""Names of communication. Some match only at a word's start: ``batchCompute`` contains ``hcom``."""
 _OF_THE_HOST = ("gloo:", "mpi:")
-"""How labels begin of what communicates on the host, also beside a device's kernels."""
+"""Prefixes of labels of communication on the host, also in traces with device kernels."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step on one device, or on the host where no device worked; times in ns.
+    """One step on one device, or on the host if no device worked; times in ns.
 
     Attributes:
         device: The device's number; -1 for the host.
-        number: The job's number of the step; None where steps are not marked.
+        number: The job's number of the step; None if steps are not marked.
         begin: When it began, since the trace's base time.
         length: How long it took.
-        computing: For how long kernels computed; on the host, operators.
-        communication: For how long collectives ran.
-        overlapped: For how long both did.
-        free: For how long neither did, from the first of them to the last.
-        stage: From the first of them to the last.
-        preparing: From the step's begin to the first of them.
-        receiving: For how long messages from another rank were received or waited for; None
-            where the trace does not tell sends from receives.
+        computing: How long kernels computed; on the host, operators.
+        communication: How long collectives ran.
+        overlapped: How long both ran at the same time.
+        free: How long neither ran, between the first start and the last end of them.
+        stage: Time from the first start to the last end of them.
+        preparing: Time from the step's start to the first start of them.
+        receiving: How long messages from another rank were received or waited for; None
+            if the trace does not tell sends from receives.
     """
 
     device: int
@@ -80,7 +80,7 @@ class Step:
 
     @property
     def device_id(self) -> int | str:
-        """The device as tables name it: its number, or ``host``."""
+        """The device in tables: its number, or ``host``."""
         return HOST_NAME if self.device == HOST else self.device
 
 
@@ -88,8 +88,8 @@ class Receives(NamedTuple):
     """Which spans receive a message from another rank.
 
     Attributes:
-        there: Those that do.
-        unknown: Those of which the trace does not tell.
+        there: Mask of those that do.
+        unknown: Mask of those for which the trace does not tell.
     """
 
     there: NDArray[np.bool_]
@@ -102,13 +102,13 @@ def is_collective(name: str) -> bool:
     return bool(_COLLECTIVES.search(lower)) and not lower.startswith("nccl:")
 
 
-def marked_steps(trace: Trace, most: int | None = None) -> list[Marked]:
-    """Return number, begin and length of each marked step, in order; else one for everything.
+def marked_steps(trace: Trace, most: int | None = None) -> list[MarkedStep]:
+    """Return number, start and length of each marked step in order; else one for everything.
 
     Args:
         trace: The trace.
-        most: How many steps it has whole, where somebody has counted them: the mark of one in which
-            the recording ended is of a part of it.
+        most: The number of complete steps, if it is known. If the recording ended during a step,
+            the mark of that step covers only a part of it.
     """
     spans, found = trace.spans, []
     names = {
@@ -120,26 +120,26 @@ def marked_steps(trace: Trace, most: int | None = None) -> list[Marked]:
     for place in np.flatnonzero(marks).tolist():
         number = names[int(spans["name"][place])]
         found.append((number, int(spans["start"][place]), int(spans["length"][place])))
-    whole_since = _whole_since(trace)
-    whole: list[Marked] = [step for step in found if step[1] >= whole_since]
+    whole_since = _complete_since(trace)
+    whole: list[MarkedStep] = [step for step in found if step[1] >= whole_since]
     return sorted(dict.fromkeys(whole), key=lambda step: step[1])[:most] or whole_span(trace)
 
 
-def _whole_since(trace: Trace) -> int:
-    """Return from when on everything is there; the least number there is where all is.
+def _complete_since(trace: Trace) -> int:
+    """Return the time from which the trace is complete; the smallest integer if all of it is.
 
-    VizTracer's ring takes an event in when it ends, and gives the oldest away where it is full.
+    VizTracer's ring buffer stores an event when it ends, and drops the oldest if it is full.
     """
-    said = trace.members.get("viztracer_metadata")
-    overflowed = isinstance(said, dict) and said.get("overflow") is True
+    metadata = trace.members.get("viztracer_metadata")
+    overflowed = isinstance(metadata, dict) and metadata.get("overflow") is True
     ends = trace.spans["start"] + trace.spans["length"]
     return int(ends.min()) if overflowed and len(ends) else np.iinfo(np.int64).min
 
 
-def whole_span(trace: Trace) -> list[Marked]:
-    """Return all that the job did as one step without a number; nothing where that is nothing.
+def whole_span(trace: Trace) -> list[MarkedStep]:
+    """Return the job's whole time as one step without a number; empty if there is none.
 
-    How the recording itself ended is not the job's: that is a call that was open to the last.
+    The end of the recording is not the job's: it is a call that was open until the last event.
     """
     start, end = trace.spans["start"], trace.spans["start"] + trace.spans["length"]
     jobs = ~trace.category(RECORDINGS)
@@ -154,8 +154,8 @@ def whole_span(trace: Trace) -> list[Marked]:
     return [(None, begin, last - begin)]
 
 
-def in_steps(trace: Trace, steps: Sequence[Marked], started: Launches) -> NDArray[np.bool_]:
-    """Say which spans begin in steps; of what devices did, what was launched there."""
+def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
+    """Return which spans begin in steps. A device activity counts where it was launched."""
     when = trace.spans["start"].copy()
     called = started.call != UNKNOWN
     when[started.work[called]] = when[started.call[called]]
@@ -170,7 +170,7 @@ def in_steps(trace: Trace, steps: Sequence[Marked], started: Launches) -> NDArra
 def collectives(trace: Trace) -> Numbers:
     """Return the spans that are communication: kernels on devices, and labels on the host.
 
-    Of what has kernels the labels only name who launched them.
+    If communication has kernels, its labels only name their launch and do not count.
     """
     collective, kernels = trace.named(is_collective), trace.category(KERNELS)
     labels = trace.category(LABELS) & collective
@@ -180,15 +180,15 @@ def collectives(trace: Trace) -> Numbers:
 
 
 def step_times(
-    trace: Trace, steps: Sequence[Marked], started: Launches, receives: Receives | None = None
+    trace: Trace, steps: Sequence[MarkedStep], started: Launches, receives: Receives | None = None
 ) -> list[Step]:
-    """Return a row for each step on each device, or on the host where no device worked.
+    """Return a row for each step on each device, or on the host if no device worked.
 
     Args:
         trace: The trace.
-        steps: The steps as they are marked.
-        started: What devices did, and what started it.
-        receives: What of it receives messages; left out, that is not counted.
+        steps: The marked steps.
+        started: Device activities and their launches.
+        receives: Spans that receive messages; without it they are not counted.
     """
     kernels = trace.category(KERNELS)[started.work]
     collective = trace.named(is_collective)
@@ -201,10 +201,10 @@ def step_times(
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     rows = []
     for device in distinct(trace.spans["device"][chosen]).tolist():
-        mine = trace.spans["device"][chosen] == device
+        selected = trace.spans["device"][chosen] == device
         for number, begin, length in steps:
-            here = mine & (launched >= begin) & (launched < begin + length)
-            work = chosen[here if number is not None else mine]
+            here = selected & (launched >= begin) & (launched < begin + length)
+            work = chosen[here if number is not None else selected]
             rows.append(_row(trace, collective, receives, device, number, begin, length, work))
     return rows
 
@@ -219,7 +219,7 @@ def _on_host(
     begin: int,
     length: int,
 ) -> Step:
-    until = np.searchsorted(trace.spans["start"], begin + length)  # they are in order
+    until = np.searchsorted(trace.spans["start"], begin + length)  # starts are ascending
     before = np.searchsorted(counted, until)
     inside = counted[:before][ends[:before] > begin]
     return _row(trace, collective, receives, HOST, number, begin, length, inside)

@@ -1,7 +1,8 @@
-"""What a trace still tells where its file ends before its events do.
+"""What a trace still tells if its file is truncated.
 
-Kineto writes the host's events first, thread by thread, and behind them what devices did, in the
-order in which it got the buffers, which is none of time: what is cut off may belong to any step.
+Kineto writes the host's events first, thread by thread, and device activities after them. These
+are in the order in which it got the buffers, not in order of time. Missing events may belong to
+any step.
 """
 
 from __future__ import annotations
@@ -19,65 +20,66 @@ from dynprof.analysis.reading.categories import (
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
     from dynprof.captures.manifest import Manifest
 
 _OF_THE_HOST = OPERATORS | LABELS | FRAMES | CALLS
 
 
-class Tear:
-    """Where a trace ends too early, and what is not known for that.
+class Truncation:
+    """Where a trace is truncated, and what is unknown because of that.
 
     Args:
         trace: The trace.
-        manifest: Who recorded it, where that is known.
+        manifest: Its manifest, if there is one.
         marked: The steps that it still marks.
 
     Attributes:
-        hides_host: Whether what the host did is not all there.
-        hides_devices: Whether devices did, or may have done, what is not there.
-        whole: The steps of which everything that the host did is there.
+        host_incomplete: Whether events of the host are missing.
+        devices_incomplete: Whether device activities are or may be missing.
+        complete_steps: The steps of which all host events are present.
     """
 
-    def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[Marked]) -> None:
-        self._torn, self._mended = trace.torn, trace.mended
-        self.hides_host = not trace.complete and _ends_on_host(trace)
-        self.hides_devices = not trace.complete and _may_have_devices(trace, manifest)
-        self.whole = [] if self.hides_host else marked
+    def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:
+        self._truncated, self._repaired = trace.torn, trace.mended
+        self.host_incomplete = not trace.complete and _ends_on_host(trace)
+        self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
+        self.complete_steps = [] if self.host_incomplete else marked
 
     @property
-    def hides(self) -> bool:
-        """Whether of any step something may be missing."""
-        return self.hides_host or self.hides_devices
+    def incomplete(self) -> bool:
+        """Whether events of any step may be missing."""
+        return self.host_incomplete or self.devices_incomplete
 
-    def words(self) -> list[str]:
-        """Return what is missing, in sentences."""
+    def sentences(self) -> list[str]:
+        """Return sentences that describe what is missing."""
         found = []
-        names, first = self._mended
+        names, first = self._repaired
         if names:
             found.append(
                 f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash "
-                f"there is not escaped, so that the file is no JSON from byte {first:,} on; all "
-                "events were read."
+                f"is not escaped. The file is not valid JSON from byte {first:,} on; all events "
+                "were read."
             )
-        if self._torn:
-            found.append(f"{self._torn[0].upper()}{self._torn[1:]}; what there is was analysed.")
-        if self.hides_host:
+        if self._truncated:
+            reason = f"{self._truncated[0].upper()}{self._truncated[1:]}"
+            found.append(f"{reason}; the readable part was analysed.")
+        if self.host_incomplete:
             found.append(
-                "Traces hold one thread after the other: some may be missing from any step, so "
-                "that no step is taken for whole, and none is judged."
+                "A trace holds one thread after the other: events may be missing from any step. "
+                "No step counts as complete, and none is judged."
             )
-        elif self.hides_devices:
+        elif self.devices_incomplete:
             found.append(
-                "Kineto writes what devices did behind what the host did, and in no order of time: "
-                "some of it may be missing from any step, so that none is judged."
+                "Kineto writes device activities after the host's, not in order of time. They may "
+                "be missing from any step, so no step is judged."
             )
         return found
 
 
 def _ends_on_host(trace: Trace) -> bool:
-    """Return whether the file ends among the events of the host."""
+    """Return whether the last event in the file is one of the host."""
     if trace.last < 0:
         return True
     category = trace.tables["category"][trace.spans["category"][trace.last]]
@@ -85,11 +87,12 @@ def _ends_on_host(trace: Trace) -> bool:
 
 
 def _may_have_devices(trace: Trace, manifest: Manifest | None) -> bool:
-    """Return whether a device was recorded, as far as the file goes, or cannot be ruled out."""
+    """Return whether a device was recorded, or may have been."""
     if trace.category(ON_DEVICE, LAUNCHES).any():
         return True
     if manifest is not None:
         return any(name != "CPU" for name in manifest.activities)
-    if trace.category(CALLS).any():  # VizTracer's
+    if trace.category(CALLS).any():  # from VizTracer
         return False
-    return trace.members.get("deviceProperties") != []  # a Kineto that knows of none says so
+    # Kineto writes an empty list if it knows no device.
+    return trace.members.get("deviceProperties") != []

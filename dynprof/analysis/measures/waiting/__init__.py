@@ -1,6 +1,6 @@
-"""Why devices wait, how long their work stands in a queue, and when threads have nothing to do.
+"""Why devices wait, how long their work is queued, and when threads have nothing to do.
 
-In come the gaps between what a device ran and what the host did meanwhile; out goes one cause for
-each nanosecond, and the delay of each launch. Judges nothing: what is too long, ``findings`` say.
-Others use ``gaps``, ``host_waits``, ``idle``, ``queue`` and ``cut_spans``.
+Input: the gaps of a device, and what the host did during them. Output: one cause for each
+nanosecond, and the delay of each launch. It judges nothing: ``findings`` says what is too long.
+Other folders use ``gaps``, ``host_waits``, ``idle``, ``queue`` and ``cut_spans``.
 """

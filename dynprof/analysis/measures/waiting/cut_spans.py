@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 NONE = -1
-"""Stands where no cover lasts."""
+"""In place of an index, if there is none."""
 
 
 def cut(start: Numbers, end: Numbers, times: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Cut spans at some times.
+    """Cut spans at given times.
 
     Args:
-        start: Begins of the spans.
+        start: Starts of the spans.
         end: Their ends.
         times: Where to cut, in any order.
 
     Returns:
-        Begins and ends of the pieces in the order of the spans, and which span each is of.
+        Starts and ends of the pieces in the order of the spans, and the index of each one's span.
     """
     at = np.sort(times)
     at = at[np.append(np.ones(len(at[:1]), bool), at[1:] != at[:-1])]
@@ -43,23 +43,23 @@ def cut(start: Numbers, end: Numbers, times: Numbers) -> tuple[Numbers, Numbers,
 
 
 def inside(times: Numbers, where: Cover) -> NDArray[np.bool_]:
-    """Return which times lie within a cover; its ends do not."""
-    return np.asarray(holder(times, *where) != NONE)
+    """Return which times are within a cover; the end of each span is excluded."""
+    return np.asarray(span_at(times, *where) != NONE)
 
 
-def holder(times: Numbers, start: Numbers, end: Numbers) -> Numbers:
-    """Return which of some spans that do not overlap each time lies in; -1 for none."""
+def span_at(times: Numbers, start: Numbers, end: Numbers) -> Numbers:
+    """Return the span that contains each time; -1 for none. The spans must not overlap."""
     place = np.searchsorted(start, times, side="right") - 1
     return np.where(times < np.append(end, 0)[place], place, NONE) if len(end) else place
 
 
-def by_first(
+def cut_by_covers(
     start: Numbers, end: Numbers, covers: Sequence[Cover]
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """Cut spans where covers begin and end.
 
     Returns:
-        Begins, ends, which span each piece is of, and the first cover that it lies in; -1 for none.
+        Starts and ends of the pieces, the span of each, and the first cover around it; -1 for none.
     """
     edges = [one for where in covers for one in where]
     begins, ends, of = cut(start, end, np.concatenate(edges) if edges else start[:0])

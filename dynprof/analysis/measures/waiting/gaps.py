@@ -1,7 +1,7 @@
-"""The gaps of a device or of one of its streams: when it ran nothing, and what ended that.
+"""Gaps of a device or of one of its streams: when it ran nothing, and what ended each gap.
 
-The launch of what ran next divides a gap: until it has ended, the host kept the device waiting;
-from then on the device, or its queue, kept waiting what it had been given.
+The launch of the next activity divides a gap. Until that call ended, the device waited for the
+host. After it, the launched activity waited for the device or its queue.
 """
 
 from __future__ import annotations
@@ -19,52 +19,53 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
 
 EDGE = -1
-"""Stands for what ran before the first gap, and after the last."""
+"""In place of the activity before the first gap, and of the one after the last."""
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """Gaps in the order of time; times in ns since the trace's base time.
+    """Gaps in order of time; times in ns since the trace's base time.
 
     Attributes:
-        start: When each begins: whatever ran before has ended.
+        start: When each begins: all earlier activities have ended.
         end: When it ends.
-        before: What ended last before it, a place in ``Launches.work``; -1 for the first gap.
-        after: What ended it; of several that began together the first; -1 for the last gap.
-        asked: The call that launched what ended it, a place among the trace's spans; -1 where
-            there is none, or none was recorded.
-        called: When that call began, within the gap; where there is no call, the gap's begin, but
-            the end of the last gap.
-        launched: Likewise, when it had ended.
+        before: Index in ``Launches.work`` of the activity that ended last before it; -1 for the
+            first gap.
+        after: Likewise the activity that ended it, the first of several; -1 for the last gap.
+        launch_call: Index among the trace's spans of the call that launched that activity; -1 if
+            there is none or none was recorded.
+        called: When that call began, clipped to the gap. Without a call it is the gap's start, or
+            the end for the last gap.
+        launched: Likewise, when that call ended.
     """
 
     start: Numbers
     end: Numbers
     before: Numbers
     after: Numbers
-    asked: Numbers
+    launch_call: Numbers
     called: Numbers
     launched: Numbers
 
     @property
     def unknown(self) -> NDArray[np.bool_]:
-        """Which end with something whose launch was not recorded."""
-        return np.asarray((self.after != EDGE) & (self.asked == UNKNOWN))
+        """Gaps that end with an activity whose launch was not recorded."""
+        return np.asarray((self.after != EDGE) & (self.launch_call == UNKNOWN))
 
     @property
     def was_queued(self) -> NDArray[np.bool_]:
-        """Which end with something that had been launched before they began."""
-        return np.asarray((self.asked != UNKNOWN) & (self.launched <= self.start))
+        """Gaps that end with an activity that was launched before they began."""
+        return np.asarray((self.launch_call != UNKNOWN) & (self.launched <= self.start))
 
 
 def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
-    """Return device and stream of everything that devices did, each pair once."""
+    """Return the pairs of device and stream of all device activities."""
     columns = [trace.spans[name][started.work].tolist() for name in ("device", "stream")]
     return sorted(set(zip(*columns, strict=True)))
 
@@ -72,24 +73,24 @@ def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
 def gaps(
     trace: Trace,
     started: Launches,
-    marked: Sequence[Marked],
+    marked: Sequence[MarkedStep],
     device: int,
     stream: int | None = None,
 ) -> Gaps:
-    """Return when a device ran nothing, from the first step to the last, or for as long as it ran.
+    """Return the gaps of a device over the marked steps and all of its activities.
 
     Args:
         trace: The trace.
-        started: What devices did.
-        marked: The steps; one that is none spans the whole trace.
-        device: Which device.
-        stream: Only this stream of it.
+        started: Device activities and their launches.
+        marked: The steps, or one for the whole trace.
+        device: The device.
+        stream: A stream, to look at this stream only.
     """
     spans = trace.spans
-    mine = spans["device"][started.work] == device
+    selected = spans["device"][started.work] == device
     if stream is not None:
-        mine &= spans["stream"][started.work] == stream
-    chosen = np.flatnonzero(mine)
+        selected &= spans["stream"][started.work] == stream
+    chosen = np.flatnonzero(selected)
     begins = spans["start"][started.work[chosen]]
     reached = np.maximum.accumulate(begins + spans["length"][started.work[chosen]])
     longest = np.concatenate([[True], reached[1:] > reached[:-1]])[: len(reached)]
@@ -101,7 +102,7 @@ def gaps(
     return _launched(trace, started, start[kept], end[kept], before, after)
 
 
-def _window(marked: Sequence[Marked], begins: Numbers, reached: Numbers) -> tuple[int, int]:
+def _window(marked: Sequence[MarkedStep], begins: Numbers, reached: Numbers) -> tuple[int, int]:
     first = [step[1] for step in marked] + begins[:1].tolist()
     last = [step[1] + step[2] for step in marked] + reached[-1:].tolist()
     return min(first), max(last)
@@ -110,14 +111,14 @@ def _window(marked: Sequence[Marked], begins: Numbers, reached: Numbers) -> tupl
 def _launched(
     trace: Trace, started: Launches, start: Numbers, end: Numbers, before: Numbers, after: Numbers
 ) -> Gaps:
-    """Return gaps with the launches of what ended them."""
-    asked = np.append(started.call, UNKNOWN)[after]
+    """Return gaps with the launches of the activities that ended them."""
+    launch_call = np.append(started.call, UNKNOWN)[after]
     called, launched = start.copy(), start.copy()
-    known = asked != UNKNOWN
-    begin = trace.spans["start"][asked[known]]
-    done = begin + trace.spans["length"][asked[known]]
+    known = launch_call != UNKNOWN
+    begin = trace.spans["start"][launch_call[known]]
+    done = begin + trace.spans["length"][launch_call[known]]
     called[known] = np.clip(begin, start[known], end[known])
     launched[known] = np.clip(done, start[known], end[known])
     closing = after == EDGE
     called[closing] = launched[closing] = end[closing]
-    return Gaps(start, end, before, after, asked, called, launched)
+    return Gaps(start, end, before, after, launch_call, called, launched)

@@ -1,4 +1,4 @@
-"""What keeps a thread of the host from launching, and when it has nothing to do."""
+"""What keeps a thread of the host from launching, and when it waits for work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import is_users
+from dynprof.analysis.measures.code.user_code import is_user_frame
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
@@ -45,33 +45,40 @@ if TYPE_CHECKING:
 
 PAGEABLE, SYNCHRONISING = "copying pageable memory", "synchronising"
 ALLOCATING = "allocating device memory"
-NOBODY = -1
-"""Stands where no thread is known."""
+NO_THREAD = -1
+"""In place of a thread, if it is unknown."""
 
 _WAITS = re.compile(
     r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*Async)|^(?!.*Enqueue).*Events?Wait$|QueueFinish"
 )
-"""Names of calls that return once a device has done something: of CUDA, HIP, and of SYCL's parts.
+"""Names of calls of CUDA, HIP and SYCL that wait for a device.
 
-``hipMemcpyWithStream`` waits too, in spite of its name.
+``hipMemcpyWithStream`` also waits, despite its name.
 """
 _ALLOCATES = ("Malloc", "Free", "MallocAsync", "FreeAsync", "HostAlloc", "MallocHost", "FreeHost",
               "MemAlloc", "MemAlloc_v2", "MemFree", "MemFree_v2", "MemCreate", "MemRelease",
               "HostRegister", "HostUnregister")  # fmt: skip
 _REQUEST = "Activity Buffer Request"
-"""Memory for what is recorded: milliseconds in which a thread stands before a call."""
+"""CUPTI takes memory for its records. A thread waits for milliseconds before a call."""
 _WITHIN_A_DEVICE = "Device -> Device"
+_WAITS_FOR_WORK = re.compile(
+    r"(Simple)?Queue\.get \(.*\b(queue|multiprocessing/queues)\.py:\d+\)|"
+    r"_?Connection(Base)?\.(recv|recv_bytes|poll) \(.*\bmultiprocessing/connection\.py:\d+\)|"
+    r"_queue\.SimpleQueue\.get|(_?socket\.)+_accept|"
+    r"select\.(select|(e?poll|devpoll)\.poll|kqueue\.control)"
+)
+"""Python calls that wait for work, as VizTracer names them."""
 
 
 @dataclass(frozen=True)
-class Blocking:
-    """Calls of one thread in which the host waits for a device; of two at once the outer one.
+class BlockingCalls:
+    """Calls of one thread that wait for a device; of nested calls only the outer one.
 
     Attributes:
-        call: Places among the trace's spans, in the order of their begin.
+        call: Indices among the trace's spans, in order of start.
         start: When each begins.
         end: When it ends.
-        pageable: Which copy from or to memory that is not pinned.
+        pageable: Mask of the calls that copy from or to memory that is not pinned.
     """
 
     call: Numbers
@@ -80,30 +87,30 @@ class Blocking:
     pageable: NDArray[np.bool_]
 
 
-class Host:
-    """What the threads of the host do, each asked once.
+class HostActivity:
+    """Activity of the host's threads, computed once for each thread.
 
     Args:
         trace: The trace.
-        started: What devices did, and which calls started it.
+        started: Device activities and their launches.
     """
 
     def __init__(self, trace: Trace, started: Launches) -> None:
         self._trace = trace
         self._started = started
-        self.open = cache(self._open)
+        self.busy = cache(self._busy)
         self.blocking = cache(self._blocking)
-        self.doing = cache(self._doing)
+        self.causes = cache(self._causes)
         self._phase = cache(lambda phase: phase_spans(trace, phase))
 
     @cached_property
     def main(self) -> int:
-        """The thread that marks the steps; -1 where they are not marked."""
+        """The thread that marks the steps; -1 if they are not marked."""
         labels = self._trace.category(STEP_LABELS) & self._trace.named(
             lambda name: name.startswith(STEP)
         )
         threads = self._trace.spans["thread"][labels]
-        return int(np.bincount(threads).argmax()) if len(threads) else NOBODY
+        return int(np.bincount(threads).argmax()) if len(threads) else NO_THREAD
 
     def _on(self, thread: int, chosen: NDArray[np.bool_]) -> Cover:
         return self._trace.when(chosen & (self._trace.spans["thread"] == thread))
@@ -113,15 +120,15 @@ class Host:
         step = self._trace.named(lambda name: name.startswith(STEP))
         return self._trace.category(OPERATORS, CALLS, FRAMES, LAUNCHES) & ~step
 
-    def _open(self, thread: int) -> Cover:
-        """Return when a thread is in any operator, frame or call of a device's runtime."""
+    def _busy(self, thread: int) -> Cover:
+        """Return when a thread is in any operator, frame or runtime call of a device."""
         return self._on(thread, self._working)
 
     @cached_property
     def _waits(self) -> tuple[Numbers, NDArray[np.bool_]]:
         """The calls of all threads that wait for a device, and which of them for pageable memory.
 
-        What the call launched tells more than its name, where it was recorded.
+        If the launched copy was recorded, it decides, not the name of the call.
         """
         trace, call, work = self._trace, self._started.call, self._started.work
         calls = trace.category(LAUNCHES)
@@ -134,21 +141,21 @@ class Host:
         place = np.flatnonzero(waits)
         return place, np.isin(place, call[pageable])
 
-    def _blocking(self, thread: int) -> Blocking:
-        """Return the calls of a thread in which the host waits for a device."""
+    def _blocking(self, thread: int) -> BlockingCalls:
+        """Return the calls of a thread that wait for a device."""
         place, pageable = self._waits
         spans = self._trace.spans
-        mine = spans["thread"][place] == thread
-        place, pageable = place[mine], pageable[mine]
+        selected = spans["thread"][place] == thread
+        place, pageable = place[selected], pageable[selected]
         start, end = spans["start"][place], (spans["start"] + spans["length"])[place]
         before = np.maximum.accumulate(end)[:-1]
         start[1:] = np.maximum(start[1:], before)
         outer = end > start
-        return Blocking(place[outer], start[outer], end[outer], pageable[outer])
+        return BlockingCalls(place[outer], start[outer], end[outer], pageable[outer])
 
     @cached_property
     def _paces(self) -> tuple[Numbers, Numbers]:
-        """The calls that started something, and how long from the launch before to their end."""
+        """The launch calls, and the time from the start of the previous launch to their end."""
         spans = self._trace.spans
         call = distinct(self._started.call[self._started.call != UNKNOWN])
         ordered = call[np.argsort(spans["thread"][call], kind="stable")]
@@ -159,9 +166,9 @@ class Host:
         return call, pace[np.argsort(ordered)]
 
     def paces(self, calls: Numbers) -> Numbers:
-        """Return from the begin of the launch before, on its thread, to the end of each, in ns.
+        """Return the time from the start of the previous launch to the end of each call, in ns.
 
-        -1 where there is none before, or no launch is given (-1).
+        It is -1 for the first launch of a thread, and for a call of -1.
         """
         known, pace = self._paces
         given = calls != UNKNOWN
@@ -170,8 +177,8 @@ class Host:
         return result
 
     @cached_property
-    def _everywhere(self) -> dict[str, Cover]:
-        """What holds up all threads alike."""
+    def _shared_causes(self) -> dict[str, Cover]:
+        """Causes that delay all threads."""
         trace = self._trace
         return {
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
@@ -180,13 +187,13 @@ class Host:
 
     @cached_property
     def _recording(self) -> NDArray[np.bool_]:
-        """What the profiler itself does."""
+        """Spans of the profiler itself."""
         return overhead(self._trace)
 
     def _requests(self, thread: int) -> Cover:
-        """Return when CUPTI took memory, as far as the thread made no call meanwhile.
+        """Return when CUPTI took memory and the thread began no call.
 
-        Which thread stands still for it is not told; one that begins a call does not.
+        The trace does not tell which thread waited. A thread that began a call did not wait.
         """
         trace, spans = self._trace, self._trace.spans
         requests = trace.category(OVERHEADS) & trace.named(lambda name: name == _REQUEST)
@@ -196,9 +203,9 @@ class Host:
         requests[requests] = began == 0
         return trace.when(requests)
 
-    def _doing(self, thread: int) -> dict[str, Cover]:
-        """Return why a thread launches nothing, causes before symptoms, and when."""
-        calls, stops = self.blocking(thread), self._everywhere
+    def _causes(self, thread: int) -> dict[str, Cover]:
+        """Return why and when a thread launches nothing, causes before symptoms."""
+        calls, stops = self.blocking(thread), self._shared_causes
         allocates = self._trace.category(LAUNCHES) & self._trace.named(
             lambda name: name.endswith(_ALLOCATES)
         )
@@ -215,18 +222,11 @@ class Host:
         }
 
 
-_WAITS_FOR_WORK = re.compile(
-    r"(Simple)?Queue\.get \(.*\b(queue|multiprocessing/queues)\.py:\d+\)|"
-    r"_?Connection(Base)?\.(recv|recv_bytes|poll) \(.*\bmultiprocessing/connection\.py:\d+\)|"
-    r"_queue\.SimpleQueue\.get|(_?socket\.)+_accept|"
-    r"select\.(select|(e?poll|devpoll)\.poll|kqueue\.control)"
-)
-"""As VizTracer names them."""
-
-
 def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
-    """Return which calls of Python take work from a queue or await a request, or lie in such."""
-    named = trace.named(lambda name: bool(_WAITS_FOR_WORK.fullmatch(name)) and not is_users(name))
+    """Return the Python calls that wait for work or a request, and the calls inside them."""
+    named = trace.named(
+        lambda name: bool(_WAITS_FOR_WORK.fullmatch(name)) and not is_user_frame(name)
+    )
     waits, inside = (trace.category(CALLS) & named)[calls.span].tolist(), list[bool]()
     for own, outer in zip(waits, calls.parent.tolist(), strict=True):
         inside.append(own or (outer != ROOT and inside[outer]))

@@ -1,7 +1,7 @@
-"""Why a device, or one of its streams, was idle: each nanosecond of it has one cause.
+"""Why a device, or one of its streams, was idle: each idle nanosecond has one cause.
 
-A gap is divided by the launch of what ran next (``gaps.py``), and what the host did until then by
-what the launching thread was in (``host_waits.py``): causes before symptoms.
+The launch of the next activity divides a gap (``gaps.py``). The time before it is divided by what
+the launching thread did (``host_waits.py``), causes before symptoms.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import numpy as np
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER
-from dynprof.analysis.measures.waiting.cut_spans import NONE, by_first, cut, holder, inside
+from dynprof.analysis.measures.waiting.cut_spans import NONE, cut, cut_by_covers, inside, span_at
 from dynprof.analysis.measures.waiting.gaps import EDGE
 from dynprof.analysis.measures.waiting.host_waits import (
     ALLOCATING,
-    NOBODY,
+    NO_THREAD,
     PAGEABLE,
     SYNCHRONISING,
-    Blocking,
+    BlockingCalls,
 )
 from dynprof.analysis.reading.intervals import cover, distinct
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.measures.timeline.steps import Marked
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.measures.waiting.gaps import Gaps
-    from dynprof.analysis.measures.waiting.host_waits import Host
+    from dynprof.analysis.measures.waiting.host_waits import HostActivity
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 QUEUED, BLOCKED, LATE = "queued", "host blocked", "host late"
 NOTHING, UNKNOWN = "nothing to do", "unknown"
 KINDS = (BLOCKED, LATE, QUEUED, NOTHING, UNKNOWN)
-"""What a gap consists of, whatever the host did meanwhile."""
+"""Kinds of idle time, independent of what the host did."""
 
 LAUNCHING, ELSEWHERE = "launching", "elsewhere on the host"
 WAITING, STARTING = "waiting in the queue", "starting"
@@ -49,28 +49,29 @@ CAUSES = (
     RECORDING, COMPILING, CHECKPOINT, LOADING, COLLECTING, PAGEABLE, SYNCHRONISING, ALLOCATING,
     OPTIMIZER, LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN,
 )  # fmt: skip
-"""In the order in which they are looked for, causes before symptoms."""
+"""Causes in order of precedence, causes before symptoms."""
 
 PACE_NS = 100_000
-"""A host that goes from launch to launch within this time does nothing but launch."""
+"""Time from launch to launch below which the host does nothing but launch."""
 _KIND = {name: place for place, name in enumerate(KINDS)}
 _CAUSE = {name: place for place, name in enumerate(CAUSES)}
+_NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Pieces of idle time in the order of time, none over another; times in ns.
+    """Pieces of idle time in order of time, without overlap; times in ns.
 
     Attributes:
         start: When each begins.
         end: When it ends.
-        kind: Places in :data:`KINDS`.
-        cause: Places in :data:`CAUSES`.
-        gap: Places of the gaps that they are of.
-        thread: The thread of the host that was to launch what came next; -1 where none is known.
-        call: The call that made the host wait for the device, a place among the trace's spans; -1
-            where none did.
-        weight: How often a piece counts: once, but more where steps overlap.
+        kind: Indices in :data:`KINDS`.
+        cause: Indices in :data:`CAUSES`.
+        gap: Indices of their gaps.
+        thread: The host thread that launches the next activity; -1 if unknown.
+        call: Index among the trace's spans of the call that made the host wait for the device; -1
+            if there is none.
+        weight: How often a piece counts: more than once if steps overlap.
     """
 
     start: Numbers
@@ -84,7 +85,7 @@ class Idle:
 
     @property
     def time(self) -> Numbers:
-        """How long each piece lasts, as often as it counts, in ns."""
+        """Duration of each piece times its weight, in ns."""
         return (self.end - self.start) * self.weight
 
     def of_cause(self, *causes: str) -> NDArray[np.bool_]:
@@ -92,30 +93,30 @@ class Idle:
         return np.array([name in causes for name in CAUSES], bool)[self.cause]
 
     def by_cause(self) -> dict[str, int]:
-        """Return how much idle time each cause has, in ns; together all there is."""
+        """Return the idle time of each cause, in ns. They add up to all idle time."""
         return _sums(CAUSES, self.cause, self.time)
 
     def by_kind(self) -> dict[str, int]:
-        """Return how much idle time is of each kind, in ns; together all there is."""
+        """Return the idle time of each kind, in ns. They add up to all idle time."""
         return _sums(KINDS, self.kind, self.time)
 
-    def picked(self, which: NDArray[np.bool_] | Numbers) -> Idle:
+    def select(self, which: NDArray[np.bool_] | Numbers) -> Idle:
         """Return some of the pieces."""
         return Idle(*(getattr(self, field.name)[which] for field in fields(self)))
 
     def cut_at(self, times: Numbers) -> Idle:
-        """Return the same, cut at some times."""
+        """Return the same pieces, cut at given times."""
         start, end, of = cut(self.start, self.end, times)
-        return replace(self.picked(of), start=start, end=end)
+        return replace(self.select(of), start=start, end=end)
 
-    def within(self, steps: Sequence[Marked]) -> Idle:
-        """Return what lies in steps, as often as there are steps around it."""
+    def within(self, steps: Sequence[MarkedStep]) -> Idle:
+        """Return the pieces within steps, weighted by the number of steps around each."""
         begins = np.array(sorted(step[1] for step in steps), np.int64)
         ends = np.array(sorted(step[1] + step[2] for step in steps), np.int64)
         found = self.cut_at(np.concatenate([begins, ends]))
         open_ = np.searchsorted(begins, found.start, side="right")
         weight = open_ - np.searchsorted(ends, found.start, side="right")
-        return replace(found, weight=found.weight * weight).picked(weight > 0)
+        return replace(found, weight=found.weight * weight).select(weight > 0)
 
 
 def _sums(names: Sequence[str], codes: Numbers, times: Numbers) -> dict[str, int]:
@@ -125,34 +126,38 @@ def _sums(names: Sequence[str], codes: Numbers, times: Numbers) -> dict[str, int
 
 
 def idle(
-    trace: Trace, started: Launches, host: Host, found: Gaps, recorded: Sequence[Marked] = ()
+    trace: Trace,
+    started: Launches,
+    host: HostActivity,
+    found: Gaps,
+    recorded: Sequence[MarkedStep] = (),
 ) -> Idle:
-    """Return why there were gaps.
+    """Return the causes of gaps.
 
     Args:
         trace: The trace.
-        started: What devices did.
+        started: Device activities and their launches.
         host: What the host did.
         found: The gaps of a device or of a stream.
-        recorded: The steps in which the host is to answer for what lies before the first launch
-            and after the last; elsewhere there was nothing to do.
+        recorded: The steps in which the host causes the gaps before the first launch and after
+            the last. Outside of them there was nothing to do.
     """
-    nobody = np.full(len(found.start), NOBODY, np.int64)
+    no_thread = np.full(len(found.start), NO_THREAD, np.int64)
     times = np.stack([found.start, found.launched, found.end])
     start, end = times[:-1].ravel(order="F"), times[1:].ravel(order="F")
     gap = np.repeat(np.arange(len(found.start)), 2)
-    kind = np.stack([nobody, np.where(found.unknown, _KIND[UNKNOWN], _KIND[QUEUED])])
+    kind = np.stack([no_thread, np.where(found.unknown, _KIND[UNKNOWN], _KIND[QUEUED])])
     waiting = np.where(found.was_queued, _CAUSE[WAITING], _CAUSE[STARTING])
-    cause = np.stack([nobody, np.where(found.unknown, _CAUSE[UNKNOWN], waiting)])
+    cause = np.stack([no_thread, np.where(found.unknown, _CAUSE[UNKNOWN], waiting)])
     one = np.ones(len(start), np.int64)
     pieces = Idle(start, end, kind.ravel(order="F"), cause.ravel(order="F"), gap, -one, -one, one)
-    pieces = pieces.picked(end > start)
+    pieces = pieces.select(end > start)
     pieces = _edges(pieces, found, recorded)
     return _of_the_host(_with_threads(pieces, trace, started, host, found), host, found)
 
 
-def _edges(pieces: Idle, found: Gaps, recorded: Sequence[Marked]) -> Idle:
-    """Say where there was nothing to do: before the first launch and after the last."""
+def _edges(pieces: Idle, found: Gaps, recorded: Sequence[MarkedStep]) -> Idle:
+    """Mark idle time with nothing to do: before the first launch and after the last."""
     begins = np.array([step[1] for step in recorded], np.int64)
     where = cover(begins, begins + np.array([step[2] for step in recorded], np.int64))
     result = pieces.cut_at(np.concatenate([*where, found.called[found.before == EDGE]]))
@@ -166,66 +171,68 @@ def _edges(pieces: Idle, found: Gaps, recorded: Sequence[Marked]) -> Idle:
     )
 
 
-def _with_threads(pieces: Idle, trace: Trace, started: Launches, host: Host, found: Gaps) -> Idle:
-    """Say for what the host did, on which thread: that which launches next, if it does anything.
+def _with_threads(
+    pieces: Idle, trace: Trace, started: Launches, host: HostActivity, found: Gaps
+) -> Idle:
+    """Set the host thread of each piece: the one that launches next, if it is busy.
 
-    Else that which launched what ran before, else that which marks the steps.
+    Else it is the thread that launched the activity before, else the thread that marks the steps.
     """
-    threads = np.append(trace.spans["thread"], NOBODY)
-    after = threads[found.asked]
+    threads = np.append(trace.spans["thread"], NO_THREAD)
+    after = threads[found.launch_call]
     before = threads[np.append(started.call, NO_CALL)[found.before]]
     key = np.where(pieces.kind == NONE, pieces.gap, NONE)
-    pairs = np.stack([np.append(after, NOBODY)[key], np.append(before, NOBODY)[key]], axis=1)
-    parts = [pieces.picked(key == NONE)]
+    pairs = np.stack([np.append(after, NO_THREAD)[key], np.append(before, NO_THREAD)[key]], axis=1)
+    parts = [pieces.select(key == NONE)]
     for pair in np.unique(pairs[key != NONE], axis=0).tolist():
-        mine = pieces.picked((key != NONE) & (pairs == pair).all(axis=1))
-        likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NOBODY]
-        busy = [host.open(thread) for thread in likely] if len(likely) > 1 else []
-        start, end, of, first = by_first(mine.start, mine.end, busy)
-        otherwise = host.main if host.main != NOBODY else [*likely, NOBODY][0]
+        subset = pieces.select((key != NONE) & (pairs == pair).all(axis=1))
+        likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NO_THREAD]
+        busy = [host.busy(thread) for thread in likely] if len(likely) > 1 else []
+        start, end, of, first = cut_by_covers(subset.start, subset.end, busy)
+        otherwise = host.main if host.main != NO_THREAD else [*likely, NO_THREAD][0]
         thread = np.array([*likely, otherwise], np.int64)[first]
-        parts.append(replace(mine.picked(of), start=start, end=end, thread=thread))
+        parts.append(replace(subset.select(of), start=start, end=end, thread=thread))
     return _in_order(parts)
 
 
 def _in_order(parts: Sequence[Idle]) -> Idle:
     names = [field.name for field in fields(Idle)]
     whole = Idle(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-    return whole.picked(np.argsort(whole.start, kind="stable"))
+    return whole.select(np.argsort(whole.start, kind="stable"))
 
 
-def _of_the_host(pieces: Idle, host: Host, found: Gaps) -> Idle:
-    """Say what the host did while it was to launch something."""
+def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
+    """Set the causes of the time in which the device waited for a launch."""
     on_host = pieces.kind == NONE
-    after = _after_waits(pieces.picked(on_host), host, found)
-    pace = host.paces(found.asked)
+    after = _after_waits(pieces.select(on_host), host, found)
+    pace = host.paces(found.launch_call)
     fast = (pace != NONE) & (pace < PACE_NS)
-    parts = [pieces.picked(~on_host)]
+    parts = [pieces.select(~on_host)]
     for thread in distinct(pieces.thread[on_host]).tolist():
-        mine = pieces.picked(on_host & (pieces.thread == thread))
-        doing, calls = host.doing(thread), host.blocking(thread)
+        subset = pieces.select(on_host & (pieces.thread == thread))
+        doing, calls = host.causes(thread), host.blocking(thread)
         layers = [*doing.items(), *((name, (after[name].start, after[name].end)) for name in after)]
-        layers.sort(key=lambda layer: _CAUSE[layer[0]])  # of one cause the calls stay the first
-        start, end, of, first = by_first(mine.start, mine.end, [where for _, where in layers])
-        mine = replace(mine.picked(of), start=start, end=end)
+        layers.sort(key=lambda layer: _CAUSE[layer[0]])  # stable: calls stay first within one cause
+        start, end, of, first = cut_by_covers(subset.start, subset.end, [one for _, one in layers])
+        subset = replace(subset.select(of), start=start, end=end)
         names = np.array([*(_CAUSE[name] for name, _ in layers), NONE], np.int64)[first]
-        rest = np.where(fast[mine.gap], _CAUSE[LAUNCHING], _CAUSE[ELSEWHERE])
-        call = np.append(calls.call, NO_CALL)[holder(start, calls.start, calls.end)]
+        rest = np.where(fast[subset.gap], _CAUSE[LAUNCHING], _CAUSE[ELSEWHERE])
+        call = np.append(calls.call, NO_CALL)[span_at(start, calls.start, calls.end)]
         kind = np.where(call == NO_CALL, _KIND[LATE], _KIND[BLOCKED])
         for name, one in after.items():
             late = (kind == _KIND[LATE]) & (names == _CAUSE[name])
-            waited = np.append(one.call, NO_CALL)[holder(start, one.start, one.end)]
+            waited = np.append(one.call, NO_CALL)[span_at(start, one.start, one.end)]
             call = np.where(late, waited, call)
         cause = np.where(names == NONE, rest, names)
-        parts.append(replace(mine, kind=kind, cause=cause, call=call))
+        parts.append(replace(subset, kind=kind, cause=cause, call=call))
     return _in_order(parts)
 
 
-def _after_waits(pieces: Idle, host: Host, found: Gaps) -> dict[str, Blocking]:
-    """Return what of the gaps comes from a call that made the device run dry.
+def _after_waits(pieces: Idle, host: HostActivity, found: Gaps) -> dict[str, BlockingCalls]:
+    """Return the part of gaps that comes from a waiting call that left the device without work.
 
-    Without that call the host would have been ahead by as long as the call had lasted when the
-    gap began; a gap is longer by so much at most.
+    Without the call, the host would have been ahead by the time the call had lasted when the gap
+    began. The call makes a gap longer by at most this time.
     """
     first = np.append(np.ones(len(pieces.gap[:1]), bool), pieces.gap[1:] != pieces.gap[:-1])
     first &= (pieces.start == found.start[pieces.gap]) & (found.before[pieces.gap] != EDGE)
@@ -246,9 +253,6 @@ def _after_waits(pieces: Idle, host: Host, found: Gaps) -> dict[str, Blocking]:
     order = order[(end > start)[order]]
     named = {PAGEABLE: order[pageable[order]], SYNCHRONISING: order[~pageable[order]]}
     return {
-        name: Blocking(call[some], start[some], end[some], pageable[some])
+        name: BlockingCalls(call[some], start[some], end[some], pageable[some])
         for name, some in named.items()
     }
-
-
-_NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))

@@ -1,4 +1,4 @@
-"""How long work waits from its launch to its start, and how much of it waits at a time."""
+"""How long work is queued between its launch and its start, and how deep the queue is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.waiting.cut_spans import by_first
+from dynprof.analysis.measures.waiting.cut_spans import cut_by_covers
 from dynprof.analysis.measures.waiting.idle import KINDS, QUEUED
 from dynprof.analysis.reading.categories import COPIES, MEMSETS, ON_DEVICE, SYNCHRONISATIONS
 
@@ -31,20 +31,26 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 PERCENTILES = (50, 90, 99, 100)
-"""Those that are shown; the last is the most."""
+"""Percentiles that are shown; the last is the maximum."""
+EVENT, DURING_COPY = "queued for an event", "queued during a copy"
+DURING_KERNELS, ALONE = "queued during kernels", "queued alone"
+REASONS = (EVENT, DURING_COPY, DURING_KERNELS, ALONE)
+"""Why work is queued. Waits for events are known only if CUPTI recorded synchronisations; the other
+reasons are what ran on other streams at that time."""
+_WAIT = "Stream Wait Event"
 
 
 @dataclass(frozen=True)
 class Queue:
-    """The queue of a stream, or of all of a device; times in ns since the trace's base time.
+    """The queue of a stream or of a whole device; times in ns since the trace's base time.
 
     Attributes:
-        work: What was launched and recorded with its launch: places in ``Launches.work``.
-        begun: When the call that launched each had begun: from then on it is in the queue.
-        launched: When that call had ended.
-        start: When each started on the device, and left the queue.
+        work: Activities with a recorded launch, as indices in ``Launches.work``.
+        begun: When the launch call of each began. The activity is in the queue from then on.
+        launched: When that call ended.
+        start: When each started on the device and left the queue.
         times: When the depth of the queue changes, ascending.
-        depth: How much waits from each of these times on.
+        depth: How many activities are queued from each of these times on.
     """
 
     work: Numbers
@@ -56,11 +62,11 @@ class Queue:
 
     @property
     def delay(self) -> Numbers:
-        """From the end of each launch to the start on the device; 0 where it started before."""
+        """Time from the end of each launch to the start on the device; 0 if it started earlier."""
         return np.asarray(np.maximum(self.start - self.launched, 0))
 
     def depth_percentiles(self, percents: Sequence[float] = PERCENTILES) -> list[int]:
-        """Return depths that the queue does not exceed for so many percent of its time."""
+        """Return the depths that the queue does not exceed for these percentages of its time."""
         if len(self.times) < 2:
             return [0 for _ in percents]
         lasts = np.diff(self.times)
@@ -70,7 +76,7 @@ class Queue:
         return [int(depth) for depth in self.depth[:-1][order][np.minimum(place, len(order) - 1)]]
 
     def waited_until(self, times: Numbers) -> Numbers:
-        """Return for how long all work together had waited until some times, in ns."""
+        """Return the total time that all work had waited until each time, in ns."""
         first = self.begun[:1].min(initial=0)  # sums of ns since 1970 would not fit into 64 bits
         return _sum_until(self.begun - first, times - first) - _sum_until(
             self.start - first, times - first
@@ -78,7 +84,7 @@ class Queue:
 
 
 def _sum_until(moments: Numbers, times: Numbers) -> Numbers:
-    """Return the sum of what has passed since those of some moments that lie before each time."""
+    """Return for each time the sum of the time passed since all earlier moments."""
     ordered = np.sort(moments)
     sums = np.append(0, np.cumsum(ordered))
     count = np.searchsorted(ordered, times, side="right")
@@ -86,12 +92,12 @@ def _sum_until(moments: Numbers, times: Numbers) -> Numbers:
 
 
 def queue(trace: Trace, started: Launches, device: int, stream: int | None = None) -> Queue:
-    """Return the queue of a stream, or of all of a device."""
+    """Return the queue of a stream, or of a whole device."""
     spans = trace.spans
-    mine = (spans["device"][started.work] == device) & (started.call != UNKNOWN)
+    selected = (spans["device"][started.work] == device) & (started.call != UNKNOWN)
     if stream is not None:
-        mine &= spans["stream"][started.work] == stream
-    chosen = np.flatnonzero(mine)
+        selected &= spans["stream"][started.work] == stream
+    chosen = np.flatnonzero(selected)
     call = started.call[chosen]
     begun, start = spans["start"][call], spans["start"][started.work[chosen]]
     start = np.maximum(start, begun)
@@ -110,11 +116,11 @@ def queue(trace: Trace, started: Launches, device: int, stream: int | None = Non
     )
 
 
-def held_up(trace: Trace, started: Launches, found: Queue) -> list[tuple[str, int, int]]:
-    """Return what ran while other work of its stream waited: name, count, and how long that waited.
+def queue_blockers(trace: Trace, started: Launches, found: Queue) -> list[tuple[str, int, int]]:
+    """Return name, count and wait of the work that ran while other work in the queue waited.
 
-    Of all work in the queue together, the worst first, in ns; what waited while the stream ran
-    nothing is not among it.
+    The wait is the sum over all queued work, in ns, the longest first. Waits while nothing ran are
+    not included.
     """
     spans, work = trace.spans, started.work[found.work]
     start, end = spans["start"][work], spans["start"][work] + spans["length"][work]
@@ -128,56 +134,49 @@ def held_up(trace: Trace, started: Launches, found: Queue) -> list[tuple[str, in
     return sorted(rows, key=lambda row: (-row[2], row[0]))
 
 
-EVENT, BESIDE_COPIES = "queued for an event", "queued beside a copy"
-BESIDE_KERNELS, ALONE = "queued beside kernels", "queued alone"
-REASONS = (EVENT, BESIDE_COPIES, BESIDE_KERNELS, ALONE)
-"""For an event, as CUPTI tells where it records synchronisations; else only what ran meanwhile."""
-_WAIT = "Stream Wait Event"
-
-
-def queued_while(
+def queue_reasons(
     trace: Trace, started: Launches, found: Gaps, why: Idle, device: int, stream: int
 ) -> dict[str, int]:
-    """Return how long a stream's next work was queued while what went on, in ns.
+    """Return how long a stream's next work was queued for each of :data:`REASONS`, in ns.
 
-    Together that is all time in which it was queued.
+    The times add up to all time in which it was queued.
 
     Args:
         trace: The trace.
-        started: What devices did.
+        started: Device activities and their launches.
         found: The gaps of the stream.
-        why: Why there were those.
+        why: The causes of these gaps.
         device: The stream's device.
-        stream: Which stream it is.
+        stream: The stream.
     """
     spans = trace.spans
-    queued = why.picked(why.kind == KINDS.index(QUEUED))
+    queued = why.select(why.kind == KINDS.index(QUEUED))
     others = trace.category(ON_DEVICE) & (spans["device"] == device) & (spans["stream"] != stream)
     copies = others & trace.category(COPIES, MEMSETS)
     covers = [trace.when(copies), trace.when(others & ~copies)]
-    start, end, of, beside = by_first(queued.start, queued.end, covers)
-    beside = np.where(beside == UNKNOWN, len(covers), beside)
+    start, end, of, other = cut_by_covers(queued.start, queued.end, covers)
+    other = np.where(other == UNKNOWN, len(covers), other)
     for_event = _has_wait(trace, started, found, device, stream)[queued.gap[of]]
     times = np.zeros(len(REASONS), np.int64)
-    np.add.at(times, np.where(for_event, 0, 1 + beside), (end - start) * queued.weight[of])
+    np.add.at(times, np.where(for_event, 0, 1 + other), (end - start) * queued.weight[of])
     return dict(zip(REASONS, times.tolist(), strict=True))
 
 
 def _has_wait(
     trace: Trace, started: Launches, found: Gaps, device: int, stream: int
 ) -> NDArray[np.bool_]:
-    """Return before which gaps' ends the stream was told to wait for an event.
+    """Return which gaps end after a wait of the stream for an event.
 
-    That is, between the launches of what ran before the gap and of what ended it.
+    The wait was called between the launches of the activities before and after the gap.
     """
     spans = trace.spans
     waits = trace.category(SYNCHRONISATIONS) & trace.named(_WAIT.__eq__)
     waits &= (spans["device"] == device) & (spans["stream"] == stream)
-    told = spans["start"][waits]
+    wait_starts = spans["start"][waits]
     before = np.append(started.call, UNKNOWN)[found.before]
-    known = (before != UNKNOWN) & (found.asked != UNKNOWN)
+    known = (before != UNKNOWN) & (found.launch_call != UNKNOWN)
     count = np.zeros(len(found.start), np.int64)
     begins = spans["start"]
-    count[known] = np.searchsorted(told, begins[found.asked[known]], side="right")
-    count[known] -= np.searchsorted(told, begins[before[known]], side="left")
+    count[known] = np.searchsorted(wait_starts, begins[found.launch_call[known]], side="right")
+    count[known] -= np.searchsorted(wait_starts, begins[before[known]], side="left")
     return np.asarray(count > 0)

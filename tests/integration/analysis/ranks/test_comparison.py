@@ -218,7 +218,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(odd)).write_bytes((tmp_path / "rank0.pt.trace.json").read_bytes())
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
     (problem,) = outcome.problems.values()
-    assert problem.endswith("is not UTF-8: rename it")
+    assert problem.endswith("is not UTF-8; rename it")
     assert len(outcome.made) > 5
 
 

@@ -236,7 +236,7 @@ def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
 def test_a_merged_trace_is_none_of_one_rank(tmp_path: Path) -> None:
     """Its devices and steps are those of many processes: nothing is measured of it."""
     rich_ranks(tmp_path)
-    with pytest.raises(CaptureError, match=r"of several ranks, merged: dynprof view opens it$"):
+    with pytest.raises(CaptureError, match=r"merges several ranks; open it with dynprof view$"):
         MeasuredTrace(merge(tmp_path).path)
 
 

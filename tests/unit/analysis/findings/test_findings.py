@@ -132,7 +132,7 @@ def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
     said = str(Breakdown(MeasuredTrace(path)))
     assert said.startswith(
-        "A step takes the device 50 ms (4 steps); the host is done with one in 5"
+        "A step takes 50 ms on the device (4 steps); the host finishes a step in 5"
     )
     assert "The device computes for 80% of it, 20% is communication that nothing hides" in said
 
@@ -177,12 +177,12 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     )
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "CPU operators run for 98% of it, and 2% is Python or waiting." in host
-    assert host.endswith("On the host: data loading 1%; 99% lies outside these.")
+    assert host.endswith("On the host: data loading 1%; 99% is outside these.")
     python = measured(
         tmp_path, [("time.sleep", "fee", 0, 60), ("work (train.py:3)", "fee", 60, 30)]
     )
     assert str(Breakdown(python)).endswith(
-        "Python functions run or wait for 90% of it, and 10% lies outside of recorded calls."
+        "Python functions run or wait for 90% of it, and 10% is outside recorded calls."
     )
     assert found(python)["time.sleep takes the most"].detail == (
         "1 of them in a step takes 60 ms. Next comes work (train.py:3), 30 ms."

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dynprof.analysis.measures.code.backward import went_forward
+from dynprof.analysis.measures.code.backward import forward_operators
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import write_tables
@@ -100,7 +100,7 @@ def test_forward_ends_of_arrows_are_the_same(path: Path) -> None:
         return
     spans = (measured := MeasuredTrace(path)).trace.spans
     graph = measured.trace.named(lambda name: name.startswith(GRAPH)) & (spans["sequence"] >= 0)
-    ours = spans["start"][went_forward(measured.trace, np.flatnonzero(graph))]
+    ours = spans["start"][forward_operators(measured.trace, np.flatnonzero(graph))]
     shift = min(e["begin"] for e in events if e.get("ph") == "X") - int(spans["start"].min())
     assert sorted((ours + shift).tolist()) == starts
 

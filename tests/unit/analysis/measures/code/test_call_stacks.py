@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.code.call_stacks import MOST_FRAMES, SEPARATOR
-from dynprof.analysis.measures.code.call_tree import MOST_LEVELS
+from dynprof.analysis.measures.code.call_stacks import MAX_FRAMES, SEPARATOR
+from dynprof.analysis.measures.code.call_tree import MAX_LEVELS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import write_analysis
 
@@ -80,7 +80,7 @@ def recursion(depth: int) -> list[Event]:
     return found
 
 
-@pytest.mark.parametrize("depth", [MOST_FRAMES, MOST_FRAMES + 1])
+@pytest.mark.parametrize("depth", [MAX_FRAMES, MAX_FRAMES + 1])
 def test_of_recursion_the_innermost_are_named(tmp_path: Path, depth: int) -> None:
     """And how many more there are."""
     measured = written(tmp_path, recursion(depth))
@@ -90,8 +90,8 @@ def test_of_recursion_the_innermost_are_named(tmp_path: Path, depth: int) -> Non
     ]  # fmt: skip
     frames = measured.call_stacks(adds[depth - 1]).split(SEPARATOR)
     expected = [f"model.py({level % 3}): down" for level in reversed(range(depth))]
-    if depth > MOST_FRAMES:
-        expected[MOST_FRAMES:] = [f"({depth - MOST_FRAMES:,} more)"]
+    if depth > MAX_FRAMES:
+        expected[MAX_FRAMES:] = [f"({depth - MAX_FRAMES:,} more)"]
     assert frames == expected
 
 
@@ -106,6 +106,6 @@ def test_everything_is_made_of_a_recursion(tmp_path: Path) -> None:
     assert "ascend_pytorch_profiler.db" in made
     assert sum(measured.tree.own_ns) == 2 * 800_000_000
     lines = made["stacks.folded"].read_text().splitlines()
-    assert max(line.count(";") for line in lines) == MOST_LEVELS - 1
+    assert max(line.count(";") for line in lines) == MAX_LEVELS - 1
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == pytest.approx(1_600_000, rel=1e-3)
     assert made["stacks.folded"].stat().st_size < 10_000_000

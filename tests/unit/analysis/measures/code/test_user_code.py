@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynprof.analysis.measures.code.user_code import function_of, is_users, place_of
+from dynprof.analysis.measures.code.user_code import function_of, is_user_frame, place_of
 
 USERS = [
     ("train.py(22): main", "train.py:22 (main)", "main (train.py:22)"),
@@ -35,7 +35,7 @@ OTHERS = [
 @pytest.mark.parametrize(("name", "place", "function"), USERS)
 def test_frames_of_the_users(name: str, place: str, function: str) -> None:
     """Of a whole path the file's name is shown; a module has no line of its own."""
-    assert is_users(name)
+    assert is_user_frame(name)
     assert place_of(name) == place
     assert function_of(name) == function
 
@@ -43,4 +43,4 @@ def test_frames_of_the_users(name: str, place: str, function: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_frames_of_others(name: str) -> None:
     """Of Python, of what is installed, of the profiler itself, of no file, or in C."""
-    assert not is_users(name)
+    assert not is_user_frame(name)

@@ -141,7 +141,7 @@ def test_bound_by_another_stream(tmp_path: Path, told: bool) -> None:
         "host": 20 + 60, "launches": 10, "communication": 600, "kernels": 300,
         "between kernels": 3, "return to the host": 7,
     }  # fmt: skip
-    assert path.told is told
+    assert path.waits_recorded is told
     # Without the collective the last kernel comes after the first one, on its own stream.
     assert without(path)["communication"] == 120 + 300 + 7 + 60
 

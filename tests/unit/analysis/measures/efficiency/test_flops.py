@@ -12,7 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.efficiency.formulas import effort
 from dynprof.analysis.measures.efficiency.inputs import Inputs
-from dynprof.analysis.measures.efficiency.kernel_shapes import is_beside, on_tensor_cores
+from dynprof.analysis.measures.efficiency.kernel_shapes import is_auxiliary, on_tensor_cores
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.random_models import random_model
@@ -387,7 +387,7 @@ def test_work_whose_launches_may_be_missing_has_no_rate(tmp_path: Path) -> None:
 def test_names_tell_who_computed(kernel: str, *, uses: bool | None) -> None:
     """Products of single precision look alike and run on either kind of unit."""
     assert on_tensor_cores(kernel) is uses
-    assert not is_beside(kernel)
+    assert not is_auxiliary(kernel)
 
 
 @pytest.mark.parametrize(
@@ -402,4 +402,4 @@ def test_names_tell_who_computed(kernel: str, *, uses: bool | None) -> None:
 def test_what_is_no_product_is_beside_one(kernel: str) -> None:
     """It runs on no tensor core, and takes nothing from the share of a product that does."""
     assert on_tensor_cores(kernel) is False
-    assert is_beside(kernel)
+    assert is_auxiliary(kernel)

@@ -12,7 +12,7 @@ import pytest
 
 from dynprof.analysis.measures.efficiency.flops import Work
 from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
-from dynprof.analysis.measures.efficiency.roofline import VARIABLE, Peak, peak_of, placed
+from dynprof.analysis.measures.efficiency.roofline import VARIABLE, Peak, peak_of, roofline_point
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import write_tables
@@ -58,16 +58,16 @@ def test_a_place_under_the_roof(
     told: dict[str, Any], most: float | None, bound: str, share: float | None
 ) -> None:
     """Products that look alike have different roofs: by type, and by the units that they used."""
-    found = placed(work(**told), PEAK)
+    found = roofline_point(work(**told), PEAK)
     assert (found.peak_tflops, found.bound) == (most, bound)
     assert found.share == (None if share is None else pytest.approx(share))
-    assert placed(work(**told), None).share is None
+    assert roofline_point(work(**told), None).share is None
 
 
 def test_float_on_a_device_without_tf32_has_one_roof() -> None:
     """Whatever the kernels' names tell."""
     old = Peak(("Old",), 900, {"float32": 15.7, "float16": 125}, "a test")
-    assert placed(work(on_tensor_cores=None), old).peak_tflops == 15.7
+    assert roofline_point(work(on_tensor_cores=None), old).peak_tflops == 15.7
 
 
 def test_peaks_of_known_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.efficiency.sequences import computed
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.sequence_sources import in_a_row, sources
+from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.output.own_tables import sequence_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
@@ -242,7 +242,7 @@ def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
         "Kernel Time(us)": "1600.000",
         "Gaps Between(us)": "12.000",
         "Kernel Time Saved at Most(us)": "1200.000",
-        "Kernels": in_a_row(CHAIN),
+        "Kernels": joined_names(CHAIN),
     }
     assert contents(found)["sequences"]["rows"] == [
         [row["Operators"], row["Source Line"], 4, 4, 1.6, 0.012, 1.2]
@@ -282,7 +282,7 @@ def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
     found = measured(tmp_path, events)
     (source,) = sources(found, found.sequences)
     assert (source.operators, source.line) == (("", "", "", ""), "")
-    assert in_a_row(source.operators) == "4 x unknown"
+    assert joined_names(source.operators) == "4 x unknown"
 
 
 @pytest.mark.parametrize(
@@ -310,6 +310,6 @@ def test_what_a_kernel_computes(name: str, what: str) -> None:
 
 def test_names_in_a_row() -> None:
     """Those that are the same are counted; of many the first."""
-    assert in_a_row("aabca") == "2 x a; b; c; a"
-    assert in_a_row("aabca", 3) == "2 x a; b; c; ..."
-    assert in_a_row("aabca", 4) == "2 x a; b; c; a"
+    assert joined_names("aabca") == "2 x a; b; c; a"
+    assert joined_names("aabca", 3) == "2 x a; b; c; ..."
+    assert joined_names("aabca", 4) == "2 x a; b; c; a"

@@ -10,7 +10,7 @@ import pytest
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import RECORDING
-from dynprof.analysis.measures.timeline.overhead import DYNPROF, TORCH, whose
+from dynprof.analysis.measures.timeline.overhead import DYNPROF, TORCH, profiler_of
 from dynprof.analysis.output.stacks import folded
 from dynprof.analysis.report.contents import contents
 
@@ -47,7 +47,7 @@ JOBS = [
 @pytest.mark.parametrize(("name", "owner"), [*OWN, *((name, "") for name in JOBS)])
 def test_whose_a_frame_is(name: str, owner: str) -> None:
     """By the package's own modules; a job in a folder of that name is a job."""
-    assert whose(name) == owner
+    assert profiler_of(name) == owner
 
 
 def job(frame: str, *, device: bool) -> list[Event]:

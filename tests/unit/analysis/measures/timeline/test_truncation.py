@@ -37,6 +37,16 @@ def kineto(folder: Path, seed: int, devices: str = '[{"id": 0}]') -> bytes:
     return (HEAD % devices + listed + "]}").encode()
 
 
+HOST_CUT = (
+    "A trace holds one thread after the other: events may be missing from any step. "
+    "No step counts as complete, and none is judged."
+)
+DEVICES_CUT = (
+    "Kineto writes device activities after the host's, not in order of time. They may "
+    "be missing from any step, so no step is judged."
+)
+
+
 def cut_off(folder: Path, content: bytes) -> MeasuredTrace:
     """Return what is measured of the beginning of a trace."""
     path = folder / "cut.trace.json"
@@ -46,28 +56,30 @@ def cut_off(folder: Path, content: bytes) -> MeasuredTrace:
 
 def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     """See that all that is said of a trace's beginning holds for the whole of it."""
-    words = cut.tear.words()
+    words = cut.truncation.sentences()
     assert f"{size:,} bytes" in words[0]
+    assert words[0].endswith("; the readable part was analysed.")
+    assert words[1:] == [HOST_CUT if cut.truncation.host_incomplete else DEVICES_CUT]
     assert not findings(cut, cut.breakdown)
     assert not cut.steps
-    said = str(cut.usual.breakdown)
+    said = str(cut.without_outliers.breakdown)
     assert "device" not in said
-    none_whole = r"No step is whole; what there is of the trace spans [\d.,]+ ms\."
-    if cut.tear.hides_host:
-        assert not len(cut.trace.spans["start"]) or re.fullmatch(none_whole, said)
+    none_complete = r"No step is complete; the readable part of the trace spans [\d.,]+ ms\."
+    if cut.truncation.host_incomplete:
+        assert not len(cut.trace.spans["start"]) or re.fullmatch(none_complete, said)
     else:
         if whole.breakdown.marked:
             assert cut.marked == whole.marked
             assert cut.phases == whole.phases
         else:
-            assert "what there is of the trace spans" in said
+            assert "the readable part of the trace spans" in said
         assert cut.breakdown.on_host
     page = contents(cut)
     assert page["verdict"] == said
     assert page["findings"] == []
     assert verdict(cut) == [said, *words]
     assert page["warnings"][: len(words)] == words
-    assert bool(page["steps"]["rows"]) != cut.tear.hides_host
+    assert bool(page["steps"]["rows"]) != cut.truncation.host_incomplete
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -75,13 +87,13 @@ def test_cut_anywhere(tmp_path: Path, seed: int) -> None:
     """In the host's part, in that of devices, behind the last event."""
     content = kineto(tmp_path, seed)
     whole = cut_off(tmp_path, content)
-    assert not whole.tear.words()
+    assert not whole.truncation.sentences()
     assert whole.steps
     first, last = content.index(b"traceEvents") + 20, content.rindex(b"}]")
     for size in (*range(first, last, (last - first) // 15), last, last + 1):
         check(whole, cut_off(tmp_path, content[:size]), size)
     after = cut_off(tmp_path, content[: last + 2])
-    assert (after.tear.hides, str(after.breakdown)) == (False, str(whole.breakdown))
+    assert (after.truncation.incomplete, str(after.breakdown)) == (False, str(whole.breakdown))
 
 
 @on_each
@@ -108,11 +120,11 @@ def test_without_a_device_the_host_is_judged(tmp_path: Path) -> None:
     host = host[: host.rindex(b"}") + 1]
     last = b',{"ph":"X","cat":"Trace","name":"PyTorch Profiler (0)","ts":1,"dur":2}'
     known = cut_off(tmp_path, host + last)
-    assert known.tear.hides is False
+    assert known.truncation.incomplete is False
     assert [step.device for step in known.steps] == [-1] * len(known.marked)
     unknown = cut_off(tmp_path, host.replace(b'"deviceProperties": [], ', b"") + last)
-    assert unknown.tear.hides_devices
-    assert not unknown.tear.hides_host
+    assert unknown.truncation.devices_incomplete
+    assert not unknown.truncation.host_incomplete
 
 
 PLAIN = "the file ends inside its events, after {0} bytes"
@@ -174,7 +186,7 @@ def test_the_terminal_says_it(tmp_path: Path) -> None:
     whole.write_bytes(content)
     path.write_bytes(content[: len(content) * 9 // 10])
     cut = MeasuredTrace(path)
-    words = cut.tear.words()
+    words = cut.truncation.sentences()
     assert len(words) == 2
     for arguments in (["report", path], ["analyse", path], ["top", path], ["diff", whole, path]):
         said = " ".join(run([*DYNPROF, *map(str, arguments)]).stderr.split())

@@ -10,7 +10,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
-from dynprof.analysis.measures.waiting.queue import queued_while
+from dynprof.analysis.measures.waiting.queue import queue_reasons
 from dynprof.analysis.reading.categories import ON_DEVICE
 from tests.real_traces import on_each
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
@@ -57,7 +57,7 @@ def check_streams(measured: MeasuredTrace) -> None:
         whole = end - begin - int((busy[1] - busy[0]).sum())
         assert int((found.end - found.start).sum()) == whole
         assert sum(why.by_cause().values()) == sum(why.by_kind().values()) == whole
-        beside = queued_while(trace, started, found, why, device, stream)
+        beside = queue_reasons(trace, started, found, why, device, stream)
         assert sum(beside.values()) == why.by_kind()[QUEUED]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.waiting.gaps import streams
-from dynprof.analysis.measures.waiting.queue import held_up, queue
+from dynprof.analysis.measures.waiting.queue import queue, queue_blockers
 from dynprof.analysis.report.waiting import waiting
 from tests.real_traces import on_each
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
@@ -54,7 +54,7 @@ def check(path: Path) -> None:
             ]
             assert found.depth_percentiles(PERCENTS) == expected
         everything = sum(d * t for d, t in lasts.items())
-        behind = held_up(measured.trace, measured.launches, found)
+        behind = queue_blockers(measured.trace, measured.launches, found)
         assert sum(time for _, _, time in behind) >= 0
         first, last = found.times[:1], found.times[-1:]
         assert (found.waited_until(last) - found.waited_until(first)).tolist() == (

@@ -10,7 +10,7 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.waiting.gaps import gaps
 from dynprof.analysis.measures.waiting.idle import idle
-from dynprof.analysis.measures.waiting.queue import REASONS, queued_while
+from dynprof.analysis.measures.waiting.queue import REASONS, queue_reasons
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +58,6 @@ def test_what_went_on_beside(
     trace, started = measured.trace, measured.launches
     found = gaps(trace, started, measured.marked, 0, 7)
     why = idle(trace, started, measured.host_waits, found)
-    times = queued_while(trace, started, found, why, 0, 7)
+    times = queue_reasons(trace, started, found, why, 0, 7)
     assert tuple(time // 1000 for time in times.values()) == expected
     assert tuple(times) == REASONS
