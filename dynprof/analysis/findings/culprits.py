@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Chosen = NDArray[np.bool_]
 
-_MOST = 2
+_MAX_NAMED = 2
 """So many are named."""
-_LEAST = 0.1
+_MIN_SHARE = 0.1
 """Of a finding's time; who has less is not named."""
-_WRITTEN = {
+_IN_PYTHON = {
     "aten::item": ".item()",
     "aten::is_nonzero": "a condition on a tensor",
     "aten::to": ".to()",
@@ -104,8 +104,10 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     begin = spans["start"][edges]
     pieces = pieces.cut_at(np.concatenate([begin, begin + spans["length"][edges]]))
     found = where(trace, measured.calls, pieces.thread, pieces.start)
-    nobody = np.full(len(pieces.start), UNKNOWN, np.int64)
-    return _grouped(measured, steps, nobody if stacks else found.operator, found.frame, pieces.time)
+    unnamed = np.full(len(pieces.start), UNKNOWN, np.int64)
+    return _grouped(
+        measured, steps, unnamed if stacks else found.operator, found.frame, pieces.time
+    )
 
 
 def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
@@ -202,7 +204,7 @@ def _grouped(
         np.stack([name[who], name[frame], early[frame]], axis=1), axis=0, return_inverse=True
     )
     called = [
-        (_written(names[code]) if code != UNKNOWN else "",
+        (_in_python(names[code]) if code != UNKNOWN else "",
          place(names[line], stood=bool(before)) if line != UNKNOWN else "")
         for code, line, before in keys.tolist()
     ]  # fmt: skip
@@ -215,8 +217,8 @@ def _grouped(
     return sorted(found.values(), key=lambda one: -one.time)
 
 
-def _written(name: str) -> str:
-    return _WRITTEN.get(name) or function_of(name)
+def _in_python(name: str) -> str:
+    return _IN_PYTHON.get(name) or function_of(name)
 
 
 def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
@@ -243,7 +245,7 @@ def times_named(found: list[Culprit], outside: str) -> str:
 
     Args:
         found: Who is to be named.
-        outside: Where the time is that is nobody's: ``outside of operators``.
+        outside: Where the time is that is unnamed's: ``outside of operators``.
     """
     return "; ".join(f"{ms(one.time)} {one.at(outside)}" for one in _worst(found))
 
@@ -291,5 +293,5 @@ def starters_named(found: list[Culprit]) -> str:
 
 def _worst(found: list[Culprit]) -> list[Culprit]:
     whole = sum(one.time for one in found)
-    worst = [one for one in found[:_MOST] if one.time >= _LEAST * whole]
+    worst = [one for one in found[:_MAX_NAMED] if one.time >= _MIN_SHARE * whole]
     return worst if any(one.what or one.place for one in worst) else []

@@ -55,7 +55,7 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
-from dynprof.analysis.measures.waiting.cut_spans import inside as lies_in
+from dynprof.analysis.measures.waiting.cut_spans import inside as is_inside
 from dynprof.analysis.measures.waiting.host_waits import waits_for_work
 from dynprof.analysis.reading.categories import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 _MANY_OPERATORS = 500
-_NEXT = 2
+_MAX_NEXT = 2
 """So many more calls of Python are named that take a large part of a step."""
 _WAITS = re.compile(r"\b(poll|select|acquire|wait|recv_bytes)\b")
 """In the names of functions in which a process waits for its workers."""
@@ -154,7 +154,7 @@ def _slowest_frame(
     place = np.searchsorted(begins, start, side="right") - 1
     inside = (place >= 0) & (trace.spans["thread"][calls.span] == main_thread(trace))
     inside[inside] = start[inside] < ends[place[inside]]
-    inside &= measured.in_steps[calls.span] & ~lies_in(start, steps.causes[RECORDING])
+    inside &= measured.in_steps[calls.span] & ~is_inside(start, steps.causes[RECORDING])
     frames = inside & trace.category(FRAMES, CALLS)[calls.span]
     if not frames.any():
         return "", 0.0
@@ -280,7 +280,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
     if steps.on_host and of_python:
-        who += _next_ones(measured, steps, mine, list(itertools.islice(work, _NEXT)))
+        who += _next_ones(measured, steps, mine, list(itertools.islice(work, _MAX_NEXT)))
     return Finding(
         f"{kind.name} takes the most",
         steps.share(kind.total / count),

@@ -171,7 +171,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if slow >= _LONG * time:
         does = f"does something else than launch, or is long in a call to ({ms(slow)})"
         within += " A first launch loads the kernel: record later steps, to see whether it stays."
-    within += _beside_collectives(measured, steps, pieces)
+    within += _host_collectives(measured, steps, pieces)
     return Finding(
         "The device waits for the host",
         steps.share(time),
@@ -193,7 +193,7 @@ def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
     return _time_in(steps, pieces, calls)
 
 
-def _beside_collectives(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
+def _host_collectives(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
     """Say for how long collectives ran on the host, if that is long: it may wait for them."""
     trace, sent = measured.trace, np.zeros(len(measured.trace.spans["start"]), bool)
     sent[collectives(trace)] = True
@@ -257,14 +257,14 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         steps.share(time),
         f"It is idle for {ms(time)} of {steps.a_step} before "
         f"{counted(count, 'kernel or copy', 'kernels and copies')} whose launch is not in the "
-        f"trace{_meanwhile(steps, pieces)}.",
+        f"trace{_host_activity(steps, pieces)}.",
         "Record the activities of the host as well, CPU beside the device's; a short window loses "
         "fewer events.",
         by_line=False,
     )
 
 
-def _meanwhile(steps: Breakdown, pieces: Idle) -> str:
+def _host_activity(steps: Breakdown, pieces: Idle) -> str:
     """Return what the host did for most of that time, without saying that it is the cause."""
     start, end, of, first = by_first(pieces.start, pieces.end, list(steps.causes.values()))
     times = dict.fromkeys(steps.causes, 0.0)

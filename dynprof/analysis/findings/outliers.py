@@ -80,13 +80,14 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
             continue
         causes = _causes(measured.only([step]), usual, extra)
         cause = (causes[0].finding.title, causes[0].finding.place) if causes else ("", "")
-        found.setdefault(cause, (_told(step, extra, causes), []))[1].append(step)
+        found.setdefault(cause, (_finding_on(step, extra, causes), []))[1].append(step)
     return [
-        _together(measured, *one, told=any(cause)) for cause, one in list(found.items())[:_MOST]
+        _combined(measured, *one, explained=any(cause))
+        for cause, one in list(found.items())[:_MOST]
     ]
 
 
-def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
+def _finding_on(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
     """Return the finding on one outlier."""
     said = [f"It takes {ms(step[2])}, {ms(extra)} more than the others."]
     for cause in causes:
@@ -106,8 +107,8 @@ def _told(step: Marked, extra: float, causes: list[_Cause]) -> Finding:
     )
 
 
-def _together(
-    measured: MeasuredTrace, first: Finding, steps: list[Marked], *, told: bool
+def _combined(
+    measured: MeasuredTrace, first: Finding, steps: list[Marked], *, explained: bool
 ) -> Finding:
     """Return the finding on the first of some outliers with what all of them cost.
 
@@ -115,12 +116,12 @@ def _together(
         measured: The trace.
         first: The finding on the first of them.
         steps: All of them.
-        told: Whether the trace tells why they are long.
+        explained: Whether the trace tells why they are long.
     """
     extra = sum(step[2] - measured.usual.breakdown.length for step in steps)
     share = extra / sum(length for *_, length in measured.marked)
     numbers = [number for number, *_ in steps[1:]]
-    same = "The main cause is the same in" if told else "Nor does it for"
+    same = "The main cause is the same in" if explained else "Nor does it for"
     also = f" {same} {listed('step', numbers)}." if numbers else ""
     return replace(first, share=share, weight=_FIRST + share, detail=first.detail + also)
 

@@ -57,7 +57,7 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
     return found
 
 
-def advised_once(found: list[Finding]) -> list[Finding]:
+def without_repeated_advice(found: list[Finding]) -> list[Finding]:
     """Return findings, in their final order, that do not repeat the advice right above them."""
     above = ["", *(one.advice for one in found)]
     return [

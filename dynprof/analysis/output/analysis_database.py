@@ -12,7 +12,7 @@ from dynprof.analysis.output.communication import (
     TIME,
     TRANSPORT,
     communication_matrix,
-    said,
+    communication_ops,
 )
 from dynprof.analysis.output.database import fill_database
 from dynprof.analysis.output.device_schema import INTEGER, NUMERIC, TEXT
@@ -102,7 +102,7 @@ def _steps(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
 
 
 def _times(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
-    for one in said(measured):
+    for one in communication_ops(measured):
         times = (one.begin_ns / 1000, one.length_ns / 1e6, None, None, None, None)
         yield (one.name, one.group, *times, one.step, one.kind)
 

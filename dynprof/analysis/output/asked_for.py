@@ -17,7 +17,7 @@ _SETTINGS = {
 """Which settings are there for a file alone."""
 
 
-def asked_for(left_out: Mapping[str, str], config: Mapping[str, object]) -> dict[str, str]:
+def requested_files(left_out: Mapping[str, str], config: Mapping[str, object]) -> dict[str, str]:
     """Return those of the files that are not written which a setting of the config is there for.
 
     Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.steps import Marked
 
-P2P, COLLECTIVE, NOBODY_KNOWS = "p2p", "collective", "unknown"
+P2P, COLLECTIVE, UNKNOWN_KIND = "p2p", "collective", "unknown"
 TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"
 TRANSPORT, SIZE, TIME = "Transport Type", "Transit Size(MB)", "Transit Time(ms)"
 BANDWIDTH, OPERATION = "Bandwidth(GB/s)", "Op Name"
@@ -32,7 +32,7 @@ _VERBS = {SEND: "send", RECEIVE: "receive"}
 Data = dict[str, Any]
 
 
-class Said:
+class CommunicationOp:
     """One thing that a rank took part in.
 
     Args:
@@ -56,7 +56,7 @@ class Said:
     def kind(self) -> str:
         """Whether it is between two ranks, or of a group; the trace may not tell."""
         if self._direction == UNKNOWN:
-            return NOBODY_KNOWS
+            return UNKNOWN_KIND
         return P2P if self._direction != OTHER or _BATCH in self.name.lower() else COLLECTIVE
 
     @property
@@ -77,20 +77,22 @@ class Said:
         }  # fmt: skip
 
 
-def said(measured: MeasuredTrace) -> Iterator[Said]:
+def communication_ops(measured: MeasuredTrace) -> Iterator[CommunicationOp]:
     """Yield what a rank took part in, in the order of its begin."""
     seen: Counter[str] = Counter()
     for place in collectives(measured.trace).tolist():
         name = measured.trace.name(place)
         seen[name] += 1
         begin = int(measured.trace.spans["start"][place])
-        yield Said(measured, place, seen[name], f"step{_step_at(measured.marked, begin)}")
+        yield CommunicationOp(
+            measured, place, seen[name], f"step{_step_at(measured.marked, begin)}"
+        )
 
 
 def communication(measured: MeasuredTrace) -> Data:
     """Return what ``communication.json`` says: when each began, and how long it took."""
     found: Data = {}
-    for one in said(measured):
+    for one in communication_ops(measured):
         kinds = found.setdefault(one.step, {P2P: {}, COLLECTIVE: {}})
         times = {START: one.begin_ns / 1000, ELAPSED: one.length_ns / 1e6}
         kinds.setdefault(one.kind, {})[one.key] = {TIME_INFO: times}
@@ -110,7 +112,7 @@ def communication_matrix(measured: MeasuredTrace) -> Data:
     by_link: dict[tuple[str, str, str], dict[str, list[Data]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for one in said(measured):
+    for one in communication_ops(measured):
         if one.kind == P2P and (found := one.link()):
             by_link[one.step, found["verb"], one.group][found["link"]].append(_entry(found))
     matrix: Data = {}

@@ -17,11 +17,11 @@ from dynprof.analysis.measures.efficiency.grids import blocks, directions
 from dynprof.analysis.measures.timeline.kernels import core_of
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.steps import collectives, is_collective
-from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NO_TYPE, NONE, NOT_KNOWN, fitting
+from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NO_TYPE, NONE, NOT_KNOWN, as_int64
 from dynprof.analysis.output.host_tables import calls_of, layer
 from dynprof.analysis.output.levels import includes
 from dynprof.analysis.reading.categories import COPIES, KERNELS
-from dynprof.analysis.reading.events import NONE as UNSAID
+from dynprof.analysis.reading.events import NONE as NOT_RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -76,7 +76,7 @@ def _times(measured: MeasuredTrace, places: Any) -> Iterable[tuple[int, int]]:
 def _tasks(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
     """Yield what devices did; the number of each is its place among all of it."""
     trace, work, call = measured.trace, measured.launches.work, measured.launches.call
-    fits = [fitting(pid) for pid, _ in trace.tables["thread"]]
+    fits = [as_int64(pid) for pid, _ in trace.tables["thread"]]
     pids = [NONE if pid is None else pid for pid in fits]
     caller = np.where(call == UNKNOWN, 0, trace.spans["thread"][call])
     pid = np.where(call == UNKNOWN, NONE, np.array(pids or [NONE])[caller])
@@ -138,7 +138,7 @@ def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any,
         details = trace.tables["details"][trace.spans["details"][place]]
         name = strings[trace.name(place)]
         kind = strings[details.collective] if details.collective else name
-        count = None if details.elements_in == UNSAID else fitting(details.elements_in)
+        count = None if details.elements_in == NOT_RECORDED else as_int64(details.elements_in)
         yield (
             *(name, *times, connection, strings[group_name(trace, place)], number, NONE, NONE),
             *(dtype_of(details).vendors, strings[NOT_KNOWN], count, kind),
@@ -158,10 +158,10 @@ def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ..
         yield (
             *(strings[trace.name(place)], tasks[place], strings["COMMUNICATION"], NONE),
             *(strings[group_name(trace, place)], NONE, NO_TYPE),
-            *(NONE if fitting(end) is None else end for end in (source, target)),
+            *(NONE if as_int64(end) is None else end for end in (source, target)),
             *(
                 NO_TYPE,
-                fitting(size_of(details)),
+                as_int64(size_of(details)),
                 dtype_of(details).vendors,
                 NO_TYPE,
                 number,
@@ -176,8 +176,8 @@ def ends_of(measured: MeasuredTrace, place: int) -> tuple[int | None, int | None
     trace = measured.trace
     details = trace.tables["details"][trace.spans["details"][place]]
     direction = int(measured.directions[place])
-    source = details.sender if details.sender != UNSAID else None
-    target = details.receiver if details.receiver != UNSAID else None
+    source = details.sender if details.sender != NOT_RECORDED else None
+    target = details.receiver if details.receiver != NOT_RECORDED else None
     if direction == SEND:
         return measured.rank, target
     if direction == RECEIVE:
@@ -190,7 +190,9 @@ def _copies(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
     chosen = np.flatnonzero(trace.category(COPIES)[work])
     kinds = [_COPIES.get(found[1], 65535) if (found := _COPY.search(name)) else 65535
              for name in trace.tables["name"]]  # fmt: skip
-    sizes = [None if d.copied == UNSAID else fitting(d.copied) for d in trace.tables["details"]]
+    sizes = [
+        None if d.copied == NOT_RECORDED else as_int64(d.copied) for d in trace.tables["details"]
+    ]
     codes = (trace.spans[name][work[chosen]].tolist() for name in ("details", "name"))
     for number, details, name in zip(chosen.tolist(), *codes, strict=True):
         yield number, sizes[details], kinds[name]
@@ -218,7 +220,7 @@ def _marks(
     rows = zip(_times(measured, found.span), found.kind.tolist(), found.range_id, found.domain,
                *columns, strict=True)  # fmt: skip
     for times, kind, number, domain, thread, name in rows:
-        range_id = NONE if fitting(number) is None or number == UNSAID else number
+        range_id = NONE if as_int64(number) is None or number == NOT_RECORDED else number
         who, text = threads[thread], strings[trace.tables["name"][name]]
         at = strings[domain] if domain else NONE
         yield (*times, kind, range_id, NONE, text, who, who, at, NONE)
@@ -228,7 +230,7 @@ def _devices(measured: MeasuredTrace) -> Rows:
     said = measured.trace.members.get("deviceProperties")
     devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
     found = [(one.get("id"), one.get("name")) for one in devices]
-    return [(n, name) for n, name in found if fitting(n) is not None and isinstance(name, str)]
+    return [(n, name) for n, name in found if as_int64(n) is not None and isinstance(name, str)]
 
 
 def _session(measured: MeasuredTrace) -> Rows:

@@ -16,7 +16,7 @@ NO_TYPE = 65534
 _ENUM = (("id", INTEGER), ("name", TEXT))
 
 
-def fitting(number: object) -> int | None:
+def as_int64(number: object) -> int | None:
     """Return a number that a column of the database holds; None for anything else."""
     if isinstance(number, int) and abs(number) < 1 << 63:
         return number

@@ -14,14 +14,12 @@ from dynprof.analysis.reading.categories import COPIES, KERNELS, LAUNCHES, ON_DE
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
-_WITHOUT_SHAPES = (
-    "no operator with a known formula was recorded with its shapes; record_shapes does"
-)
-_NOT_SENT = "no collective was recorded"
+_NO_SHAPES = "no operator with a known formula was recorded with its shapes; record_shapes does"
+_NO_COLLECTIVE = "no collective was recorded"
 _NO_PEERS = "only of sends and receives a trace tells between which ranks, and none has that"
 NO_DATABASE = "export_type asks for text alone; with db it is made"
 NO_TABLES = "export_type asks for db alone; with text they are made"
-NOT_ASKED_FOR = (NO_DATABASE, NO_TABLES)
+NOT_REQUESTED = (NO_DATABASE, NO_TABLES)
 """Not so where a command asks for other forms than the config."""
 _TORN = "the file ends before it has told all of any step"
 
@@ -68,11 +66,11 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
             len(trace.memory["time"]),
             "no allocation was recorded; profile_memory does",
         ),
-        "communication.json": (sent, _NOT_SENT),
-        "collective_bandwidth.csv": (sent, _NOT_SENT),
+        "communication.json": (sent, _NO_COLLECTIVE),
+        "collective_bandwidth.csv": (sent, _NO_COLLECTIVE),
         "communication_matrix.json": (
             sent and communication_matrix(measured),
-            _NO_PEERS if sent else _NOT_SENT,
+            _NO_PEERS if sent else _NO_COLLECTIVE,
         ),
         "api_statistic.csv": (
             trace.category(LAUNCHES).any(),
@@ -82,7 +80,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
             len(measured.modules.rows),
             "no module and no label was recorded; with_stack and with_modules do",
         ),
-        "operator_flops.csv": (len(measured.works), _WITHOUT_SHAPES),
+        "operator_flops.csv": (len(measured.works), _NO_SHAPES),
         "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "kernel_sequences.csv": (
@@ -107,14 +105,14 @@ def _no_marks(measured: MeasuredTrace) -> str:
     if measured.manifest is None:  # nobody knows what was asked for
         return "nothing was marked"
     alone = level_of(measured) == "Level_none"
-    if not (alone or _asks(measured, "mstx") or _asks(measured, "msprof_tx")):
+    if not (alone or _requests(measured, "mstx") or _requests(measured, "msprof_tx")):
         return "nothing was marked; mstx does"
-    if _asks(measured, "mstx_domain_include") or _asks(measured, "mstx_domain_exclude"):
+    if _requests(measured, "mstx_domain_include") or _requests(measured, "mstx_domain_exclude"):
         return "nothing was marked in the domains that were asked for"
     return "nothing was marked"
 
 
-def _asks(measured: MeasuredTrace, setting: str) -> bool:
+def _requests(measured: MeasuredTrace, setting: str) -> bool:
     """Return whether a trace's config asks for something; where there is none, whoever reads."""
     if measured.manifest is None:
         return True

@@ -15,7 +15,7 @@ import msgspec
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.reading.categories import STEP_LABELS
 from dynprof.analysis.reading.chunks import TraceFile
-from dynprof.analysis.reading.events import loosely
+from dynprof.analysis.reading.events import decode_leniently
 from dynprof.captures.broken_names import mend
 from dynprof.errors import CaptureError
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 STEPS_PID = 1
 """The process that has the steps of all ranks, one below the other."""
-_LEVEL = 1
-_TIED = ("id", "bind_id")
+_GZIP_LEVEL = 1
+_ID_FIELDS = ("id", "bind_id")
 
 
-class Meeting(Protocol):
+class SharedCollective(Protocol):
     """A collective that a rank shares with others."""
 
     @property
@@ -62,7 +62,7 @@ class MergedRank:
         place: Which of the merged ranks it is, from 0.
         of: How many ranks are merged.
         ahead_ns: By how much its clock is ahead of the one that all are put on.
-        meetings: The collectives that it shares with others.
+        shared: The collectives that it shares with others.
         new_pid: Gives a number that no other process of the merged trace has.
 
     Attributes:
@@ -81,7 +81,7 @@ class MergedRank:
         place: int,
         of: int,
         ahead_ns: int,
-        meetings: Iterable[Meeting],
+        shared: Iterable[SharedCollective],
         new_pid: Callable[[], int],
     ) -> None:
         self.arrows, self.torn = 0, ""
@@ -91,14 +91,14 @@ class MergedRank:
         self._exact = not isinstance(base, int)
         self._base = base if isinstance(base, int) else 0
         self._ahead, self._slots = ahead_ns, of + 1
-        self._meetings: dict[int, list[Meeting]] = {}
-        for one in meetings:
-            self._meetings.setdefault(one.begin_ns - self._base, []).append(one)
+        self._shared: dict[int, list[SharedCollective]] = {}
+        for one in shared:
+            self._shared.setdefault(one.begin_ns - self._base, []).append(one)
         self._new_pid = new_pid
         self._pids: dict[bytes, msgspec.Raw] = {}
         self._ids: dict[bytes, int] = {}
         self._steps: set[bytes] = set()
-        self._told: list[Fields] = []
+        self._metadata: list[Fields] = []
 
     def first_ns(self) -> int | None:
         """Return when the first events begin, on the common clock, since the epoch."""
@@ -121,13 +121,13 @@ class MergedRank:
         for events in self._chunks(self._file):
             found: list[Fields] = []
             for event in events:
-                self._take(event, shift, found)
+                self._add(event, shift, found)
             events.clear()  # else two pieces at once are in memory
             if text := to_json(found)[1:-1]:
                 found.clear()
                 yield text
         self.torn = self._file.torn
-        if said := [*self._kept(), *self._processes()]:
+        if said := [*self._thread_metadata(), *self._process_metadata()]:
             yield to_json(said)[1:-1]
 
     def _chunks(self, file: TraceFile) -> Iterator[list[Fields]]:
@@ -143,19 +143,19 @@ class MergedRank:
         if rest:
             raise CaptureError(f"{self._path} is damaged: its events are no JSON")
 
-    def _take(self, event: Fields, shift: int, found: list[Fields]) -> None:
+    def _add(self, event: Fields, shift: int, found: list[Fields]) -> None:
         """Change an event, and add it with what is drawn for it."""
         kind = text_of(event, "ph")
         if kind == b'"M"':
-            self._told.append(event)
+            self._metadata.append(event)
             return
         start = self._start(event["ts"]) if "ts" in event else 0
         if start is None:  # as the reader of columns has it
             return
         event["pid"] = self._pid(text_of(event, "pid"))
-        for name in _TIED:
+        for name in _ID_FIELDS:
             if name in event:
-                event[name] = self._tied(text_of(event, name))
+                event[name] = self._unique_id(text_of(event, name))
         found.append(event)
         if "ts" in event:
             event["ts"] = exact_us(start + shift, self._path)
@@ -171,7 +171,7 @@ class MergedRank:
     def _drawn(self, event: Fields, start: int) -> Iterator[Fields]:
         """Yield the end of an arrow at a collective, and a step once more."""
         name = text_of(event, "name")
-        for meeting in self._meetings.get(start, ()):
+        for meeting in self._shared.get(start, ()):
             if msgspec.json.decode(name) == meeting.name:
                 yield self._arrow(event, meeting)
         if name.startswith(_STEP) and name not in self._steps and category(event) in STEP_LABELS:
@@ -189,7 +189,7 @@ class MergedRank:
         except (ValueError, ArithmeticError):  # not a number, infinite
             return None
 
-    def _tied(self, old: bytes) -> msgspec.Raw:
+    def _unique_id(self, old: bytes) -> msgspec.Raw:
         """Return an id that no other rank has, and none of our own arrows."""
         try:
             number = int(old.strip(b'"'), 0)
@@ -197,7 +197,7 @@ class MergedRank:
             number = (1 << 40) + self._ids.setdefault(old, len(self._ids))
         return msgspec.Raw(b"%d" % (number * self._slots + self._place))
 
-    def _arrow(self, event: Fields, meeting: Meeting) -> Fields:
+    def _arrow(self, event: Fields, meeting: SharedCollective) -> Fields:
         """Return this rank's part of the arrows from who came first to who came last."""
         self.arrows += not meeting.before
         last = meeting.before == meeting.of - 1
@@ -209,15 +209,15 @@ class MergedRank:
             **{name: event[name] for name in ("pid", "tid", "ts") if name in event},
         }
 
-    def _kept(self) -> Iterator[Fields]:
+    def _thread_metadata(self) -> Iterator[Fields]:
         """Yield what is told of the threads of processes that there are events of."""
-        for event in self._told:
+        for event in self._metadata:
             pid = self._pids.get(text_of(event, "pid"))
             if pid is not None and not text_of(event, "name").startswith(b'"process_'):
                 event.pop("ts", None)
                 yield {**event, "pid": pid}
 
-    def _processes(self) -> Iterator[dict[str, Any]]:
+    def _process_metadata(self) -> Iterator[dict[str, Any]]:
         """Yield names with the rank in front, and an order: by rank, then as the trace has it."""
         names, order = self._names()
         used = sorted(self._pids, key=lambda pid: (order.get(pid, float("inf")), pid))
@@ -238,7 +238,7 @@ class MergedRank:
     def _names(self) -> tuple[dict[bytes, list[str]], dict[bytes, int]]:
         """Return the name and the labels of each process, and its place in the trace's order."""
         names, order = dict[bytes, list[str]](), dict[bytes, int]()
-        for event in self._told:
+        for event in self._metadata:
             given = as_object(event.get("args"))
             pid, what = text_of(event, "pid"), text_of(event, "name")
             if what == b'"process_name"':
@@ -262,14 +262,14 @@ def steps_process() -> bytes:
     return to_json(told)[1:-1]
 
 
-def packed(file: BinaryIO) -> Any:
+def gzip_writer(file: BinaryIO) -> Any:
     """Return what compresses into a file: isal's writer, or Python's own where there is none."""
     try:
         from isal import igzip
     except ImportError:
-        return gzip.GzipFile("", "wb", _LEVEL, file, mtime=0)
+        return gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
     make: Callable[..., gzip.GzipFile] = igzip.IGzipFile
-    return make("", "wb", _LEVEL, file, mtime=0)
+    return make("", "wb", _GZIP_LEVEL, file, mtime=0)
 
 
 Fields = dict[str, msgspec.Raw]
@@ -288,7 +288,7 @@ def decoded(chunk: bytes) -> list[Fields] | None:
             found = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         try:
-            found = loosely(text, error)
+            found = decode_leniently(text, error)
         except msgspec.DecodeError:
             return None
     events = (event for event in found if isinstance(event, dict))

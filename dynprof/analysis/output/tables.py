@@ -111,7 +111,7 @@ def write_tables(tables: Tables, folder: Path) -> Iterator[Path]:
 
 def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     """Write a table unless it is empty; return whether it was written."""
-    ahead = iter(rows if isinstance(rows, Ready) else (tuple(map(cell, row)) for row in rows))
+    ahead = iter(rows if isinstance(rows, TextRows) else (tuple(map(cell, row)) for row in rows))
     first = next(ahead, None)
     if first is None:
         return False
@@ -122,7 +122,7 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     return True
 
 
-class Ready:
+class TextRows:
     """Rows of text as csv has it: what is made of whole columns, for the tables that are long."""
 
     def __init__(self, columns: Iterable[Sequence[str]]) -> None:
@@ -141,7 +141,7 @@ def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]
     return found
 
 
-def _operator_details(measured: MeasuredTrace) -> Ready:
+def _operator_details(measured: MeasuredTrace) -> TextRows:
     trace, found = measured.trace, measured.operators
     names, dims = trace.tables["name"], trace.tables["dims"]
     kept = without_steps(measured)
@@ -149,7 +149,7 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
     unknown = found.device_unknown and not found.device_own.any()
     text = us if not unknown else lambda _: UNKNOWN_TIME
     device = [_column(times[kept], text) for times in (found.device_own, found.device_total)]
-    return Ready(
+    return TextRows(
         (
             _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
             _column(trace.spans["dims"][chosen], lambda code: cell(shapes_text(dims[code][0]))),
@@ -187,7 +187,7 @@ def _shape_text(shape: Any) -> str:
     return (";" if nested else ",").join(_shape_text(part) for part in shape)
 
 
-def _kernel_details(measured: MeasuredTrace) -> Ready:
+def _kernel_details(measured: MeasuredTrace) -> TextRows:
     trace, chosen = measured.trace, measured.launches.work
     names, categories = trace.tables["name"], trace.tables["category"]
     name, category = (trace.spans[one][chosen] for one in ("name", "category"))
@@ -198,7 +198,7 @@ def _kernel_details(measured: MeasuredTrace) -> Ready:
         of, code = divmod(both, len(names))
         return cell(core_of(categories[of], names[code]))
 
-    return Ready(
+    return TextRows(
         (
             _column(trace.spans["device"][chosen], str),
             named,
@@ -251,12 +251,12 @@ def _received(step: Step, alone: int) -> tuple[str, str, str]:
     return us(step.stage - bubble), us(bubble), us(max(alone - bubble, 0))
 
 
-def _memory_record(measured: MeasuredTrace) -> Ready:
+def _memory_record(measured: MeasuredTrace) -> TextRows:
     memory, count = measured.trace.memory, len(measured.trace.memory["time"])
     total, reserved = (_column(memory[name], _mb) for name in ("total", "reserved"))
     both = list(zip(memory["device_type"].tolist(), memory["device_id"].tolist(), strict=True))
     device = {pair: cell(device_label(*pair).upper()) for pair in set(both)}
-    return Ready(
+    return TextRows(
         (
             [COMPONENT] * count,
             _column(measured.base_ns + memory["time"], us),
@@ -273,13 +273,13 @@ def _mb(size: int) -> str:
     return str(size / _MB)
 
 
-def _operator_memory(measured: MeasuredTrace) -> Ready:
+def _operator_memory(measured: MeasuredTrace) -> TextRows:
     base, made = measured.base_ns, measured.allocations
     released = ["" if one.released is None else us(base + one.released) for one in made]
     lasted = ["" if one.released is None else us(one.released - one.allocated) for one in made]
     total, reserved = _mbs(one.total_then for one in made), _mbs(one.reserved_then for one in made)
     after = _mbs(one.total_after for one in made)
-    return Ready(
+    return TextRows(
         (
             list(map(cache(cell), (one.operator for one in made))),
             [str(one.size / _KB) for one in made],

@@ -25,7 +25,7 @@ FOLDER = ANALYSIS_DIR
 """Beside a trace; what is made from it lies there, in a folder of the trace's name."""
 
 
-def own_folder(folder: Path) -> None:
+def make_output_folder(folder: Path) -> None:
     """Create a folder that analysis writes in, and its parents.
 
     Raises:

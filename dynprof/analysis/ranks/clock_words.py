@@ -24,7 +24,7 @@ def clock_words(ranks: Ranks, chosen: list[int]) -> list[str]:
     said = [_one_host(group) for group in met if group not in aligned]
     if aligned:
         ahead = [clocks[rank][1] for group in aligned for rank in group]
-        said.append(_aligned(max(ahead) - min(ahead), ranks.doubt_ns()))
+        said.append(_aligned(max(ahead) - min(ahead), ranks.uncertainty_ns()))
     if len(met) > 1:
         said.append(
             "nothing tells how far these are apart, who share no collective: "
@@ -37,8 +37,8 @@ def _one_host(group: list[int]) -> str:
     return f"{listed_ranks(group)} are of one host, whose clock is taken as it stands"
 
 
-def _aligned(apart_ns: int, doubt_ns: int) -> str:
-    give_or_take = f", give or take {ms(doubt_ns)}" if doubt_ns else ""
+def _aligned(apart_ns: int, uncertainty_ns: int) -> str:
+    give_or_take = f", give or take {ms(uncertainty_ns)}" if uncertainty_ns else ""
     if not apart_ns:
         return f"the clocks agree{give_or_take}, by the ends of collectives"
     return (

@@ -130,7 +130,7 @@ WITH counts AS (
 )
 SELECT "group", rank, clock, m.than AS than, m.times AS times, m.middle_ns AS middle_ns,
     CASE WHEN abs(m.middle_ns) > $within * few_ns THEN m.middle_ns ELSE 0 END AS ahead_ns,
-    ns AS scatter_ns, CASE WHEN clock = m.than THEN 0 ELSE $within * few_ns END AS doubt_ns,
+    ns AS scatter_ns, CASE WHEN clock = m.than THEN 0 ELSE $within * few_ns END AS uncertainty_ns,
     m.within AND (clock = m.than
         OR m.times >= $fewest AND few_ns <= greatest($fitting, m.length_ns / $part)
         OR coalesce(told, false) AND (ns <= greatest($fitting, m.length_ns / $part)
@@ -182,16 +182,16 @@ DELETE FROM shared USING strayed s WHERE shared."group" = s."group" AND shared.p
 
 _EDGES = """
 WITH edges AS (
-    SELECT 0 AS doubt, 0 AS times, rank, clock AS than, 0 AS ahead_ns FROM hosts
+    SELECT 0 AS uncertainty, 0 AS times, rank, clock AS than, 0 AS ahead_ns FROM hosts
     UNION ALL
     SELECT DISTINCT 1 + starts_with("group", 'from rank ')::INT, times, clock, than, ahead_ns
     FROM clocks
 )
 SELECT rank, than, ahead_ns FROM edges WHERE rank <> than
-ORDER BY doubt, times DESC, rank, than, ahead_ns
+ORDER BY uncertainty, times DESC, rank, than, ahead_ns
 """
 """The surest first: whoever sends a message may leave before it has come."""
-_DOUBT = "SELECT max(doubt_ns) FROM clocks"
+_UNCERTAINTY = "SELECT max(uncertainty_ns) FROM clocks"
 
 _ARRIVALS = """
 CREATE OR REPLACE TEMP TABLE arrivals AS
@@ -243,12 +243,12 @@ def offsets(database: DuckDBPyConnection) -> dict[int, tuple[int, int]]:
 
     And by how many ns its clock is ahead of that one's. A rank without such others is not in it.
     """
-    return joined(database.execute(_EDGES).fetchall())
+    return join_clocks(database.execute(_EDGES).fetchall())
 
 
-def doubt_ns(database: DuckDBPyConnection) -> int:
+def uncertainty_ns(database: DuckDBPyConnection) -> int:
     """Return how well it is known how far clocks are apart: by how much the ends scatter."""
-    return int(database.execute(_DOUBT).fetchall()[0][0] or 0)
+    return int(database.execute(_UNCERTAINTY).fetchall()[0][0] or 0)
 
 
 def hosts(database: DuckDBPyConnection) -> dict[int, int]:
@@ -256,7 +256,7 @@ def hosts(database: DuckDBPyConnection) -> dict[int, int]:
     return dict(database.execute("SELECT rank, clock FROM hosts ORDER BY rank").fetchall())
 
 
-def meet(database: DuckDBPyConnection, among: Sequence[int]) -> None:
+def create_arrivals(database: DuckDBPyConnection, among: Sequence[int]) -> None:
     """Make the table ``arrivals``: in which order some ranks came to the collectives they share."""
     ahead = {rank: ns for rank, (_, ns) in offsets(database).items() if rank in set(among)}
     given = {"ranks": list(ahead), "ahead": list(ahead.values())}
@@ -269,7 +269,7 @@ def arrivals(database: DuckDBPyConnection, rank: int) -> list[Arrival]:
     return [Arrival(*row) for row in database.execute(query, {"rank": rank}).fetchall()]
 
 
-def joined(edges: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
+def join_clocks(edges: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
     """Return the same, given ranks and how far their clocks are ahead of others'.
 
     Where several ways lead from one to the other, the edges that come first make it.

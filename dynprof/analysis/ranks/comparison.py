@@ -16,11 +16,11 @@ from dynprof.analysis.ranks.bandwidth import Bandwidth
 from dynprof.analysis.ranks.clocks import (
     Arrival,
     arrivals,
-    doubt_ns,
+    create_arrivals,
     hosts,
     match,
-    meet,
     offsets,
+    uncertainty_ns,
 )
 from dynprof.analysis.ranks.long_steps import long_steps
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
@@ -48,15 +48,15 @@ MOST_NAMED = 3
 _LAST = """
 CREATE TEMP TABLE last AS
 WITH arrivals AS (
-    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, doubt_ns
+    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, uncertainty_ns
     FROM shared JOIN clocks USING ("group", rank)
 ), behind AS (
-    SELECT "group", place, rank, doubt_ns, came_ns
+    SELECT "group", place, rank, uncertainty_ns, came_ns
         - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
     FROM arrivals
 )
 SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
-FROM behind GROUP BY "group", place HAVING max(behind_ns) > greatest($late, max(doubt_ns))
+FROM behind GROUP BY "group", place HAVING max(behind_ns) > greatest($late, max(uncertainty_ns))
 """
 """Who came last to each collective, and by how much after the median member.
 
@@ -77,7 +77,7 @@ FROM last JOIN own USING (rank) JOIN taken USING (rank)
 GROUP BY rank HAVING times >= $often * any_value(of)
 ORDER BY times DESC, sum(behind_ns) DESC, rank
 """
-_BESIDE = """
+_DIFFERENCES = """
 WITH slow AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $slowest),
     middle AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $median)
 SELECT name, place, coalesce(slow.count, 0), coalesce(middle.count, 0),
@@ -107,7 +107,7 @@ class Ranks:
 
     Args:
         files: Where each table of :data:`RANK_TABLES` lies, one file a capture, the newest last.
-        asked: Returns which ranks of a job of so many were asked for one; left out, all.
+        requested: Returns which ranks of a job of so many were requested for one; left out, all.
 
     Attributes:
         older: How many captures are left out, as newer ones are of the same ranks.
@@ -117,11 +117,11 @@ class Ranks:
     """
 
     def __init__(
-        self, files: Mapping[str, Sequence[Path]], asked: Callable[[int], Iterable[int]] = range
+        self, files: Mapping[str, Sequence[Path]], requested: Callable[[int], Iterable[int]] = range
     ) -> None:
         import duckdb
 
-        self._asked = asked
+        self._requested = requested
         self._database = connection()
         try:
             self._places = self._newest(files[STEPS])
@@ -178,11 +178,11 @@ class Ranks:
                 "clock is set meanwhile: nobody knows who waits for whom there"
             )
         said += long_steps(self._database)
-        said += self.steps_apart()
+        said += self.different_steps()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
-        asked = set(self._asked(world_size))
-        if missing := asked - self._places.keys():
-            said.append(f"missing here: {len(missing):,} of {counted(len(asked), 'rank')}")
+        requested = set(self._requested(world_size))
+        if missing := requested - self._places.keys():
+            said.append(f"missing here: {len(missing):,} of {counted(len(requested), 'rank')}")
         if self.older:
             said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
         return said
@@ -194,12 +194,12 @@ class Ranks:
         query = "SELECT rank FROM own ORDER BY own_ns DESC, rank LIMIT 1"
         return int(self._rows(query)[0][0])
 
-    def chosen(self) -> str:
+    def slowest_and_why(self) -> str:
         """Return which rank :meth:`slowest` is, and why it is that one."""
         why = "which others wait for" if self.stragglers() else "which has the most work of its own"
         return f"rank {self.slowest()}, {why}"
 
-    def place_of(self, rank: int) -> int:
+    def file_index(self, rank: int) -> int:
         """Return the place among the files of the one that holds a rank."""
         return self._places[rank]
 
@@ -210,14 +210,14 @@ class Ranks:
         ranked = [row[0] for row in self._rows(query, {"slowest": slowest})] or [slowest]
         return int(ranked[(len(ranked) - 1) // 2])
 
-    def beside(
+    def operator_differences(
         self, slowest: int, median: int
     ) -> list[tuple[str, str, float, float, float, float]]:
         """Return, of two ranks, names and places, counts and own ns in a step, the first's first.
 
         What differs most comes first.
         """
-        return self._rows(_BESIDE, {"slowest": slowest, "median": median})
+        return self._rows(_DIFFERENCES, {"slowest": slowest, "median": median})
 
     def tables(self) -> Tables:
         """Return a row for each step of each rank, and for each operator of two of them."""
@@ -227,7 +227,7 @@ class Ranks:
             **self.bandwidth.tables(),
         }
 
-    def found(self, query: str) -> list[tuple[Any, ...]]:
+    def query(self, query: str) -> list[tuple[Any, ...]]:
         """Return what a query over the tables of all ranks finds."""
         return self._rows(query)
 
@@ -248,18 +248,18 @@ class Ranks:
         """Return the first rank of the host of each; a rank whose host has no name has its own."""
         return hosts(self._database)
 
-    def doubt_ns(self) -> int:
+    def uncertainty_ns(self) -> int:
         """Return how well it is known how far clocks are apart."""
-        return doubt_ns(self._database)
+        return uncertainty_ns(self._database)
 
-    def meet(self, among: Sequence[int]) -> Callable[[int], list[Arrival]]:
+    def arrivals_among(self, among: Sequence[int]) -> Callable[[int], list[Arrival]]:
         """Return what returns, of each of some ranks, the collectives that it shares with them."""
-        meet(self._database, among)
+        create_arrivals(self._database, among)
         return lambda rank: arrivals(self._database, rank)
 
-    def steps_apart(self) -> list[str]:
+    def different_steps(self) -> list[str]:
         """Return, where ranks recorded different steps, which ones did which, in a sentence."""
-        return steps_apart(self._database)
+        return different_steps(self._database)
 
     def numbers(self) -> list[int]:
         """Return which ranks there are."""
@@ -280,7 +280,9 @@ class Ranks:
                 us(round(other)),
                 us(round(own - other)),
             )
-            for name, place, more, less, own, other in self.beside(self.slowest(), self.median())
+            for name, place, more, less, own, other in self.operator_differences(
+                self.slowest(), self.median()
+            )
         ]
 
     def _rows(self, query: str, values: dict[str, float] | None = None) -> list[tuple[Any, ...]]:
@@ -309,7 +311,7 @@ SELECT rank, min(step), max(step) FROM steps WHERE step >= 0 GROUP BY rank ORDER
 """
 
 
-def steps_apart(database: DuckDBPyConnection) -> list[str]:
+def different_steps(database: DuckDBPyConnection) -> list[str]:
     """Return, where ranks recorded different steps, which ones did which, in a sentence."""
     ranks: dict[tuple[int, int], list[int]] = {}
     for rank, *recorded in database.execute(_SPANNED).fetchall():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding
-from dynprof.analysis.findings.ranking import advised_once, all_findings
+from dynprof.analysis.findings.ranking import all_findings, without_repeated_advice
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.overhead import whose
 from dynprof.runtime.plural import counted, number
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.ranks.comparison import Ranks
 
-_MOST = 3
+_MAX_NAMED = 3
 """So many operators and kernels are named."""
-_SHOWN = 0.1
+_MIN_SHARE = 0.1
 """Of what the rank works longer; what has less of it is not named."""
 
 
@@ -32,29 +32,31 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
     steps = measured.breakdown
     found = all_findings(measured)
     if measured.tear.hides or ranks is None or not ranks.stragglers():
-        return advised_once(found)
-    known = [replace(one, advice=_without_question(one.advice)) for one in found]
-    more = works_longer(steps, ranks)
+        return without_repeated_advice(found)
+    known = [replace(one, advice=_without_ranks_first(one.advice)) for one in found]
+    more = longer_work(steps, ranks)
     if more and more.badness >= LEAST:
         known.append(more)
-    return advised_once(sorted(known, key=lambda one: -one.badness))
+    return without_repeated_advice(sorted(known, key=lambda one: -one.badness))
 
 
-def _without_question(advice: str) -> str:
+def _without_ranks_first(advice: str) -> str:
     """Return advice without what to look for first, where that has been found."""
     rest = advice.removeprefix(RANKS_FIRST)
     return advice if rest == advice else f"Try {rest}"
 
 
-def works_longer(steps: Breakdown, ranks: Ranks) -> Finding | None:
+def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
     """Look for what the rank that others wait for does longer than the one in the middle."""
     late, *_ = ranks.stragglers()
     longer = late.own_ns - late.others_ns
     if longer <= 0:
         return None
-    rows = ranks.beside(late.rank, ranks.median())
+    rows = ranks.operator_differences(late.rank, ranks.median())
     more = [(own - other, name, a, b) for name, _, a, b, own, other in rows if not whose(name)]
-    named = sorted((row for row in more if row[0] >= _SHOWN * longer), reverse=True)[:_MOST]
+    named = sorted((row for row in more if row[0] >= _MIN_SHARE * longer), reverse=True)[
+        :_MAX_NAMED
+    ]
     of_it = "; ".join(f"{ms(time)} in {name} ({_times(a, b)})" for time, name, a, b in named)
     return Finding(
         f"Rank {late.rank} keeps the others waiting",

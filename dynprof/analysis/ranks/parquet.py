@@ -14,7 +14,7 @@ from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
 from dynprof.analysis.measures.difference import step_work
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
-from dynprof.analysis.output.whole_files import own_folder
+from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.runtime.output import by_library
 
@@ -54,7 +54,7 @@ def write_events(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     Raises:
         OSError: The place cannot be written.
     """
-    own_folder(folder / FOLDER)
+    make_output_folder(folder / FOLDER)
     with connection() as database:
         yield _copy(database, parquet_file(folder, EVENTS), _events(database, measured))
 
@@ -65,7 +65,7 @@ def write_rank_tables(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     Raises:
         OSError: The place cannot be written.
     """
-    own_folder(folder / FOLDER)
+    make_output_folder(folder / FOLDER)
     tables = {
         STEPS: _steps(measured),
         COLLECTIVES: _collectives(measured),
@@ -182,7 +182,7 @@ def _collectives(measured: MeasuredTrace) -> Columns:
     """
     trace, found = measured.trace, measured.messages
     chosen, own = found.span, measured.rank
-    names = [ranked(message, own) for message in found.known]
+    names = [message_group(message, own) for message in found.known]
     pairs = np.stack([trace.spans["group"][chosen], found.message], axis=1)
     kinds, code = np.unique(pairs, axis=0, return_inverse=True)
     code = code.reshape(-1)
@@ -212,7 +212,7 @@ def _collectives(measured: MeasuredTrace) -> Columns:
     }
 
 
-def ranked(message: Message, own: int) -> str:
+def message_group(message: Message, own: int) -> str:
     """Return what the two ranks of a message are called; empty for what more take part in."""
     if message.kind not in (SEND, RECEIVE):
         return ""

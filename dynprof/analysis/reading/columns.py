@@ -142,7 +142,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     }
     threads = [e.tid for e in events]
     if not MARKS.isdisjoint(tables["category"]):
-        threads = [e.set_on() if e.cat in MARKS else e.tid for e in events]
+        threads = [e.mark_thread() if e.cat in MARKS else e.tid for e in events]
     pairs = zip([e.pid for e in events], threads, strict=True)
     columns |= {
         "thread": tables["thread"].places(pairs, count),

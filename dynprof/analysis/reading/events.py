@@ -117,7 +117,7 @@ def details(a: Args, begun: int | str | None = None) -> Details:
         a: The arguments.
         begun: The number of a range whose end is an event of its own; None for all else.
     """
-    number = _whole(a.range) if begun is None else begun
+    number = _integer(a.range) if begun is None else begun
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
@@ -126,7 +126,7 @@ def details(a: Args, begun: int | str | None = None) -> Details:
     )  # fmt: skip
 
 
-def _whole(text: msgspec.Raw) -> int:
+def _integer(text: msgspec.Raw) -> int:
     digits = bytes(text)
     return int(digits) if digits.isdigit() and len(digits) < _DIGITS else NONE
 
@@ -148,9 +148,9 @@ class Event(msgspec.Struct, gc=False):
         """Return its begin in whole nanoseconds."""
         return round(self.ts * 1000)
 
-    def set_on(self) -> int | str:
+    def mark_thread(self) -> int | str:
         """Return the thread that a mark was set on: it stands on a track of its own."""
-        number = _whole(self.args.thread) if self.args else NONE
+        number = _integer(self.args.thread) if self.args else NONE
         return self.tid if number == NONE else number
 
     def length_ns(self) -> int:
@@ -187,7 +187,7 @@ def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
         except msgspec.ValidationError:
             return _one_by_one(text, kind)
     except msgspec.DecodeError as error:
-        found = loosely(text, error)
+        found = decode_leniently(text, error)
     return [_lenient(event, kind) for event in found]
 
 
@@ -205,7 +205,7 @@ def _one_by_one(text: bytes, kind: type[Event]) -> list[Event]:
     return [one(event) for event in msgspec.json.decode(text, type=list[msgspec.Raw])]
 
 
-def loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
+def decode_leniently(text: bytes, error: msgspec.DecodeError) -> list[Any]:
     """Return what Python's own reader takes, as json.dumps writes it: NaN, half surrogate pairs.
 
     Raises:

@@ -18,9 +18,9 @@ _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 16
 _GZIP = 31
 """zlib's number for a gzip header and trailer."""
-MOST_RATIO = 200
+MAX_RATIO = 200
 """Unpacked to packed bytes. Traces of profilers have 10 to 25; gzip can make 1,000 of spaces."""
-HARMLESS = 64 << 20
+NEVER_REFUSED = 64 << 20
 """Unpacked bytes that are never refused: a small trace of one repeated event packs far better."""
 
 
@@ -73,7 +73,7 @@ class Inflated:
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
         self._path = path
-        self._most = max(HARMLESS, MOST_RATIO * os.fstat(file.fileno()).st_size)
+        self._most = max(NEVER_REFUSED, MAX_RATIO * os.fstat(file.fileno()).st_size)
         self._given = 0
         self._ready = b""
         self._make, self._errors = _inflater()
@@ -114,7 +114,7 @@ class Inflated:
             size = os.fstat(self._file.fileno()).st_size
             raise CaptureError(
                 f"{self._path} is not read: {size / 1e6:,.1f} MB unpack to more than "
-                f"{self._most / 1e6:,.0f} MB; no trace unpacks to {MOST_RATIO} times its size"
+                f"{self._most / 1e6:,.0f} MB; no trace unpacks to {MAX_RATIO} times its size"
             )
         return True
 

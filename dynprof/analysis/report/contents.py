@@ -13,7 +13,7 @@ from dynprof.analysis.ranks.longer_work import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
-from dynprof.analysis.report.drawn_steps import drawn
+from dynprof.analysis.report.drawn_steps import steps_to_draw
 from dynprof.analysis.report.sections import (
     marks,
     modules_data,
@@ -38,7 +38,7 @@ WORST = 3
 """So many findings are shown."""
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 """What the page says of each."""
-MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 1500, 64, 40
+MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
 THINNEST = 1 / 5000
 """What takes less of the time is left out of the flame graph."""
 
@@ -58,7 +58,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
         "verdict": " ".join(
-            [*_of_ranks(ranks)[:1], str(measured.usual.breakdown), *path_sentence(measured)]
+            [*_rank_sentences(ranks)[:1], str(measured.usual.breakdown), *path_sentence(measured)]
         ),
         "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
         "steps": _steps(measured, steps),
@@ -81,7 +81,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     }
 
 
-def _of_ranks(ranks: Ranks | None) -> list[str]:
+def _rank_sentences(ranks: Ranks | None) -> list[str]:
     """Return what is said of the ranks, in sentences."""
     return [sentence(one) for one in ranks.words()] if ranks else []
 
@@ -135,7 +135,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
     ``skipped`` is how many steps before one are not drawn.
     """
     phases = dict(zip(measured.marked, measured.phases, strict=True))
-    places = drawn([length for *_, length in steps.steps], MOST_STEPS)
+    places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
     rows = [
         {
             "number": step[0],
@@ -217,9 +217,9 @@ def _ranks(ranks: Ranks) -> Data:
     rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MOST_RANKS]
     return {
         "count": len(ranks),
-        "verdicts": _of_ranks(ranks),
+        "verdicts": _rank_sentences(ranks),
         "slowest": slowest,
-        "chosen": ranks.chosen(),
+        "chosen": ranks.slowest_and_why(),
         "median": median,
         "rows": [
             {
@@ -235,14 +235,14 @@ def _ranks(ranks: Ranks) -> Data:
         ],
         "beside": [
             [name, where, count, other, own / 1e6, others / 1e6]
-            for name, where, count, other, own, others in ranks.beside(slowest, median)[
-                :MOST_BESIDE
-            ]
+            for name, where, count, other, own, others in ranks.operator_differences(
+                slowest, median
+            )[:MOST_DIFFERENCES]
         ],
     }
 
 
-def _of_nobody(measured: MeasuredTrace) -> str:
+def _unattributed(measured: MeasuredTrace) -> str:
     """Return how much of a device's work cannot be given to an operator."""
     unknown = measured.operators.device_unknown
     if not unknown:
@@ -256,7 +256,7 @@ def _of_nobody(measured: MeasuredTrace) -> str:
 
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing from the capture, in sentences."""
-    found = [*measured.tear.words(), _of_nobody(measured)]
+    found = [*measured.tear.words(), _unattributed(measured)]
     if measured.manifest:
         found += [*_cut_short(measured), *measured.manifest.remarks, _slowed(measured)]
     return [one for one in found if one]

@@ -15,7 +15,7 @@ from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.overhead import whose
-from dynprof.analysis.report.drawn_steps import drawn
+from dynprof.analysis.report.drawn_steps import steps_to_draw
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
@@ -44,7 +44,7 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
             "parts": _in_ms(path.parts(place)),
             "skipped": skipped,
         }
-        for place, skipped in drawn(lengths, MOST_STEPS)
+        for place, skipped in steps_to_draw(lengths, MOST_STEPS)
     ]
     return {
         "about": _about(path, measured.breakdown),

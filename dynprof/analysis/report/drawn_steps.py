@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def drawn(lengths: Sequence[float], most: int) -> list[tuple[int, int]]:
+def steps_to_draw(lengths: Sequence[float], most: int) -> list[tuple[int, int]]:
     """Return the slowest steps and the one before and after each: place, and steps skipped before.
 
     In the order of the steps, which are all there is where there is room for them.

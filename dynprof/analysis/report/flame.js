@@ -16,7 +16,7 @@ class FlameGraph {
     this.graph.addEventListener("click", (event) => this.onNode(event, (node) => this.zoom(node)));
     this.graph.addEventListener("keydown", (event) => this.onNode(event, (node) => this.move(event, node)));
     for (const kind of ["mouseover", "focusin"])
-      this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.tell(node)));
+      this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.describe(node)));
     this.load(data);
   }
 
@@ -73,7 +73,7 @@ class FlameGraph {
     this.graph.replaceChildren(drawn);
     this.graph.style.height = `${(deepest + 1) * ROW + 2}px`;
     this.found.textContent = words ? this.matched(node) : "";
-    this.tell(node);
+    this.describe(node);
   }
 
   drawBelow(drawn, node, depth) {
@@ -114,7 +114,7 @@ class FlameGraph {
     return `${inMs(node.total / 1000)}, ${share}% of all; ${inMs(Math.max(0, own) / 1000)} its own`;
   }
 
-  tell(node) {
+  describe(node) {
     this.told.textContent = `${node.name}: ${this.measured(node)}`;
   }
 

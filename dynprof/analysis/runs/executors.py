@@ -57,7 +57,7 @@ class Workers(Executor):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Return the future of what one of them will do."""
-        return self._threads.submit(self._do, (function, args, kwargs))
+        return self._threads.submit(self._run, (function, args, kwargs))
 
     def end(self) -> None:
         """End them, also in the middle of what they do."""
@@ -68,8 +68,8 @@ class Workers(Executor):
         for process in self._all:
             process.communicate()
 
-    def _do(self, task: tuple[Any, ...]) -> Any:
-        process = self._one()
+    def _run(self, task: tuple[Any, ...]) -> Any:
+        process = self._idle_process()
         try:
             _send(process, task)
             problem, result = pickle.load(_pipe(process.stdout))  # noqa: S301 - our own process
@@ -80,7 +80,7 @@ class Workers(Executor):
             raise ChildProcessError(problem)
         return result
 
-    def _one(self) -> subprocess.Popen[bytes]:
+    def _idle_process(self) -> subprocess.Popen[bytes]:
         with contextlib.suppress(queue.Empty):
             return self._idle.get_nowait()
         given, self._inherited = self._inherited, None
@@ -119,12 +119,12 @@ def processes(count: int, places: Iterable[object] = ()) -> Iterator[Executor]:
     if count <= 1:
         yield Inline()
         return
-    with ended(Workers(count, places=places)) as workers:
+    with closing(Workers(count, places=places)) as workers:
         yield workers
 
 
 @contextlib.contextmanager
-def ended(workers: Workers) -> Iterator[Workers]:
+def closing(workers: Workers) -> Iterator[Workers]:
     """Give processes, and end them: all is done then, or nobody wants it any more."""
     try:
         yield workers

@@ -19,7 +19,7 @@ from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.database import write_ranks_database
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.two_processes import Partner
-from dynprof.analysis.runs.executors import Workers, ended
+from dynprof.analysis.runs.executors import Workers, closing
 from dynprof.analysis.runs.executors import processes as processes_here
 from dynprof.analysis.runs.one_trace import (
     FILES,
@@ -33,8 +33,8 @@ from dynprof.analysis.runs.one_trace import (
     folder_of,
     write_analysis,
 )
-from dynprof.analysis.runs.recorded_window import asked_for
-from dynprof.analysis.runs.remote_files import place_of
+from dynprof.analysis.runs.recorded_window import requested_ranks
+from dynprof.analysis.runs.remote_files import workspace_of
 from dynprof.errors import DynprofError, describe, why_not_written
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from dynprof.analysis.runs.remote_files import Place
+    from dynprof.analysis.runs.remote_files import Workspace
 
 LARGE = 30 << 20
 """Bytes of a trace, uncompressed, from which on a second process is worth its start."""
@@ -51,9 +51,9 @@ _PACKED = 12
 """By how much a trace is smaller when it is packed, about."""
 
 
-_FIRST = ((VIEWS,), (PATH,))
+_FIRST_PARTS = ((VIEWS,), (PATH,))
 """What each of two processes begins with, where they share a trace."""
-_THEN = (OPERATORS, MEMORY, FILES, RANK)
+_SHARED_PARTS = (OPERATORS, MEMORY, FILES, RANK)
 """What whichever has time takes then, the longest first."""
 
 
@@ -106,17 +106,17 @@ class Outcome:
                     self.problems[folder] = describe(error)
 
     def _compare(self, folder: Path, traces: list[Path]) -> None:
-        with place_of(folder) as place:
+        with workspace_of(folder) as place:
             ranks = ranks_of(traces, place)
             if len(ranks) > 1:
                 made = [*write_tables(ranks.tables(), place.base / FOLDER)]
                 if folder in self._databases:
                     made += write_ranks_database(ranks, place.base / FOLDER)
-                self.made += map(place.deliver, made)
+                self.made += map(place.upload, made)
                 self.verdicts[folder] = ranks.words()
 
 
-def ranks_of(traces: Sequence[Path], place: Place, into: Path | None = None) -> Ranks:
+def ranks_of(traces: Sequence[Path], place: Workspace, into: Path | None = None) -> Ranks:
     """Return the ranks of traces of one place, analysed into what :func:`folder_of` names."""
     traces = oldest_first(traces)
     return Ranks(
@@ -124,7 +124,7 @@ def ranks_of(traces: Sequence[Path], place: Place, into: Path | None = None) -> 
             table: [place.fetch(parquet_file(folder_of(trace, into), table)) for trace in traces]
             for table in RANK_TABLES
         },
-        asked_for(traces, place),
+        requested_ranks(traces, place),
     )
 
 
@@ -183,7 +183,7 @@ def analyse_each(
     share = executor is None and parts == PARTS and 2 * len(traces) <= most
     with executor or processes_here(min(most, len(traces)), traces) as pool:
         pending = {
-            pool.submit(_analyse_by_two, trace, types)
+            pool.submit(_analyse_in_two_processes, trace, types)
             if share and _is_large(trace)
             else pool.submit(_analyse, trace, parts, types, into=into): trace
             for trace in traces
@@ -201,32 +201,34 @@ def _is_large(trace: Path) -> bool:
     return trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1) > LARGE
 
 
-def _analyse_by_two(trace: Path, types: Collection[str] | None) -> _Found:
+def _analyse_in_two_processes(trace: Path, types: Collection[str] | None) -> _Found:
     """Analyse a trace together with a second process, which is started for it."""
     here, there = multiprocessing.Pipe()
     with (
-        _offered(_THEN) as offer,
-        ended(Workers(1, inherited=there, shared=(offer,), places=(trace,))) as second,
+        _part_queue(_SHARED_PARTS) as offer,
+        closing(Workers(1, inherited=there, shared=(offer,), places=(trace,))) as second,
     ):
-        pending = second.submit(_analyse_beside, trace, types, there.fileno(), offer)
+        pending = second.submit(_analyse_in_second_process, trace, types, there.fileno(), offer)
         with here:
-            parts = _taken(_FIRST[0], offer)
+            parts = _next_parts(_FIRST_PARTS[0], offer)
             found = _analyse(trace, parts, types, Partner(0, here))
         found.add(_result(pending, trace))
     return found
 
 
-def _analyse_beside(trace: Path, types: Collection[str] | None, end: int, offer: int) -> _Found:
+def _analyse_in_second_process(
+    trace: Path, types: Collection[str] | None, end: int, offer: int
+) -> _Found:
     """Do the part of the second process, which inherits what leads to the first."""
     with Connection(end) as here:
         partner = Partner(1, here)
-        found = _analyse(trace, _taken(_FIRST[1], offer), types, partner)
+        found = _analyse(trace, _next_parts(_FIRST_PARTS[1], offer), types, partner)
         partner.finish()
     return found
 
 
 @contextlib.contextmanager
-def _offered(parts: Sequence[str]) -> Iterator[int]:
+def _part_queue(parts: Sequence[str]) -> Iterator[int]:
     """Give a pipe with a byte for each part: who reads it does the part, and nobody else."""
     reading, writing = os.pipe()
     try:
@@ -237,7 +239,7 @@ def _offered(parts: Sequence[str]) -> Iterator[int]:
         os.close(reading)
 
 
-def _taken(first: Sequence[str], offer: int) -> Iterator[str]:
+def _next_parts(first: Sequence[str], offer: int) -> Iterator[str]:
     """Yield what a process begins with, then what it takes of what is offered."""
     yield from first
     while part := os.read(offer, 1):
@@ -273,12 +275,12 @@ def _analyse(
 ) -> _Found:
     found = _Found(trace)
     try:
-        with _no_collections(), place_of(trace.parent) as place:
+        with _no_collections(), workspace_of(trace.parent) as place:
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
             found.torn = " ".join(measured.tear.words())
             for part in parts:
                 for path in write_analysis(measured, types, (part,), into):
-                    found.made.append(path if into else place.deliver(path))
+                    found.made.append(path if into else place.upload(path))
                 found.ranked |= part == RANK
                 if part == VIEWS:
                     found.left_out = left_out(measured)

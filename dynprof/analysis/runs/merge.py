@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, packed, steps_process
-from dynprof.analysis.output.whole_files import FOLDER, own_folder
+from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, gzip_writer, steps_process
+from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
 from dynprof.analysis.ranks.clock_words import clock_words
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
@@ -73,18 +73,18 @@ def merge(
             raise CaptureError("\n".join((single, *window_words(ready))))
         chosen = chosen_ranks(ranks, wanted)
         target = _prepared(output, folder / FOLDER)
-        clocks, meetings = ranks.clocks(), ranks.meet(chosen)
+        clocks, shared = ranks.clocks(), ranks.arrivals_among(chosen)
         pids = itertools.count(STEPS_PID + 1)
         parts = (
             MergedRank(
-                ready[ranks.place_of(rank)], rank, place=place, of=len(chosen),
-                ahead_ns=clocks.get(rank, (rank, 0))[1], meetings=meetings(rank),
+                ready[ranks.file_index(rank)], rank, place=place, of=len(chosen),
+                ahead_ns=clocks.get(rank, (rank, 0))[1], shared=shared(rank),
                 new_pid=lambda: next(pids),
             )
             for place, rank in enumerate(chosen)
         )  # fmt: skip
         words = _written(target, parts, chosen, on_rank)
-        words += [*clock_words(ranks, chosen), *ranks.steps_apart(), *window_words(ready)]
+        words += [*clock_words(ranks, chosen), *ranks.different_steps(), *window_words(ready)]
         return Merged(target, words, problems)
 
 
@@ -114,7 +114,7 @@ def _written(
 ) -> list[str]:
     """Write the ranks one after the other; return what is to be said of them."""
     arrows, words = 0, []
-    with whole(target) as file, packed(file) as sink:
+    with whole(target) as file, gzip_writer(file) as sink:
         origin = None
         for part, rank in zip(parts, chosen, strict=True):
             if origin is None and (first := part.first_ns()) is not None:
@@ -150,5 +150,5 @@ def _prepared(output: Path | None, folder: Path) -> Path:
     if output:
         make_dir(output.absolute().parent)
         return output
-    own_folder(folder)
+    make_output_folder(folder)
     return folder / MERGED

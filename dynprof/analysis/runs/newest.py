@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import traces_in
-from dynprof.analysis.runs.recorded_window import captured_below, some, why_no_capture
+from dynprof.analysis.runs.recorded_window import captured_below, first_few, why_no_capture
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import files_below, written_s
 from dynprof.runtime.layout import INFO_DIR, WINDOW_RECORD
@@ -29,11 +29,11 @@ def newest_window(path: Path) -> tuple[Path, list[str]]:
     records, passed_over = _newer(path, traces), list[str]()
     for record in records:
         if not (why := why_no_capture(record)):
-            return record, some(passed_over, "more window")
+            return record, first_few(passed_over, "more window")
         passed_over.append(f"{record.parent.parent.name}: {why}")
     if records and not traces:
         return records[0], []
-    return path, some(passed_over, "more window")
+    return path, first_few(passed_over, "more window")
 
 
 def _traces_below(path: Path) -> list[Path]:

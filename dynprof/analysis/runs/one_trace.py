@@ -19,7 +19,12 @@ from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.own_tables import own_tables, path_tables, sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
-from dynprof.analysis.output.whole_files import FOLDER, check_space, own_folder, write_json_files
+from dynprof.analysis.output.whole_files import (
+    FOLDER,
+    check_space,
+    make_output_folder,
+    write_json_files,
+)
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
@@ -107,8 +112,8 @@ def write_analysis(
             copied = measured.trace.size if part == FILES and "text" in wanted else 0
             check_space(measured, folder, copied)
             check_space(measured, Path(tempfile.gettempdir()))  # databases are made there
-            own_folder(folder)
-            own_folder(_results(measured, folder) / OUTPUT)
+            make_output_folder(folder)
+            make_output_folder(_results(measured, folder) / OUTPUT)
         yield from _WRITERS[part](measured, folder, wanted)
 
 
@@ -193,7 +198,7 @@ def draw_memory(path: Path) -> Iterator[Path]:
         OSError: The place cannot be written.
     """
     folder = folder_of(path)
-    own_folder(folder)
+    make_output_folder(folder)
     yield from write_memory_timeline(MeasuredTrace(path).trace, folder, path.name)
 
 

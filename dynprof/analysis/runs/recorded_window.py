@@ -22,7 +22,7 @@ from dynprof.runtime.plural import counted, listed_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dynprof.analysis.runs.remote_files import Place
+    from dynprof.analysis.runs.remote_files import Workspace
     from dynprof.captures.manifest import Manifest
     from dynprof.captures.window_record import RankRecord, WindowRecord
 
@@ -36,12 +36,12 @@ def captured_below(path: Path) -> list[Path]:
     Raises:
         CaptureError: There is none.
     """
-    if is_alone(path):
-        return traces_of(path)
+    if is_lone_record(path):
+        return traces_of_record(path)
     return traces_in(path.parent.parent if path.name == WINDOW_RECORD else path)
 
 
-def is_alone(path: Path) -> bool:
+def is_lone_record(path: Path) -> bool:
     """Return whether a path is the record of a window, and no trace lies beside it."""
     if path.name != WINDOW_RECORD:
         return False
@@ -52,31 +52,31 @@ def is_alone(path: Path) -> bool:
         return True
 
 
-def traces_of(alone: Path) -> list[Path]:
+def traces_of_record(record_path: Path) -> list[Path]:
     """Return the traces of a window of which only the record lies in its folder.
 
     Raises:
         CaptureError: None is here; the text says of each rank why, and where it lies.
     """
-    if traces := named_traces(alone):
+    if traces := named_traces(record_path):
         return traces
     try:
-        words = _words(alone, traces)
+        words = _words(record_path, traces)
     except OSError as error:
         words = [describe(error)]
-    raise CaptureError("\n".join((f"{alone} names no capture that is here", *words)))
+    raise CaptureError("\n".join((f"{record_path} names no capture that is here", *words)))
 
 
-def why_no_capture(alone: Path) -> str:
+def why_no_capture(record_path: Path) -> str:
     """Return why a window of which only the record lies in its folder has no capture anywhere.
 
     That is empty where one is here, or saved elsewhere.
     """
     try:
-        record = load_window_record(alone)
+        record = load_window_record(record_path)
     except CaptureError as error:
         return str(error).partition("\n")[0]
-    if any(one.outcome == "saved" for one in record.ranks.values()) or named_traces(alone):
+    if any(one.outcome == "saved" for one in record.ranks.values()) or named_traces(record_path):
         return ""
     reasons: dict[str, list[int]] = {}
     for rank in record.asked:
@@ -86,7 +86,7 @@ def why_no_capture(alone: Path) -> str:
     return f"no capture is here of {told}"
 
 
-def record_beside(folder: Path) -> Path | None:
+def record_in(folder: Path) -> Path | None:
     """Return the record of the window that a folder is of, if it has one."""
     path = folder / INFO_DIR / WINDOW_RECORD
     return path if may_be_read(path) else None
@@ -109,13 +109,13 @@ def _by_rank(record_path: Path, record: WindowRecord) -> dict[int, Path]:
     return {rank: trace for rank, trace in found.items() if trace}
 
 
-def asked_for(traces: Sequence[Path], place: Place) -> Callable[[int], Iterable[int]]:
+def requested_ranks(traces: Sequence[Path], place: Workspace) -> Callable[[int], Iterable[int]]:
     """Return what says which ranks of a job of so many were asked for a window.
 
     That is the record in its place, else the config of its newest trace, and all where there is
     neither.
     """
-    if path := record_beside(place.folder):
+    if path := record_in(place.folder):
         with contextlib.suppress(CaptureError, OSError):
             record = load_window_record(place.fetch(path))
             return lambda _: record.asked
@@ -123,13 +123,13 @@ def asked_for(traces: Sequence[Path], place: Place) -> Callable[[int], Iterable[
     return manifest.request.asked if manifest else range
 
 
-def words_on_others(traces: Sequence[Path]) -> list[str]:
+def record_words(traces: Sequence[Path]) -> list[str]:
     """Return what there is to say of a window by its record.
 
     That is what was noticed, which ranks are not among its traces, and which have not all steps.
     """
     folders = dict.fromkeys(trace.parent for trace in traces)
-    path = next(filter(None, map(record_beside, folders)), None)
+    path = next(filter(None, map(record_in, folders)), None)
     try:
         return _words(path, traces) if path else []
     except (CaptureError, OSError) as error:
@@ -145,7 +145,7 @@ def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
     of_ranks = [
         text for rank in dict.fromkeys(record.asked) for text in _of(record, rank, with_trace)
     ]
-    return [*some(record.remarks, "more remark"), *some(of_ranks, "more rank")]
+    return [*first_few(record.remarks, "more remark"), *first_few(of_ranks, "more rank")]
 
 
 def _recorded(traces: Sequence[Path]) -> set[int]:
@@ -170,7 +170,7 @@ def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
         yield f"rank {rank} was cut short: {one.cut}"
 
 
-def some(words: Sequence[str], noun: str) -> list[str]:
+def first_few(words: Sequence[str], noun: str) -> list[str]:
     """Return the first of what there is to say, and how many more there are."""
     more = len(words) - MOST_WORDS
     return [*words[:MOST_WORDS], *([f"and so for {counted(more, noun)}"] if more > 0 else [])]
@@ -182,14 +182,14 @@ def _trace_of(record: WindowRecord, rank: int, owner: int) -> Path | None:
     with contextlib.suppress(CaptureError, OSError, ValueError):
         path = Path(one.capture)
         manifest = load_manifest(path) if path.is_absolute() and may_be_read(path) else None
-        if manifest and manifest.trace and _is_of(record, rank, one, manifest):
+        if manifest and manifest.trace and _is_capture_of(record, rank, one, manifest):
             trace = path.parent.parent / Path(manifest.trace).name
             owners = {path.lstat().st_uid, trace.lstat().st_uid}
             return trace if owners == {owner} and may_be_read(trace) else None
     return None
 
 
-def _is_of(record: WindowRecord, rank: int, one: RankRecord, manifest: Manifest) -> bool:
+def _is_capture_of(record: WindowRecord, rank: int, one: RankRecord, manifest: Manifest) -> bool:
     """Tell a rank's capture from one that happens to have its path on another machine."""
     same = manifest.request.edited_at, manifest.request.sha256
     wanted = record.request.edited_at, record.request.sha256

@@ -42,7 +42,7 @@ def located(text: str) -> Path:
     return found if not isinstance(found, Path) else Path(found)
 
 
-class Place:
+class Workspace:
     """A folder of this machine, worked on as it is.
 
     Args:
@@ -65,12 +65,12 @@ class Place:
         """Return a trace of the folder as one of this machine, with its manifest beside it."""
         return trace
 
-    def deliver(self, made: Path) -> Path:
+    def upload(self, made: Path) -> Path:
         """Return where a file that was made below :attr:`base` lies in the end."""
         return made
 
 
-class _Remote(Place):
+class _RemoteWorkspace(Workspace):
     """A folder of another machine, and a temporary one to work in."""
 
     def __init__(self, folder: Path, base: Path) -> None:
@@ -93,7 +93,7 @@ class _Remote(Place):
             self.fetch(manifest)
         return self.fetch(trace)
 
-    def deliver(self, made: Path) -> Path:
+    def upload(self, made: Path) -> Path:
         target: Any = self.folder.joinpath(*made.relative_to(self.base).parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.fs.put_file(str(made), target.path)
@@ -101,10 +101,10 @@ class _Remote(Place):
 
 
 @contextlib.contextmanager
-def place_of(folder: Path) -> Iterator[Place]:
+def workspace_of(folder: Path) -> Iterator[Workspace]:
     """Give the place to work on a folder's files."""
     if isinstance(folder, Path):
-        yield Place(folder)
+        yield Workspace(folder)
         return
     with tempfile.TemporaryDirectory(prefix="dynprof") as base:
-        yield _Remote(folder, Path(base))
+        yield _RemoteWorkspace(folder, Path(base))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.analysis.runs.recorded_window import (
-    is_alone,
+    is_lone_record,
     named_traces,
-    record_beside,
-    traces_of,
-    words_on_others,
+    record_in,
+    record_words,
+    traces_of_record,
 )
 from dynprof.errors import CaptureError
 from dynprof.runtime.layout import ROLE, WINDOW_RECORD
@@ -40,24 +40,24 @@ def window_below(path: Path, newest: Path | None = None) -> list[Path]:
     Raises:
         CaptureError: There is none.
     """
-    if is_alone(path):
-        return traces_of(path)
+    if is_lone_record(path):
+        return traces_of_record(path)
     if path.name == WINDOW_RECORD:
         path = path.parent.parent
     newest = newest or newest_in(path)
     if path.is_file():
         return [newest]
-    together = _together(path, newest)
-    record = record_beside(newest.parent)
+    together = _traces_of_window(path, newest)
+    record = record_in(newest.parent)
     named = named_traces(record) if record else []
     known = {trace.absolute() for trace in together}
     return [*together, *(trace for trace in named if trace.absolute() not in known)]
 
 
-def _together(path: Path, newest: Path) -> list[Path]:
+def _traces_of_window(path: Path, newest: Path) -> list[Path]:
     """Return the traces of a window that lie in its folder, and in others beside it."""
     here = [trace for trace in traces_in(path) if trace.parent == newest.parent]
-    others = [trace for folder in _alike(newest.parent) for trace in _traces(folder)]
+    others = [trace for folder in _folders_of_same_edit(newest.parent) for trace in _traces(folder)]
     wanted = _request(newest) if others else None
     if wanted is None:
         return here
@@ -65,7 +65,7 @@ def _together(path: Path, newest: Path) -> list[Path]:
     return [*(trace for trace in here if not joined or _request(trace) in (wanted, None)), *joined]
 
 
-def _alike(folder: Path) -> list[Path]:
+def _folders_of_same_edit(folder: Path) -> list[Path]:
     """Return the folders beside this one that are named for an edit of the same second."""
     own = _FOLDER.fullmatch(folder.absolute().name)
     if own is None:
@@ -100,11 +100,11 @@ def window_folder(path: Path, traces: Sequence[Path]) -> Path:
         path: Below which the window was found.
         traces: Those of the window.
     """
-    if is_alone(path):
+    if is_lone_record(path):
         return path.parent.parent
     newest_first = sorted(traces, key=lambda trace: -trace.stat().st_mtime)
     folders = [trace.parent for trace in newest_first]
-    return next(filter(record_beside, folders), folders[0])
+    return next(filter(record_in, folders), folders[0])
 
 
 def window_words(traces: Sequence[Path]) -> list[str]:
@@ -112,4 +112,4 @@ def window_words(traces: Sequence[Path]) -> list[str]:
     folders = sorted({trace.absolute().parent for trace in traces})
     names = sorted({folder.name for folder in folders})
     joined = [f"joined by their request: {', '.join(names)}"] if len(names) > 1 else []
-    return joined + words_on_others(traces)
+    return joined + record_words(traces)

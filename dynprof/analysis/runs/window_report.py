@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.whole_files import FOLDER, own_folder
+from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
 from dynprof.analysis.runs.newest import newest_measured
 from dynprof.analysis.runs.one_trace import RANK, folder_of
-from dynprof.analysis.runs.remote_files import Place
+from dynprof.analysis.runs.remote_files import Workspace
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
@@ -77,9 +77,9 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
     with compared(traces, folder, elsewhere=output is not None) as (ranks, ready, problems):
         if len(ranks) < 2:
             return _on_one(MeasuredTrace(ready[-1]), output, problems, window_words(ready))
-        measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
+        measured = MeasuredTrace(ready[ranks.file_index(ranks.slowest())])
         target = _prepared(output, folder / FOLDER)
-        about = f"what follows is of {ranks.chosen()}"
+        about = f"what follows is of {ranks.slowest_and_why()}"
         of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
         words = [*of_ranks, *verdict(measured, ranks)]
         return Report(write_report(measured, target, ranks), words, problems)
@@ -97,13 +97,13 @@ def compared(
         elsewhere: Make it in a temporary folder where this user may not write next to the traces.
 
     Yields:
-        The ranks, the traces as :meth:`Ranks.place_of` counts them, and why others cannot be read.
+        The ranks, the traces by :meth:`Ranks.file_index`, and why others cannot be read.
 
     Raises:
         CaptureError: None of them can be read.
         OSError: This user may not write next to any of them.
     """
-    missing = [trace for trace in traces if not _compared(trace)]
+    missing = [trace for trace in traces if not _has_rank_tables(trace)]
     with contextlib.ExitStack() as stack:
         into = None
         if elsewhere and not all(map(_is_writable, missing)):
@@ -115,7 +115,7 @@ def compared(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / FOLDER))
         if not ready:
             raise CaptureError(next(iter(outcome.problems.values())))
-        yield ranks_of(ready, Place(folder), into), ready, outcome.problems
+        yield ranks_of(ready, Workspace(folder), into), ready, outcome.problems
 
 
 def _is_writable(trace: Path) -> bool:
@@ -131,11 +131,11 @@ def _prepared(output: Path | None, folder: Path) -> Path:
             return output / REPORT
         make_dir(output.absolute().parent)
         return output
-    own_folder(folder)
+    make_output_folder(folder)
     return folder / REPORT
 
 
-def _compared(trace: Path) -> bool:
+def _has_rank_tables(trace: Path) -> bool:
     """Return whether what a rank is compared by was made from the trace as it is."""
     tables = [parquet_file(folder_of(trace), name) for name in RANK_TABLES]
     made = [table.stat().st_mtime for table in tables if table.is_file()]

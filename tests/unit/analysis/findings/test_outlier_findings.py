@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.findings.finding import Finding
-from dynprof.analysis.findings.ranking import advised_once, all_findings
+from dynprof.analysis.findings.ranking import all_findings, without_repeated_advice
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file, write_rank_tables
@@ -145,7 +145,7 @@ def test_advice_is_left_out_only_right_below_the_same() -> None:
     """With another finding between, "As above." would mean that one."""
     one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
     named = Finding("", 0, "", "Do this. To have lines named, record with stacks: dynprof arm.")
-    said = [found.advice for found in advised_once([named, one, one, two, one, three])]
+    said = [found.advice for found in without_repeated_advice([named, one, one, two, one, three])]
     assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
 
 
