@@ -12,7 +12,7 @@ from tests.rank_traces import MS, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIRST = "See first whether one rank keeps the others waiting"
+FIRST = "First see whether one rank keeps the others waiting"
 
 
 def said(folder: Path) -> str:

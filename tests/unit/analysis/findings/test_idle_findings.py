@@ -162,7 +162,7 @@ def test_small_kernels_launched_late_or_early(tmp_path: Path) -> None:
         said.kernel("add", FREE + number * 0.05, 0.008, launched=FREE + number * 0.05 - 0.012)
     detail = said.found(tmp_path)[SLOW_LAUNCHES].detail
     assert "From launch to launch the host takes 60.0 us" in detail
-    assert "what the device runs before takes 8.0 us" in detail
+    assert "the work before the gap takes 8.0 us" in detail
 
 
 RULES = (

@@ -137,14 +137,14 @@ def test_slow_steps_without_a_known_cause_are_told_together(tmp_path: Path) -> N
     """No cause is said to be the same."""
     many: list[Span] = [(f"aten::{n}", "cpu_op", 10 + 10 * n, 10) for n in range(10)]
     first, *others = all_findings(job(tmp_path, {1: many, 4: many}))
-    assert first.detail.endswith("The trace does not tell why. Nor does it for step 4.")
+    assert first.detail.endswith("The trace does not show why. The cause is also unknown for step 4.")
     assert not any("Step 4" in one.title for one in others)
 
 
 def test_advice_is_left_out_only_right_below_the_same() -> None:
     """With another finding between, "As above." would mean that one."""
     one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
-    named = Finding("", 0, "", "Do this. To have lines named, record with stacks: dynprof arm.")
+    named = Finding("", 0, "", "Do this. To see the lines of code, record with stacks: dynprof arm.")
     said = [found.advice for found in without_repeated_advice([named, one, one, two, one, three])]
     assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
 
