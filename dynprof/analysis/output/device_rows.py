@@ -1,7 +1,7 @@
-"""What devices did, who asked for it, and marks, as rows of the vendor's database.
+"""Work of devices, the calls that launched it, and marks, as rows of the vendor's database.
 
-Names, columns and numbers are those that CANN's msprof gives them. What only an NPU has is not
-known here, and says so: by the vendor's number for none, or by ``N/A``.
+Names, columns and numbers are those of CANN's msprof. Values that only an NPU has are the vendor's
+number for none, or ``N/A``.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.columns import Table
 
 _COPIES = {"HtoH": 0, "HtoD": 1, "DtoH": 2, "DtoD": 3, "PtoP": 3}
-"""How Kineto names copies, with the vendor's numbers; between devices as within one."""
+"""Kineto's names of copies, with the vendor's numbers. A copy between devices has that of DtoD."""
 _COPY = re.compile(r"\b([HDP]to[HDP])\b")
 Rows = list[tuple[Any, ...]]
 
 
 def device_rows(measured: MeasuredTrace, strings: Table, threads: list[int]) -> dict[str, Rows]:
-    """Return the rows of each table, as far as the trace's level has it.
+    """Return the rows of each table that the trace's level has.
 
     Args:
         measured: The trace.
-        strings: Gives texts their numbers.
+        strings: The number of each text; new texts are added.
         threads: The vendor's number of each thread.
     """
     found: dict[str, Rows] = {"MSTX_EVENTS": list(_marks(measured, strings, threads))}
@@ -60,7 +60,7 @@ def device_rows(measured: MeasuredTrace, strings: Table, threads: list[int]) -> 
 
 
 def correlations(measured: MeasuredTrace, places: Any) -> list[int]:
-    """Return what joins spans with the calls that started them; the number for none without."""
+    """Return the ids that join spans with the calls that launched them; NONE if there is none."""
     found = measured.trace.spans["correlation"][places]
     joined: list[int] = np.where(found < 0, NONE, found).tolist()
     return joined
@@ -74,7 +74,7 @@ def _times(measured: MeasuredTrace, places: Any) -> Iterable[tuple[int, int]]:
 
 
 def _tasks(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what devices did; the number of each is its place among all of it."""
+    """Yield the work of devices, numbered in its order."""
     trace, work, call = measured.trace, measured.launches.work, measured.launches.call
     fits = [as_int64(pid) for pid, _ in trace.tables["thread"]]
     pids = [NONE if pid is None else pid for pid in fits]
@@ -93,7 +93,7 @@ def _tasks(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]
 
 
 def _kind_numbers(measured: MeasuredTrace, strings: Table) -> Callable[[int, int], int]:
-    """Return what gives a category and a name the number of what ran it."""
+    """Return a function that maps a category and a name to the number of the core that ran it."""
     tables, known = measured.trace.tables, dict[tuple[int, int], int]()
 
     def number(category: int, name: int) -> int:
@@ -106,7 +106,7 @@ def _kind_numbers(measured: MeasuredTrace, strings: Table) -> Callable[[int, int
 
 
 def _kernels(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what computed. Shapes and formats are those of operators, not of kernels: unknown."""
+    """Yield the kernels that computed. Their shapes are unknown: only operators have shapes."""
     trace, work = measured.trace, measured.launches.work
     chosen = trace.category(KERNELS)[work] & ~trace.named(is_collective)[work]
     names, unknown, kind = trace.tables["name"], strings[NOT_KNOWN], strings["KERNEL"]
@@ -129,7 +129,7 @@ def _joined(numbers: bytes) -> str:
 
 
 def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what communicated, on a device or on the host; numbered in the order of its begin."""
+    """Yield the communication on a device or on the host, numbered by start time."""
     trace, chosen = measured.trace, collectives(measured.trace)
     joined = correlations(measured, chosen)
     for number, (place, times, connection) in enumerate(
@@ -147,7 +147,7 @@ def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any,
 
 
 def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what devices did for communication: a kernel is all that one consists of."""
+    """Yield the tasks of devices for communication; each operation has one task, its kernel."""
     trace, chosen = measured.trace, collectives(measured.trace)
     tasks = {place: number for number, place in enumerate(measured.launches.work.tolist())}
     for number, place in enumerate(chosen.tolist()):
@@ -172,7 +172,7 @@ def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ..
 
 
 def ends_of(measured: MeasuredTrace, place: int) -> tuple[int | None, int | None]:
-    """Return the rank that a message came from, and that it went to, as far as they are known."""
+    """Return the sender and the receiver of a message; None if unknown."""
     trace = measured.trace
     details = trace.tables["details"][trace.spans["details"][place]]
     direction = int(measured.directions[place])
@@ -214,7 +214,7 @@ def _calls(
 def _marks(
     measured: MeasuredTrace, strings: Table, threads: list[int]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the script's marks; a domain's number is that of its name among the strings."""
+    """Yield the script's marks; the number of a domain is that of its name in the strings."""
     trace, found = measured.trace, measured.marks
     columns = (trace.spans[name][found.span].tolist() for name in ("thread", "name"))
     rows = zip(_times(measured, found.span), found.kind.tolist(), found.range_id, found.domain,
@@ -234,7 +234,7 @@ def _devices(measured: MeasuredTrace) -> Rows:
 
 
 def _session(measured: MeasuredTrace) -> Rows:
-    """Return when the trace begins and ends, by its first and last event."""
+    """Return the begin of the first event of the trace, and the end of the last one."""
     spans = measured.trace.spans
     if not len(spans["start"]):
         return []

@@ -1,6 +1,6 @@
-"""The vendor's csv tables: file names and headers are those of its ``ASCEND_PROFILER_OUTPUT``.
+"""The vendor's csv tables, with the file names and headers of its ``ASCEND_PROFILER_OUTPUT``.
 
-Times are in microseconds with three digits, exactly the nanoseconds of the trace.
+Times are in microseconds with three digits, which are exactly the nanoseconds of the trace.
 """
 
 from __future__ import annotations
@@ -63,12 +63,18 @@ OPERATOR_MEMORY = (
     "Stream Ptr", "Device Type",
 )  # fmt: skip
 UNKNOWN_TIME = "N/A"
-"""What the vendor writes where it does not know a time or a number."""
+"""The vendor's text for an unknown time or number."""
 COMPONENT = "PTA"
-"""What the vendor calls torch's own allocator."""
+"""The vendor's name for torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
 _AT_ONCE = 1000
-"""Rows that are written together."""
+"""Rows that are written at once."""
+_QUOTED = re.compile('[,"\r\n]').search
+_FORMULA = re.compile("[\t\r]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]").match
+"""Matches the begin of cells that spreadsheets run as formulas; a trace may have any names.
+
+Some spreadsheets ignore white space before a sign, and accept full-width signs."""
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch
 
 Row = tuple[Any, ...]
 Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
@@ -77,13 +83,13 @@ Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
 
 def us(nanoseconds: int) -> str:
     """Return a time in microseconds, exactly."""
-    if abs(nanoseconds) < 1 << 50:  # so far a float has more digits than are shown
+    if abs(nanoseconds) < 1 << 50:  # up to here a float has more digits than the text
         return f"{nanoseconds / 1000:.3f}"
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
 
 
 def operator_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of operators, kernels and steps, as far as its level has it."""
+    """Return the tables of operators, kernels and steps that the trace's level has."""
     found: Tables = {
         "operator_details.csv": (OPERATOR_DETAILS, _operator_details(measured)),
         "kernel_details.csv": (KERNEL_DETAILS, _kernel_details(measured)),
@@ -94,7 +100,7 @@ def operator_tables(measured: MeasuredTrace) -> Tables:
 
 
 def memory_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of memory."""
+    """Return the tables of memory."""
     return {
         "memory_record.csv": (MEMORY_RECORD, _memory_record(measured)),
         "operator_memory.csv": (OPERATOR_MEMORY, _operator_memory(measured)),
@@ -102,7 +108,7 @@ def memory_tables(measured: MeasuredTrace) -> Tables:
 
 
 def write_tables(tables: Tables, folder: Path) -> Iterator[Path]:
-    """Write the tables that have something to say; yield their paths."""
+    """Write the tables that are not empty; yield their paths."""
     for name, (header, rows) in tables.items():
         path = folder / name
         if _write(path, header, rows):
@@ -123,7 +129,7 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
 
 
 class TextRows:
-    """Rows of text as csv has it: what is made of whole columns, for the tables that are long."""
+    """Rows of csv cells, made column by column, which is faster for long tables."""
 
     def __init__(self, columns: Iterable[Sequence[str]]) -> None:
         self._rows = zip(*columns, strict=True)
@@ -133,7 +139,7 @@ class TextRows:
 
 
 def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]:
-    """Return a column's numbers as text; each is made once, as they come again and again."""
+    """Return a column's numbers as text; each distinct number is formatted once."""
     values, places = np.unique(numbers, return_inverse=True)
     made = np.empty(len(values), object)
     made[:] = [text(value) for value in values.tolist()]
@@ -170,12 +176,12 @@ def without_steps(measured: MeasuredTrace) -> NDArray[np.intp]:
 
 
 def shapes_text(dims: bytes) -> str:
-    """Return shapes as the vendor writes them, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
+    """Return shapes in the vendor's form, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
     try:
         shapes = json.loads(dims or b"[]")
         if isinstance(shapes, list):
             return ";".join(_shape_text(shape) for shape in shapes)
-    except (ValueError, RecursionError):  # no shapes, or lists in lists in lists
+    except (ValueError, RecursionError):  # no shapes, or lists nested too deep
         pass
     return dims.decode(errors="replace")
 
@@ -244,7 +250,7 @@ def _step_trace_time(measured: MeasuredTrace) -> Iterator[Row]:
 
 
 def _received(step: Step, alone: int) -> tuple[str, str, str]:
-    """Return what the vendor takes receiving from: stage, the time itself, communication alone."""
+    """Return the stage without receiving, the bubble, and the communication without receiving."""
     if step.receiving is None:
         return (UNKNOWN_TIME,) * 3
     bubble = step.receiving
@@ -305,16 +311,8 @@ def _mbs(sizes: Iterable[int | None]) -> list[str]:
     return ["" if size is None else text(size) for size in sizes]
 
 
-_QUOTED = re.compile('[,"\r\n]').search
-_FORMULA = re.compile("[\t\r]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]").match
-"""How cells begin that spreadsheets run; names in a trace may be anybody's.
-
-Some drop white space before a sign, and take full-width signs for the plain ones."""
-_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch
-
-
 def cell(value: object) -> str:
-    """Return what csv writes for a value; an apostrophe keeps a spreadsheet from running it."""
+    """Return the csv cell for a value; an apostrophe keeps a spreadsheet from running it."""
     text = str(value)
     if _FORMULA(text) and not _NUMBER(text):
         text = f"'{text}"

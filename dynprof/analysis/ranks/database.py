@@ -33,10 +33,10 @@ def write_ranks_database(ranks: Ranks, folder: Path) -> Iterator[Path]:
 
     Args:
         ranks: The ranks.
-        folder: Where to.
+        folder: The folder for the database.
 
     Raises:
-        OSError: The place cannot be written.
+        OSError: The file cannot be written.
     """
     make_output_folder(folder)
     path = folder / NAME

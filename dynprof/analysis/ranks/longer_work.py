@@ -1,4 +1,4 @@
-"""What the rank that others wait for does more than they do; no trace of one rank alone tells."""
+"""What the rank that others wait for does longer than they do, which one trace cannot show."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from dynprof.analysis.ranks.comparison import Ranks
 
 _MAX_NAMED = 3
-"""So many operators and kernels are named."""
+"""Operators and kernels that are named, at most."""
 _MIN_SHARE = 0.1
-"""Of what the rank works longer; what has less of it is not named."""
+"""Share of the longer time of the rank below which an operator is not named."""
 
 
 def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding]:
-    """Return what was found, the worst first; of the rank that others wait for, knowing them.
+    """Return the findings on a trace, the worst first, also in comparison with other ranks.
 
     Args:
         measured: The trace; of several ranks, that of the slowest.
-        ranks: The ranks of its window, where several are compared.
+        ranks: The ranks of its window, if several are compared.
     """
     steps = measured.breakdown
     found = all_findings(measured)
@@ -41,13 +41,13 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
 
 
 def _without_ranks_first(advice: str) -> str:
-    """Return advice without what to look for first, where that has been found."""
+    """Return advice without its begin about other ranks, which are known here."""
     rest = advice.removeprefix(RANKS_FIRST)
     return advice if rest == advice else f"Try {rest}"
 
 
 def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
-    """Look for what the rank that others wait for does longer than the one in the middle."""
+    """Find what the rank that others wait for does longer than the median rank."""
     late, *_ = ranks.stragglers()
     longer = late.own_ns - late.others_ns
     if longer <= 0:
@@ -61,16 +61,16 @@ def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
     return Finding(
         f"Rank {late.rank} keeps the others waiting",
         steps.share(longer),
-        f"Its own work takes {ms(late.own_ns)} a step on average, {late.others} "
+        f"Its own work averages {ms(late.own_ns)} a step, {late.others} "
         f"{ms(late.others_ns)}.{f' It takes longer by {of_it}.' if of_it else ''}",
-        "Where it does more than the others, look for more or longer data on this rank, and for "
-        "what only one rank does; where it does as much and takes longer, for a device or a "
+        "If it does more than the others, look for more or longer data on this rank, and for work "
+        "that only one rank does. If it does as much and takes longer, look for a device or "
         "processor that is slower or shared.",
     )
 
 
 def _times(here: float, there: float) -> str:
-    """Return how often something runs on either rank."""
+    """Return how often something runs on each of two ranks, in words."""
     if number(here) == number(there):
         return f"{counted(here, 'time')} on both"
     return f"{counted(here, 'time')}, not {number(there)}"

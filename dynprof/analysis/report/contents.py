@@ -41,6 +41,8 @@ SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
 THINNEST = 1 / 5000
 """What takes less of the time is left out of the flame graph."""
+NOT_MEASURABLE = "not measurable"
+"""Stands for a cost that the scatter of the steps hides."""
 
 Data = dict[str, Any]
 
@@ -268,10 +270,6 @@ def _cut_short(measured: MeasuredTrace) -> list[str]:
         return []
     reason, lost = measured.manifest.reason, measured.manifest.lost
     return [f"closed early: {reason}", *lost] if reason else [*lost]
-
-
-NOT_MEASURABLE = "not measurable"
-"""Stands for a cost that the scatter of the steps hides."""
 
 
 def about(measured: MeasuredTrace) -> list[tuple[str, str]]:

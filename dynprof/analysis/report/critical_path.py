@@ -29,6 +29,13 @@ _SAYS_MORE = 0.1
 """The path is worth a sentence where a share of it differs so much from what the device is busy."""
 _WORTH = 0.03
 """What would save less of a step is not named in words."""
+_WORDS = {
+    "between kernels": "gaps between kernels",
+    "return to the host": "returning to the host",
+    "unknown wait": "waiting for something unknown",
+}
+"""How parts are called in a sentence, where it is another way."""
+_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
 
 
 def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
@@ -108,15 +115,6 @@ def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
         sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
     longest = sorted(found.items(), key=lambda row: -row[1][1])[:MOST_ROWS]
     return [[*what, pieces / steps, ns / steps / 1e6] for what, (pieces, ns) in longest]
-
-
-_WORDS = {
-    "between kernels": "gaps between kernels",
-    "return to the host": "returning to the host",
-    "unknown wait": "waiting for something unknown",
-}
-"""How parts are called in a sentence, where it is another way."""
-_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
 
 
 def path_sentence(measured: MeasuredTrace) -> list[str]:

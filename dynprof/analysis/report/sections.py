@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 MOST_OPERATORS = 2000
+MOST = 500
+"""So many rows are shown."""
+MOST_MODULES = 1000
+MOST_SHOWN = 25
+MOST_WORKS = 300
+LONGEST_SHAPES = 120
 
 
 def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
@@ -44,10 +50,6 @@ def _ms(*times: int | None) -> list[float | None]:
     return [None if time is None else time / 1e6 for time in times]
 
 
-MOST = 500
-"""So many rows are shown."""
-
-
 def marks(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of name, kind, domain, count, first moment and times, in ms.
 
@@ -68,9 +70,6 @@ def marks(measured: MeasuredTrace) -> dict[str, Any]:
         times = [None, None] if kind == KINDS[MOMENT] else [total, int(lengths[mine].max()) / 1e6]
         rows.append([*row, *times])
     return {"rows": rows[:MOST], "count": len(rows)}
-
-
-MOST_MODULES = 1000
 
 
 def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
@@ -119,9 +118,6 @@ def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
     }
 
 
-MOST_SHOWN = 25
-
-
 def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
     """Return operators, place in the code, count, kernels in each, and times in ms."""
     chosen = measured.sequences[:MOST_SHOWN]
@@ -138,10 +134,6 @@ def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
         for one, source in zip(chosen, sources(measured, chosen), strict=True)
     ]
     return {"rows": rows, "count": len(measured.sequences)}
-
-
-MOST_WORKS = 300
-LONGEST_SHAPES = 120
 
 
 def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def test_in_the_place_of_a_table(tmp_path: Path) -> None:
         text = run(code, tmp_path)
         links = kind in ("device", "link")
         why = "it is a symbolic link" if links else f"{KINDS[kind]} stands in the place"
-        assert f"analyse them again: {table}: {why}" in text
+        assert f"run dynprof analyse again: {table}: {why}" in text
         table.rename(table.with_name(kind))
 
 

@@ -70,9 +70,7 @@ def test_a_rank_all_of_whose_links_are_slow(tmp_path: Path) -> None:
     """It is the rank: in groups of two, whatever rank 3 takes part in is slow."""
     pairs(tmp_path, {(rank, 3): 5.0 for rank in range(3)}, {})
     said = words(tmp_path)
-    assert said[0].startswith(
-        "rank 3 moves data slowly over 3 links, all that it has: at most 2 GB"
-    )
+    assert said[0].startswith("rank 3 moves data slowly over all of its 3 links: at most 2 GB")
     assert not any("the link" in one for one in said)
 
 
@@ -184,8 +182,8 @@ def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
         save(tmp_path, {rank: mine})
     assert words(tmp_path)[:2] == [
         "no rank keeps the others waiting",
-        "8 of 20 collectives did not end together, as when a clock is set meanwhile: nobody "
-        "knows who waits for whom there",
+        "8 of 20 collectives did not end together, as if a clock was set in between; the waits "
+        "in them are unknown",
     ]
 
 

@@ -38,7 +38,7 @@ def test_on_one_host_loose_ends_are_matched(tmp_path: Path, marked: bool) -> Non
     said = ranks.words()
     assert not any("matched" in one or "end together" in one for one in said)
     assert clock_words(ranks, [0, 1, 2, 3]) == [
-        "ranks 0 to 3 are of one host, whose clock is taken as it stands"
+        "ranks 0 to 3 are of one host, whose clock is used unchanged"
     ]
 
 
