@@ -1,4 +1,4 @@
-"""Many traces at once: a broken one does not keep the others, and ranks are compared."""
+"""Analyses many traces in parallel, also if some are broken, and compares their ranks."""
 
 from __future__ import annotations
 
@@ -46,27 +46,25 @@ if TYPE_CHECKING:
     from dynprof.analysis.runs.remote_files import Workspace
 
 LARGE = 30 << 20
-"""Bytes of a trace, uncompressed, from which on a second process is worth its start."""
+"""Uncompressed bytes of a trace from which a second process is worth its start."""
 _PACKED = 12
-"""By how much a trace is smaller when it is packed, about."""
-
-
+"""About the ratio of uncompressed to compressed bytes of a trace."""
 _FIRST_PARTS = ((VIEWS,), (PATH,))
-"""What each of two processes begins with, where they share a trace."""
+"""The first parts of each of two processes that share a trace."""
 _SHARED_PARTS = (OPERATORS, MEMORY, FILES, RANK)
-"""What whichever has time takes then, the longest first."""
+"""The parts that either process takes after its first ones, the longest first."""
 
 
 @dataclass
 class Outcome:
-    """What became of several traces.
+    """The results of several traces.
 
     Attributes:
         made: The files that were written.
-        problems: Why a trace could not be analysed, by its path.
-        torn: What a trace lacks that ends too early, by its path; it was analysed so far.
-        left_out: Which traces have nothing to say in a file, by what it is and why.
-        verdicts: What is to be said of the ranks of a window, by its folder.
+        problems: The reason why a trace could not be analysed, by its path.
+        torn: What a trace lacks that ends too early, by its path; the rest was analysed.
+        left_out: The traces that do not have a file, by the file and the reason.
+        verdicts: Sentences about the ranks of a window, by its folder.
     """
 
     made: list[Path] = field(default_factory=list)
@@ -78,7 +76,7 @@ class Outcome:
     _databases: set[Path] = field(default_factory=set)
 
     def note(self, found: _Found) -> None:
-        """Take what became of one trace."""
+        """Add the results of one trace."""
         self.made += found.made
         if found.torn:
             self.torn[found.trace] = found.torn
@@ -92,9 +90,9 @@ class Outcome:
             self._databases.add(found.trace.parent)
 
     def compare_ranks(self) -> None:
-        """Write the tables of each folder that holds several ranks, and judge them.
+        """Write the tables and verdicts of each folder that has several ranks.
 
-        Where that fails, the folder is a problem.
+        If that fails, the folder is added to the problems.
         """
         for folder, traces in self._analysed.items():
             if len(traces) > 1:
@@ -117,7 +115,7 @@ class Outcome:
 
 
 def ranks_of(traces: Sequence[Path], place: Workspace, into: Path | None = None) -> Ranks:
-    """Return the ranks of traces of one place, analysed into what :func:`folder_of` names."""
+    """Return the ranks of the traces of a workspace, from the results in :func:`folder_of`."""
     traces = oldest_first(traces)
     return Ranks(
         {
@@ -129,13 +127,13 @@ def ranks_of(traces: Sequence[Path], place: Workspace, into: Path | None = None)
 
 
 def oldest_first(traces: Sequence[Path]) -> list[Path]:
-    """Return traces in the order of their last change."""
+    """Return traces by the time of their last change."""
     return sorted(traces, key=lambda trace: (trace.stat().st_mtime, str(trace)))
 
 
 @dataclass
 class _Found:
-    """What became of one trace, on its way from another process."""
+    """The results of one trace, as another process returns them."""
 
     trace: Path
     made: list[Path] = field(default_factory=list)
@@ -146,7 +144,7 @@ class _Found:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: _Found) -> None:
-        """Take what another process did of the same trace."""
+        """Add the results of another process for the same trace."""
         self.made += other.made
         self.torn = self.torn or other.torn
         self.problem = other.problem or self.problem
@@ -166,17 +164,17 @@ def analyse_each(
     into: Path | None = None,
     on_end: Callable[[Path], None] = lambda _: None,
 ) -> Outcome:
-    """Make what can be made from each trace.
+    """Write all results of each trace.
 
     Args:
         traces: The traces.
-        types: The forms of tables; left out, those that each one's config asks for.
-        processes: How many processes at most; left out, one for each processor.
-        executor: What works instead of processes of this machine.
-        parts: Which of it.
-        compare: Compare the ranks of each folder.
-        into: A folder of this machine for what is made; else next to each trace.
-        on_end: Called when one is done.
+        types: The formats of tables; by default those that the config of each trace requests.
+        processes: The most processes to use; by default one for each processor.
+        executor: An executor to use instead of processes of this machine.
+        parts: The parts of the work to do.
+        compare: Whether to compare the ranks of each folder.
+        into: A folder of this machine for the results; by default next to each trace.
+        on_end: Called with each trace that is done.
     """
     outcome = Outcome()
     most = processes or os.cpu_count() or 1
@@ -202,7 +200,7 @@ def _is_large(trace: Path) -> bool:
 
 
 def _analyse_in_two_processes(trace: Path, types: Collection[str] | None) -> _Found:
-    """Analyse a trace together with a second process, which is started for it."""
+    """Analyse a trace together with a second process, which this function starts."""
     here, there = multiprocessing.Pipe()
     with (
         _part_queue(_SHARED_PARTS) as offer,
@@ -219,7 +217,7 @@ def _analyse_in_two_processes(trace: Path, types: Collection[str] | None) -> _Fo
 def _analyse_in_second_process(
     trace: Path, types: Collection[str] | None, end: int, offer: int
 ) -> _Found:
-    """Do the part of the second process, which inherits what leads to the first."""
+    """Do the part of the second process, which inherits the connection to the first one."""
     with Connection(end) as here:
         partner = Partner(1, here)
         found = _analyse(trace, _next_parts(_FIRST_PARTS[1], offer), types, partner)
@@ -229,7 +227,7 @@ def _analyse_in_second_process(
 
 @contextlib.contextmanager
 def _part_queue(parts: Sequence[str]) -> Iterator[int]:
-    """Give a pipe with a byte for each part: who reads it does the part, and nobody else."""
+    """Yield a pipe with a byte for each part: only the process that reads it does the part."""
     reading, writing = os.pipe()
     try:
         os.write(writing, bytes(PARTS.index(part) for part in parts))
@@ -240,14 +238,14 @@ def _part_queue(parts: Sequence[str]) -> Iterator[int]:
 
 
 def _next_parts(first: Sequence[str], offer: int) -> Iterator[str]:
-    """Yield what a process begins with, then what it takes of what is offered."""
+    """Yield the first parts of a process, then those that it takes from the queue."""
     yield from first
     while part := os.read(offer, 1):
         yield PARTS[part[0]]
 
 
 def _result(done: Future[_Found], trace: Path) -> _Found:
-    """Return what became of a trace, also where the process that had it died."""
+    """Return the results of a trace, also if its process died."""
     error = done.exception()
     if error is None:
         return done.result()
@@ -256,7 +254,7 @@ def _result(done: Future[_Found], trace: Path) -> _Found:
 
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
-    """Look for no garbage meanwhile: among millions of small objects there is next to none."""
+    """Turn garbage collection off: millions of small objects have next to no garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
-"""Which traces are of one window: those of the newest folder, and what other folders have of it.
+"""The traces of one window: those of the newest folder, and of other folders of the same request.
 
-A rank that sees an edit while another one is a step further records other steps, and so its trace
-lies in another folder; both bear the time of the edit, and their manifests its request. Those of
-ranks that share no disk are named by the record beside the leader's.
+If a rank sees an edit while another one is a step further, they record different steps, and their
+traces are in different folders. Both names have the time of the edit, both manifests its request.
+The record next to the leader's trace names the traces of ranks that share no disk.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER = re.compile(rf"step_\d+-\d+(_\d{{8}}T\d{{6}}Z(?:_{ROLE})?)")
-"""As ``window_dir_name`` makes it; the roles of a job have windows of their own."""
+"""Matches the names of ``window_dir_name``; each role of a job has its own windows."""
 
 
 def window_below(path: Path, newest: Path | None = None) -> list[Path]:
-    """Return the traces of the newest window below a path; the newest is among them.
+    """Return the traces of the newest window below a path, including its newest trace.
 
     Args:
-        path: A trace, which then is alone, a folder, or the record of a window.
-        newest: Its newest trace, where others are to be passed over.
+        path: A folder, the record of a window, or a trace, which is then the only one.
+        newest: The newest trace to use, if newer ones must be passed over.
 
     Raises:
         CaptureError: There is none.
@@ -55,7 +55,7 @@ def window_below(path: Path, newest: Path | None = None) -> list[Path]:
 
 
 def _traces_of_window(path: Path, newest: Path) -> list[Path]:
-    """Return the traces of a window that lie in its folder, and in others beside it."""
+    """Return the traces of a window that are in its folder, and in folders next to it."""
     here = [trace for trace in traces_in(path) if trace.parent == newest.parent]
     others = [trace for folder in _folders_of_same_edit(newest.parent) for trace in _traces(folder)]
     wanted = _request(newest) if others else None
@@ -66,7 +66,7 @@ def _traces_of_window(path: Path, newest: Path) -> list[Path]:
 
 
 def _folders_of_same_edit(folder: Path) -> list[Path]:
-    """Return the folders beside this one that are named for an edit of the same second."""
+    """Return the folders next to this one whose names have an edit in the same second."""
     own = _FOLDER.fullmatch(folder.absolute().name)
     if own is None:
         return []
@@ -80,25 +80,25 @@ def _folders_of_same_edit(folder: Path) -> list[Path]:
 def _traces(folder: Path) -> list[Path]:
     try:
         return [trace for trace in traces_in(folder) if trace.parent == folder]
-    except CaptureError:  # only what was made from one is left there
+    except CaptureError:  # only results are left there
         return []
 
 
 def _request(trace: Path) -> tuple[str, str] | None:
-    """Return the time and the bytes of the edit that a trace was recorded for.
+    """Return the time and the hash of the edit that a trace was recorded for.
 
-    Its number is that of its process, which may have begun later than the others.
+    Its number is not used: processes count edits from their own start.
     """
     manifest = find_manifest(trace)[1]
     return (manifest.request.edited_at, manifest.request.sha256) if manifest else None
 
 
 def window_folder(path: Path, traces: Sequence[Path]) -> Path:
-    """Return where what is made of a whole window goes: beside its record, else its newest trace.
+    """Return the folder for results of a whole window: that of its record, else its newest trace.
 
     Args:
-        path: Below which the window was found.
-        traces: Those of the window.
+        path: The path below which the window was found.
+        traces: The traces of the window.
     """
     if is_lone_record(path):
         return path.parent.parent
@@ -108,7 +108,7 @@ def window_folder(path: Path, traces: Sequence[Path]) -> Path:
 
 
 def window_words(traces: Sequence[Path]) -> list[str]:
-    """Return what is to be said of the traces of one window: from where, and who is not there."""
+    """Return sentences on the traces of one window: joined folders, and missing ranks."""
     folders = sorted({trace.absolute().parent for trace in traces})
     names = sorted({folder.name for folder in folders})
     joined = [f"joined by their request: {', '.join(names)}"] if len(names) > 1 else []

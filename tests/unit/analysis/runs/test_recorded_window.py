@@ -49,7 +49,7 @@ def test_the_captures_that_it_names_are_found(tmp_path: Path) -> None:
     assert traces == [tmp_path / "desk_1" / "w" / "b.trace.json"]
     (tmp_path / "w" / "a.trace.json").write_text("{}")
     words = record_words([tmp_path / "w" / "a.trace.json", *traces])
-    assert words == [f"rank 2: its capture lies on a, {gone}"]
+    assert words == [f"rank 2: its capture is on a, {gone}"]
 
 
 @pytest.mark.parametrize("trace", ["/{elsewhere}/v.trace.json", "../{elsewhere}/v.trace.json"])
@@ -89,7 +89,7 @@ def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> N
     assert named_traces(path) == []
     (tmp_path / "w" / "a.trace.json").write_text("{}")
     assert record_words([tmp_path / "w" / "a.trace.json"]) == [
-        f"rank 1: its capture lies on a, {one}"
+        f"rank 1: its capture is on a, {one}"
     ]
 
 
@@ -120,7 +120,7 @@ def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> N
         *odd[:MOST_WORDS],
         "and so for 2 more remarks",
         "rank 0 was cut short: cancelled",
-        "rank 1 has no capture: failed, as rank 0 last heard",
+        "rank 1 has no capture: failed, by its last report to rank 0",
         "rank 2 is missing: it does not answer",
     ]
 
