@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MOST_OPERATORS = 2000
 MOST = 500
-"""So many rows are shown."""
+"""Rows of marks that are shown, at most."""
 MOST_MODULES = 1000
 MOST_SHOWN = 25
 MOST_WORKS = 300
@@ -53,7 +53,7 @@ def _ms(*times: int | None) -> list[float | None]:
 def marks(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of name, kind, domain, count, first moment and times, in ms.
 
-    Those of moments have no times. The first is counted from the trace's first event.
+    Moments have no times. The first moment counts from the trace's first event.
     """
     trace, found = measured.trace, measured.marks
     kinds: dict[tuple[str, str, str], int] = {}
@@ -73,18 +73,17 @@ def marks(measured: MeasuredTrace) -> dict[str, Any]:
 
 
 def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
-    """Return what each module spent, forward and backward, in ms, MB and 10^9 operations.
+    """Return the cost of each module, forward and backward, in ms, MB and 10^9 operations.
 
-    Each row has its name, the place of what it lies in, and how often it went forward; then pairs
-    of its own and of what it spent with all in it. Of many the largest are kept, with all that
-    they lie in.
+    Each row has the name, the index of the parent, and the number of calls; then pairs of own and
+    total cost. If there are many modules, the largest are kept, with all their parents.
     """
     found = measured.modules
     device = bool(len(measured.launches.work))
     weight = [row.forward_total + row.backward_total for row in found.rows]
     size = [(one.device if device else one.host) for one in weight]
     kept = set(sorted(range(len(size)), key=lambda place: -size[place])[:MOST_MODULES])
-    for place in sorted(kept, reverse=True):  # what one lies in comes before it
+    for place in sorted(kept, reverse=True):  # parents come first
         while (place := found.rows[place].parent) != ROOT:
             kept.add(place)
     places = {place: number for number, place in enumerate(sorted(kept))}
@@ -119,7 +118,7 @@ def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
 
 
 def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
-    """Return operators, place in the code, count, kernels in each, and times in ms."""
+    """Return rows of operators, line of code, count, kernels in each, and times in ms."""
     chosen = measured.sequences[:MOST_SHOWN]
     rows = [
         [
