@@ -50,7 +50,7 @@ _IN_PYTHON = {
     "aten::copy_": ".copy_()",
     "aten::nonzero": ".nonzero()",
 }
-"""The user's Python, by the operator that it calls, where it is clearer than the operator."""
+"""Python code that is clearer than the name of the operator that it calls."""
 
 
 @dataclass(frozen=True)

@@ -263,7 +263,7 @@ def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 
 def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Name what takes most of the time: it may be as it should be, but it is where to begin."""
+    """Name what takes most of the time: it may be fine, but it is where to begin."""
     mine, of_python = work_of(measured, steps), not measured.trace.category(OPERATORS).any()
     found = kinds(measured.trace, measured.operators, mine)
     work = (kind for kind in found if kind.core != "COMMUNICATION")

@@ -35,7 +35,7 @@ _RULES = (
     host.data_loading, host.garbage, host.compiling, host.checkpoint, device.exposed_communication,
     device.exposed_copies, *IDLE_RULES, host.optimizer,
 )  # fmt: skip
-"""What may make a single step long. The first of those that explain as much is named."""
+"""Rules that may explain a single long step. If several explain as much, the first is named."""
 _AS_MUCH = 0.9
 """Share of the best cause from which another one explains as much."""
 _EXPLAINS = 0.25

@@ -36,7 +36,7 @@ _RULES = (
     host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
     device.exposed_copies, device.memory, device.fusible_kernels, *IDLE_RULES,
 )  # fmt: skip
-"""Rules, each of which looks for one thing."""
+"""Rules that run on the steps of a trace."""
 _DELAYS = tuple(PARTS[part] for part in (LAUNCHING, BETWEEN, WAITING))
 """The parts of the critical path in which a device could begin work and does not."""
 
@@ -87,7 +87,7 @@ def _with_savings(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -
 
 
 def _on_path(what: str, measured: MeasuredTrace) -> float:
-    """Return what a step saves, by its critical path, without a thing, in ns; inf if unknown."""
+    """Return how many ns the critical path would save without ``what``; infinite if unknown."""
     path = measured.critical_path
     if not what or path is None or path.on_host:
         return math.inf

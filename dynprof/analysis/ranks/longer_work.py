@@ -1,4 +1,4 @@
-"""What the rank that others wait for does longer than they do, which one trace cannot show."""
+"""Finds what a late rank does longer than the others, which its own trace cannot show."""
 
 from __future__ import annotations
 

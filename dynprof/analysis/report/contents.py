@@ -124,10 +124,10 @@ def _slowed(measured: MeasuredTrace) -> str:
     said = f"Recording made the steps {least_ms / before_ms - 1:.0%} longer"
     said += f" ({before_ms:,.4g} ms before), if they did no more than others"
     if manifest.backend == "marks":
-        return f"{said}."  # there is no less detail than marks alone
+        return f"{said}."  # marks alone are the least detail
     said += ": code that runs much Python has too large a share here"
     if manifest.backend == "python" or not manifest.request.config.get("with_stack"):
-        return f"{said}."  # it consists of stacks, or has none
+        return f"{said}."  # it is all stacks, or has none
     return f"{said}; recording without stacks slows less."
 
 

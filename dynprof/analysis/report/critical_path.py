@@ -88,8 +88,8 @@ def _about(path: CriticalPath, steps: Breakdown) -> list[str]:
     if not path.told:
         found.append(
             "The trace does not show what streams wait for. A requested wait is charged to the "
-            "work that ended last before it; the rest is an unknown wait. "
-            "profiler_level Level1 records it (in torch, enable_cuda_sync_events)."
+            "work that ended last before it; the rest is an unknown wait. To record what streams "
+            "wait for, set profiler_level Level1 (in torch, enable_cuda_sync_events)."
         )
     return found
 
