@@ -28,7 +28,7 @@ SMALL_NS = 10_000
 RANKS_FIRST = (
     "First see whether one rank keeps the others waiting: that rank is the cause. Otherwise try "
 )
-"""Begin of the advice if no other rank is known."""
+"""Start of the advice if no other rank is known."""
 OUT_OF_THE_LOOP = "Take that out of the loop, do it less often, or in another thread or process."
 """Advice if the line is named."""
 
@@ -45,7 +45,7 @@ class Finding:
         of: What the share refers to, by default a step, or the trace if it has no steps.
         weight: How bad it is, as a share of a step; negative if that is ``share``.
         on_path: Its name on the critical path, which knows what else takes as long.
-        without: The begin of the sentence on what a step would save.
+        without: The start of the sentence on what a step would save.
         most: What a step would save at most, in ns; negative if that is its share.
         saves: What a step would save at most, in a sentence; empty if it is not of a step.
         by_line: Whether it could name a line of the user's code if stacks were recorded.

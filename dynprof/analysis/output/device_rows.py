@@ -234,7 +234,7 @@ def _devices(measured: MeasuredTrace) -> Rows:
 
 
 def _session(measured: MeasuredTrace) -> Rows:
-    """Return the begin of the first event of the trace, and the end of the last one."""
+    """Return the start of the first event of the trace, and the end of the last one."""
     spans = measured.trace.spans
     if not len(spans["start"]):
         return []

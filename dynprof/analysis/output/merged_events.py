@@ -106,7 +106,7 @@ class MergedRank:
         self._metadata: list[Fields] = []
 
     def first_ns(self) -> int | None:
-        """Return the first begin of an event since the epoch, on the common clock."""
+        """Return the first start of an event, in ns since the epoch, on the common clock."""
         for events in self._chunks(TraceFile(self._path)):
             spans = (e["ts"] for e in events if text_of(e, "ph") == b'"X"' and "ts" in e)
             if found := [start for start in map(self._start, spans) if start is not None]:

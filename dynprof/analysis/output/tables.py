@@ -71,7 +71,7 @@ _AT_ONCE = 1000
 """Rows that are written at once."""
 _QUOTED = re.compile('[,"\r\n]').search
 _FORMULA = re.compile("[\t\r]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]").match
-"""Matches the begin of cells that spreadsheets run as formulas; a trace may have any names.
+"""Matches the start of cells that spreadsheets run as formulas; a trace may have any names.
 
 Some spreadsheets ignore white space before a sign, and accept full-width signs."""
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch

@@ -1,7 +1,7 @@
 """Compares the ranks of one window: their step times, and which ranks keep others waiting.
 
-On one clock, the begins of a collective show which rank arrived last. It reads the Parquet tables
-of each rank, not the traces: thousands of ranks fit into memory.
+On one clock, the start times of a collective show which rank arrived last. It reads the Parquet
+tables of each rank, not the traces: thousands of ranks fit into memory.
 """
 
 from __future__ import annotations

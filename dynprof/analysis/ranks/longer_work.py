@@ -41,7 +41,7 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
 
 
 def _without_ranks_first(advice: str) -> str:
-    """Return advice without its begin about other ranks, which are known here."""
+    """Return advice without its start about other ranks, which are known here."""
     rest = advice.removeprefix(RANKS_FIRST)
     return advice if rest == advice else f"Try {rest}"
 

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 TABLES = ("name", "category", "thread", "dims", "group", "details")
 """Columns that hold indexes into a table of values."""
 _MARKING = frozenset({"i", "b"})
-"""Phases of moments, and of the begin of ranges whose end is an event of its own."""
+"""Phases of moments, and of the start of ranges whose end is an event of its own."""
 _NO_ARGS = Args()
 _MOST = 1 << 63
 _LATEST = 1 << 62
-"""Upper limit of times in ns: the sum of a begin and a duration below it fits into 64 bits."""
+"""Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
 _WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")
 """Operators whose FLOPs depend on values too. Values of all operators would make long tables."""
 _EXPANDED = re.compile(rb"(?<!\d)0(?!\d)")
@@ -168,7 +168,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
 
 
 def _starts(events: list[Event]) -> NDArray[np.int64]:
-    """Return the begins of events, in ns."""
+    """Return the start times of events, in ns."""
     if events and type(events[0]) is ExactEvent:
         return _column((e.start_ns() for e in events), len(events))
     return _ns([e.ts for e in events])

@@ -151,7 +151,7 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
     def start_ns(self) -> int:
-        """Return its begin in whole nanoseconds."""
+        """Return its start in whole nanoseconds."""
         return round(self.ts * 1000)
 
     def mark_thread(self) -> int | str:
@@ -170,7 +170,7 @@ class ExactEvent(Event, gc=False):
     ts: Decimal = Decimal(0)  # type: ignore[assignment]
 
     def start_ns(self) -> int:
-        """Return its begin in whole nanoseconds."""
+        """Return its start in whole nanoseconds."""
         return int(self.ts * 1000)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Cover = tuple[Numbers, Numbers]
-    """Begins and ends of disjoint spans, ascending."""
+    """Starts and ends of disjoint spans, ascending."""
 
 
 def cover(start: Numbers, end: Numbers) -> Cover:

@@ -254,7 +254,7 @@ def _number(name: int | str, otherwise: int) -> int:
 
 
 def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns]) -> Columns:
-    """Return the spans, with the length of those whose begin and end are two events.
+    """Return the spans, with the length of those whose start and end are two events.
 
     A span whose end is not in the trace is left out, as its length is unknown.
     """

@@ -138,7 +138,7 @@ def _written(
 
 
 def _head(origin: int, chosen: list[int]) -> bytes:
-    """Return the begin of the file, up to the first events."""
+    """Return the start of the file, up to the first events."""
     members = {"dynprof": {"version": __version__, "ranks": chosen}, "displayTimeUnit": "ms",
                "baseTimeNanoseconds": origin}  # fmt: skip
     return json.dumps(members)[:-1].encode() + b', "traceEvents": [\n' + steps_process()
