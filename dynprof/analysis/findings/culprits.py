@@ -113,8 +113,8 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
 def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
     """Return what launched the chosen work of the device, the longest first."""
     trace, started = measured.trace, measured.launches
-    mine = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
-    work, call = started.work[mine], started.call[mine]
+    included = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
+    work, call = started.work[included], started.call[included]
     inside = measured.in_steps[work] & (call != UNKNOWN)
     call, time = call[inside], trace.spans["length"][work[inside]]
     found = where(trace, measured.calls, trace.spans["thread"][call], trace.spans["start"][call])
@@ -147,8 +147,8 @@ def own_openers(
     if is_users(name):
         return []
     found = measured.operators
-    mine = (chosen & measured.in_steps)[found.span]
-    return _opened(measured, steps, found.span[mine], found.own[mine])
+    included = (chosen & measured.in_steps)[found.span]
+    return _opened(measured, steps, found.span[included], found.own[included])
 
 
 def _opened(

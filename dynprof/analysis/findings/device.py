@@ -82,8 +82,8 @@ def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
     """Compare the highest reserved memory of each device with its size."""
     memory, worst = measured.trace.memory, None
     for device, limit in measured.device_memory.items():
-        mine = memory["reserved"][memory["device_id"] == device]
-        peak = int(mine.max()) if len(mine) else 0
+        reserved = memory["reserved"][memory["device_id"] == device]
+        peak = int(reserved.max()) if len(reserved) else 0
         if limit and peak / limit >= NEAR and (worst is None or peak / limit > worst[1]):
             worst = device, peak / limit, limit
     if worst is None:

@@ -264,15 +264,15 @@ def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Name what takes most of the time: it may be fine, but it is where to begin."""
-    mine, of_python = work_of(measured, steps), not measured.trace.category(OPERATORS).any()
-    found = kinds(measured.trace, measured.operators, mine)
+    included, of_python = work_of(measured, steps), not measured.trace.category(OPERATORS).any()
+    found = kinds(measured.trace, measured.operators, included)
     work = (kind for kind in found if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)
     count = max(1, steps.count)
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
     of_them = f"of them in {steps.a_step}"
-    chosen = mine & measured.trace.named(kind.name.__eq__)
+    chosen = included & measured.trace.named(kind.name.__eq__)
     most = -1.0
     if steps.on_host:  # includes everything that is called there
         most = steps.time_in(measured.trace.when(chosen))
@@ -281,7 +281,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
     if steps.on_host and of_python:
-        who += _next_ones(measured, steps, mine, list(itertools.islice(work, _MAX_NEXT)))
+        who += _next_ones(measured, steps, included, list(itertools.islice(work, _MAX_NEXT)))
     return Finding(
         f"{kind.name} takes the most",
         steps.share(kind.total / count),
@@ -298,23 +298,23 @@ def work_of(measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
 
     Plain Python counts only on the threads of the steps, without the profiler's own calls.
     """
-    mine: NDArray[np.bool_] = measured.in_steps
+    included: NDArray[np.bool_] = measured.in_steps
     if not steps.on_host:
-        mine = mine & (measured.trace.spans["device"] == steps.device)
+        included = included & (measured.trace.spans["device"] == steps.device)
     elif not measured.trace.category(OPERATORS).any():
-        mine = mine & _in_threads_of_steps(measured) & ~overhead(measured.trace)
-    return mine
+        included = included & _in_threads_of_steps(measured) & ~overhead(measured.trace)
+    return included
 
 
 def _next_ones(
-    measured: MeasuredTrace, steps: Breakdown, mine: NDArray[np.bool_], found: list[Kind]
+    measured: MeasuredTrace, steps: Breakdown, included: NDArray[np.bool_], found: list[Kind]
 ) -> str:
     """Name what else takes a large part of the steps: it may be what the first one waits for."""
     said = []
     for kind in found:
         each = kind.total / max(1, steps.count)
         if steps.share(each) >= LARGE:
-            chosen = mine & measured.trace.named(kind.name.__eq__)
+            chosen = included & measured.trace.named(kind.name.__eq__)
             lines = lines_named(own_openers(measured, steps, kind.name, chosen), each)
             said.append(f"{kind.name}, {ms(each)}{lines}")
     return f" Next comes {'; then '.join(said)}." if said else ""
@@ -327,8 +327,8 @@ def _in_threads_of_steps(measured: MeasuredTrace) -> NDArray[np.bool_]:
     The waits of a single thread count, as they are part of its step.
     """
     threads = step_threads(measured.trace)
-    mine: NDArray[np.bool_] = np.isin(measured.trace.spans["thread"], threads)
-    return mine & ~waits_for_work(measured.trace, measured.calls) if len(threads) > 1 else mine
+    found: NDArray[np.bool_] = np.isin(measured.trace.spans["thread"], threads)
+    return found & ~waits_for_work(measured.trace, measured.calls) if len(threads) > 1 else found
 
 
 def _advice_on(name: str, *, shapes: bool) -> str:

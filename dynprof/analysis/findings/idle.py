@@ -269,8 +269,8 @@ def _host_activity(steps: Breakdown, pieces: Idle) -> str:
     start, end, of, first = by_first(pieces.start, pieces.end, list(steps.causes.values()))
     times = dict.fromkeys(steps.causes, 0.0)
     for place, name in enumerate(times):
-        mine = first == place
-        times[name] = float(((end - start) * pieces.weight[of])[mine].sum()) / max(1, steps.count)
+        here = first == place
+        times[name] = float(((end - start) * pieces.weight[of])[here].sum()) / max(1, steps.count)
     name, most = max(times.items(), key=lambda one: one[1])
     return f"; of it {ms(most)} while the host is at: {name}" if most else ""
 

@@ -188,11 +188,11 @@ def _longest_growth(
 def _own_times(measured: MeasuredTrace) -> dict[str, float]:
     """Return the time of kernels, or of operators and labels, in the mean step, in ns by name."""
     steps = measured.breakdown
-    mine, count = host.work_of(measured, steps), max(1, steps.count)
+    included, count = host.work_of(measured, steps), max(1, steps.count)
     if not steps.on_host:
-        found = kinds(measured.trace, measured.operators, mine)
+        found = kinds(measured.trace, measured.operators, included)
         return {one.name: one.total / count for one in found if one.core == "KERNEL"}
-    rows = averages(measured.trace, measured.operators, mine)
+    rows = averages(measured.trace, measured.operators, included)
     return {row.name: row.own / count for row in rows if row.name != STEPS}
 
 

@@ -183,11 +183,11 @@ class Bandwidth:
         slow = sorted((k for k, v in rated.items() if v < SLOW * usual), key=rated.__getitem__)
         said = []
         for rank in _slow_everywhere(slow, rated):
-            mine = [link for link in slow if rank in (link.source, link.target)]
-            slow = [link for link in slow if link not in mine]
-            fastest = max(rated[link] for link in mine)
+            own = [link for link in slow if rank in (link.source, link.target)]
+            slow = [link for link in slow if link not in own]
+            fastest = max(rated[link] for link in own)
             said.append(
-                f"rank {rank} moves data slowly over all of its {counted(len(mine), 'link')}: at "
+                f"rank {rank} moves data slowly over all of its {counted(len(own), 'link')}: at "
                 f"most {fastest:.3g} GB/s, the median link has {usual:.3g} GB/s. The cause is the "
                 "rank, its device or its machine, not a single link"
             )
@@ -209,9 +209,9 @@ def _slow_everywhere(slow: Sequence[Link], rated: Collection[Link]) -> list[int]
     """Return the ranks that have links to several others, all of which are slow."""
     found = []
     for rank in sorted({end for link in slow for end in (link.source, link.target)}):
-        mine = [link for link in rated if rank in (link.source, link.target)]
-        others = {end for link in mine for end in (link.source, link.target)} - {rank}
-        if len(others) > 1 and set(mine) <= set(slow) and len(mine) < len(rated):
+        own = [link for link in rated if rank in (link.source, link.target)]
+        others = {end for link in own for end in (link.source, link.target)} - {rank}
+        if len(others) > 1 and set(own) <= set(slow) and len(own) < len(rated):
             found.append(rank)
     return found
 

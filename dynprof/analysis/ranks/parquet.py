@@ -160,7 +160,7 @@ def _steps(measured: MeasuredTrace) -> Columns:
     """Return a row for each step on each device; the phases are those of the host."""
     phases = dict(zip(measured.marked, measured.phases, strict=True))
     steps = measured.steps
-    mine = [phases[step.number, step.begin, step.length] for step in steps]
+    times_of_phases = [phases[step.number, step.begin, step.length] for step in steps]
     times = ("length", "computing", "communication", "overlapped", "free", "stage", "preparing")
     return {
         "rank": np.full(len(steps), measured.rank),
@@ -170,7 +170,7 @@ def _steps(measured: MeasuredTrace) -> Columns:
         "device": _texts([str(step.device_id) for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
         "receiving_ns": _whole([-1 if s.receiving is None else s.receiving for s in steps]),
-        **{phase_column(name): _whole([one[name] for one in mine]) for name in NAMES},
+        **{phase_column(name): _whole([one[name] for one in times_of_phases]) for name in NAMES},
     }
 
 
@@ -263,8 +263,8 @@ def _places(group: Any) -> Any:
     """Return the index of each within its group."""
     place = np.zeros(len(group), np.int64)
     for code in distinct(group):
-        mine = group == code
-        place[mine] = np.arange(mine.sum())
+        members = group == code
+        place[members] = np.arange(members.sum())
     return place
 
 

@@ -180,11 +180,11 @@ def _digested(
 
 def _with(partner: Partner, file: TraceFile, *, exact: bool) -> list[ChunkColumns] | None:
     own = _digested(file, exact=exact, partner=partner)
-    theirs = partner.swap(own)
-    if own is None or theirs is None:
+    received = partner.swap(own)
+    if own is None or received is None:
         return None
-    mine, others = iter(own), iter(theirs)
-    return [next(mine if partner.takes(n) else others) for n in range(len(own) + len(theirs))]
+    here, there = iter(own), iter(received)
+    return [next(here if partner.takes(n) else there) for n in range(len(own) + len(received))]
 
 
 def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:

@@ -51,13 +51,13 @@ class Partner:
         try:
             if self._number == 0:
                 self._send(own)
-            theirs: list[Any] | None = self._receive()
+            received: list[Any] | None = self._receive()
             if self._number == 1:
                 self._send(own)
         except (EOFError, OSError) as error:
             self._sent = self._received = True
             raise CaptureError(_ENDED) from error
-        return theirs
+        return received
 
     def share(self, make: Callable[[], Found]) -> Found:
         """Return what only the second process makes, and sends to the first one.
@@ -93,8 +93,8 @@ class Partner:
     def _receive(self) -> list[Any] | None:
         packed = self._other.recv_bytes()
         self._received = True
-        theirs: list[Any] | None = pickle.loads(packed)  # noqa: S301 - from our own process
-        return theirs
+        received: list[Any] | None = pickle.loads(packed)  # noqa: S301 - from our own process
+        return received
 
     def __enter__(self) -> Partner:
         return self

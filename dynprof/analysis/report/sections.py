@@ -63,11 +63,11 @@ def marks(measured: MeasuredTrace) -> dict[str, Any]:
     lengths, starts = (trace.spans[name][found.span] for name in ("length", "start"))
     rows = []
     for (name, kind, domain), number in kinds.items():
-        mine = places == number
-        first = (int(starts[mine].min()) - int(trace.spans["start"].min())) / 1e6
-        row = [name, kind, domain, int(mine.sum()), first]
-        total = int(lengths[mine].sum()) / 1e6
-        times = [None, None] if kind == KINDS[MOMENT] else [total, int(lengths[mine].max()) / 1e6]
+        chosen = places == number
+        first = (int(starts[chosen].min()) - int(trace.spans["start"].min())) / 1e6
+        row = [name, kind, domain, int(chosen.sum()), first]
+        total = int(lengths[chosen].sum()) / 1e6
+        times = [None, None] if kind == KINDS[MOMENT] else [total, int(lengths[chosen].max()) / 1e6]
         rows.append([*row, *times])
     return {"rows": rows[:MOST], "count": len(rows)}
 

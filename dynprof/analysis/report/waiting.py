@@ -62,7 +62,7 @@ def _behind(measured: MeasuredTrace, queues: Iterable[Queue]) -> list[list[Any]]
     return [[name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns]
 
 
-def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
+def _stream(measured: MeasuredTrace, stream: int, own: Queue) -> Data:
     """Return the gaps of a stream over the whole trace, in ms, and the depth of its queue."""
     trace, started, device = measured.trace, measured.launches, measured.breakdown.device
     found = gaps(trace, started, measured.marked, device, stream)
@@ -72,10 +72,10 @@ def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
     left_out = {QUEUED} if told else {QUEUED, EVENT}
     return {
         "stream": stream,
-        "count": len(mine.work),
+        "count": len(own.work),
         "kinds": {name: time / 1e6 for name, time in kinds.items() if name not in left_out},
-        "delay": _delays(mine),
-        "depth": mine.depth_percentiles(),
+        "delay": _delays(own),
+        "depth": own.depth_percentiles(),
     }
 
 
