@@ -243,8 +243,8 @@ def match(database: DuckDBPyConnection) -> None:
 def offsets(database: DuckDBPyConnection) -> dict[int, tuple[int, int]]:
     """Return the offset of each rank's clock.
 
-    By rank, the result has the first rank that shares a clock or collectives with it, and the ns
-    by which it is ahead of that one. A rank that shares nothing is left out.
+    By rank, the result has the first rank that shares a clock or collectives with it. It also has
+    the ns by which it is ahead of that one. A rank that shares nothing is left out.
     """
     return join_clocks(database.execute(_EDGES).fetchall())
 
