@@ -10,10 +10,10 @@ from pathlib import Path
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
-from dynprof.analysis.output.asked_for import asked_for
+from dynprof.analysis.output.asked_for import requested_files
 from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
-from dynprof.analysis.runs.remote_files import Place, located, place_of
+from dynprof.analysis.runs.remote_files import Workspace, located, workspace_of
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
 from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
@@ -48,11 +48,11 @@ def _analyse(named: str, only: str | None) -> str:
         return f"{named} is a symbolic link, which is not followed"
     try:
         there = located(named)
-        with place_of(there.parent) as place:
+        with workspace_of(there.parent) as place:
             trace = place.fetch_capture(there)
             measured = None if only else MeasuredTrace(trace)
             for made in write_analysis(measured, None) if measured else draw_memory(trace):
-                print(place.deliver(made))
+                print(place.upload(made))
             if measured:
                 reasons = left_out(measured)
                 _say(reasons, measured)
@@ -65,19 +65,19 @@ def _analyse(named: str, only: str | None) -> str:
 def _say(reasons: dict[str, str], measured: MeasuredTrace) -> None:
     """Name the files that the config asked for, and count the others."""
     manifest = measured.manifest
-    asked = asked_for(reasons, manifest.request.config if manifest else {})
+    asked = requested_files(reasons, manifest.request.config if manifest else {})
     for name, why in asked.items():
         print(f"{NOT_WRITTEN}{name}, {why}", file=sys.stderr)
     if others := sum(len(name.split(", ")) for name in reasons.keys() - asked.keys()):
         print(f"{counted(others, 'file has', 'files have')} {SILENT}", file=sys.stderr)
 
 
-def _note(reasons: dict[str, str], trace: Path, place: Place) -> None:
+def _note(reasons: dict[str, str], trace: Path, place: Workspace) -> None:
     """Write into a trace's manifest what was left out; it may hold more than when it was read."""
     path, manifest = find_manifest(trace)
     if path and manifest:
         manifest.model_copy(update={"left_out": reasons}).save(path)
-        place.deliver(path)
+        place.upload(path)
 
 
 def _workplace(named: str) -> Path:

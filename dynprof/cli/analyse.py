@@ -77,7 +77,7 @@ def analyse(
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
-    from dynprof.analysis.output.left_out import NOT_ASKED_FOR
+    from dynprof.analysis.output.left_out import NOT_REQUESTED
     from dynprof.analysis.runs.executors import dask
     from dynprof.analysis.runs.one_trace import traces_in
     from dynprof.analysis.runs.remote_files import located
@@ -93,7 +93,7 @@ def analyse(
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
     if types:
-        for reason in [one for one in outcome.left_out if one[1] in NOT_ASKED_FOR]:
+        for reason in [one for one in outcome.left_out if one[1] in NOT_REQUESTED]:
             del outcome.left_out[reason]  # of the config, in whose place stands the option
     _tell(outcome)
 

@@ -1,5 +1,5 @@
-"""What costs a step time that it need not cost, and what to try about it.
+"""Findings: avoidable costs of a step, and what to try about them.
 
-In comes a measured trace; out come findings, the worst first, each with the share of a step that
-it takes. Counts nothing anew and writes nothing. Others use ``ranking`` and ``finding``.
+Takes a measured trace and returns findings, the worst first, each with the share of a step that it
+takes. It measures nothing itself and writes nothing. Others use ``ranking`` and ``finding``.
 """

@@ -1,4 +1,4 @@
-"""Who is to be named in a finding: an operator, and the line in the user's own code."""
+"""What a finding names as the cause: an operator, and the line in the user's own code."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Chosen = NDArray[np.bool_]
 
-_MOST = 2
-"""So many are named."""
-_LEAST = 0.1
-"""Of a finding's time; who has less is not named."""
-_WRITTEN = {
+_MAX_NAMED = 2
+"""Culprits that a finding names, at most."""
+_MIN_SHARE = 0.1
+"""Share of a finding's time below which a culprit is not named."""
+_IN_PYTHON = {
     "aten::item": ".item()",
     "aten::is_nonzero": "a condition on a tensor",
     "aten::to": ".to()",
     "aten::copy_": ".copy_()",
     "aten::nonzero": ".nonzero()",
 }
-"""What a user wrote, where the operator says it no better."""
+"""Python code that is clearer than the name of the operator that it calls."""
 
 
 @dataclass(frozen=True)
 class Culprit:
-    """Who costs time; of the mean step.
+    """Something that costs time in the mean step.
 
     Attributes:
-        what: An operator, a call or a phase; empty where there is none.
-        place: Where in the user's code; empty where it is not known.
-        count: How many pieces of time.
-        time: What it costs, in ns.
+        what: An operator, a call or a phase; empty if there is none.
+        place: Where in the user's code; empty if unknown.
+        count: The number of pieces of time.
+        time: The time that it costs, in ns.
     """
 
     what: str
@@ -71,18 +71,18 @@ class Culprit:
 
     @property
     def called(self) -> str:
-        """What it is, as calls are counted."""
+        """What it is and where, for a count of calls."""
         return " at ".join(filter(None, (self.what, self.place)))
 
     def at(self, outside: str) -> str:
-        """Return where it is, as time is told; ``outside`` stands for what has no name."""
+        """Return where its time passes; ``outside`` if it has neither a place nor a name."""
         if self.place:
             return f"at {self.place}"
         return f"in {self.what}" if self.what else outside
 
 
 def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
-    """Return who made the calls that idle time comes from, the worst first."""
+    """Return what made the calls that cause idle time, the worst first."""
     spans = measured.trace.spans
     known = pieces.call != UNKNOWN
     call, of = np.unique(pieces.call[known], return_inverse=True)
@@ -95,7 +95,7 @@ def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Cul
 def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
     """Return where idle time passed, the worst first.
 
-    That is, in the user's code; without stacks, in which operators and between them.
+    The places are lines of the user's code; without stacks, operators and the time between them.
     """
     trace, spans = measured.trace, measured.trace.spans
     frames = user_frames(trace)
@@ -104,15 +104,17 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     begin = spans["start"][edges]
     pieces = pieces.cut_at(np.concatenate([begin, begin + spans["length"][edges]]))
     found = code_at(trace, measured.calls, pieces.thread, pieces.start)
-    nobody = np.full(len(pieces.start), UNKNOWN, np.int64)
-    return _grouped(measured, steps, nobody if stacks else found.operator, found.frame, pieces.time)
+    unnamed = np.full(len(pieces.start), UNKNOWN, np.int64)
+    return _grouped(
+        measured, steps, unnamed if stacks else found.operator, found.frame, pieces.time
+    )
 
 
 def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
-    """Return who started some of what the device did, the longest first."""
+    """Return what launched the chosen work of the device, the longest first."""
     trace, started = measured.trace, measured.launches
-    mine = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
-    work, call = started.work[mine], started.call[mine]
+    included = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
+    work, call = started.work[included], started.call[included]
     inside = measured.in_steps[work] & (call != UNKNOWN)
     call, time = call[inside], trace.spans["length"][work[inside]]
     found = code_at(trace, measured.calls, trace.spans["thread"][call], trace.spans["start"][call])
@@ -120,13 +122,13 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
 
 
 def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
-    """Return where in the user's code some spans of the host were opened, the longest first.
+    """Return where in the user's code the chosen spans of the host were opened, the longest first.
 
-    What the profiler itself does in them is none of their time, and what several of them cover at
-    once is the first one's alone.
+    The profiler's own time in a span does not count. Time that several spans cover counts for the
+    first one only.
     """
     spans, own = measured.trace.spans, steps.causes[RECORDING]
-    place = np.flatnonzero(chosen & measured.in_steps)  # by their begins, of two the longer first
+    place = np.flatnonzero(chosen & measured.in_steps)  # by start; of equal ones the longer first
     end = spans["start"][place] + spans["length"][place]
     until = np.maximum.accumulate(end)
     start = np.maximum(spans["start"][place], np.append(0, until)[:-1])
@@ -138,15 +140,15 @@ def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[C
 def own_openers(
     measured: MeasuredTrace, steps: Breakdown, name: str, chosen: Chosen
 ) -> list[Culprit]:
-    """Return the same of operators and calls of Python of one name, by their own time alone.
+    """Return the same for operators and Python calls of one name, by their own time only.
 
-    Empty of a function of the user's, whose name is the place.
+    Empty for a function of the user's, whose name is already the place.
     """
     if is_user_frame(name):
         return []
     found = measured.operators
-    mine = (chosen & measured.in_steps)[found.span]
-    return _opened(measured, steps, found.span[mine], found.own[mine])
+    included = (chosen & measured.in_steps)[found.span]
+    return _opened(measured, steps, found.span[included], found.own[included])
 
 
 def _opened(
@@ -158,9 +160,9 @@ def _opened(
 
 
 def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:
-    """Return where the thread of the steps was while nothing of a cover ran, the longest first.
+    """Return where the thread of the steps was outside a cover, the longest first.
 
-    That is, in which functions of the user's, and in what they called there.
+    The places are the user's functions and what they called there.
     """
     trace, spans = measured.trace, measured.trace.spans
     edges = [[begin, begin + length] for _, begin, length in steps.steps]
@@ -177,9 +179,9 @@ def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culp
 
 
 def _users_and_called(measured: MeasuredTrace) -> Chosen:
-    """Return which spans are frames of the user's own, and what these call themselves.
+    """Return the frames of the user's code and their direct calls.
 
-    A function of dynprof's in between, which wraps one of torch's, is passed over.
+    A function of dynprof's in between, which wraps one of torch's, is skipped.
     """
     trace, calls, users = measured.trace, measured.calls, user_frames(measured.trace)
     passed = users | (trace.category(FRAMES, CALLS) & trace.named(is_dynprof_frame))
@@ -194,7 +196,7 @@ def _grouped(
     measured: MeasuredTrace, steps: Breakdown, who: Numbers, frame: Numbers, time: Numbers,
     place: Callable[..., str] = place_of,
 ) -> list[Culprit]:  # fmt: skip
-    """Return sums by what spans and frames are called; -1 stands for none."""
+    """Return sums by the names of spans and frames; -1 means none."""
     names = measured.trace.tables["name"]
     name = np.append(measured.trace.spans["name"], UNKNOWN)
     early = np.append(open_at_start(measured.trace, measured.marked), False)
@@ -202,7 +204,7 @@ def _grouped(
         np.stack([name[who], name[frame], early[frame]], axis=1), axis=0, return_inverse=True
     )
     called = [
-        (_written(names[code]) if code != UNKNOWN else "",
+        (_in_python(names[code]) if code != UNKNOWN else "",
          place(names[line], open_at_start=bool(before)) if line != UNKNOWN else "")
         for code, line, before in keys.tolist()
     ]  # fmt: skip
@@ -210,17 +212,17 @@ def _grouped(
     times = np.bincount(of, weights=time, minlength=len(keys)) / each
     counts = np.bincount(of, minlength=len(keys)) / each
     for one, count, lasts in zip(called, counts.tolist(), times.tolist(), strict=True):
-        other = found.get(one, Culprit(*one, 0, 0))  # names with addresses differ, and are one
+        other = found.get(one, Culprit(*one, 0, 0))  # names differ by address only
         found[one] = Culprit(*one, other.count + count, other.time + lasts)
     return sorted(found.values(), key=lambda one: -one.time)
 
 
-def _written(name: str) -> str:
-    return _WRITTEN.get(name) or function_of(name)
+def _in_python(name: str) -> str:
+    return _IN_PYTHON.get(name) or function_of(name)
 
 
 def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
-    """Return in which phases of the step idle time passed, the worst first."""
+    """Return the phases of the step in which idle time passed, the worst first."""
     covers = {name: where_phase(measured.trace, name) for name in NAMES if name != REST}
     start, end, of, first = cut_by_covers(pieces.start, pieces.end, list(covers.values()))
     counts = np.bincount(first + 1, minlength=len(covers) + 1)
@@ -242,14 +244,14 @@ def times_named(found: list[Culprit], outside: str) -> str:
     """Return the worst in words: ``41 ms at train.py:22 (main)``; may be empty.
 
     Args:
-        found: Who is to be named.
-        outside: Where the time is that is nobody's: ``outside of operators``.
+        found: The culprits to name.
+        outside: The place of time without a culprit: ``outside of operators``.
     """
     return "; ".join(f"{ms(one.time)} {one.at(outside)}" for one in _worst(found))
 
 
 def main_place(found: list[Culprit]) -> str:
-    """Return what is named first, with its place; empty where nothing is."""
+    """Return the culprit that is named first, with its place; empty if there is none."""
     worst = _worst(found)
     known = [one for one in worst if one.place] or worst
     return known[0].called if known else ""
@@ -258,11 +260,11 @@ def main_place(found: list[Culprit]) -> str:
 def lines_named(found: list[Culprit], time: float) -> str:
     """Return the worst for the end of a sentence: ``, 41 ms at train.py:22 (main)``.
 
-    Empty where the trace does not tell the place.
+    Empty if the trace does not have the place.
 
     Args:
-        found: Who is to be named.
-        time: What the sentence has said already, in ns; it is not repeated.
+        found: The culprits to name.
+        time: The time in ns that the sentence has given already; it is not repeated.
     """
     known = [one for one in _worst(found) if one.place]
     if len(known) == 1 and ms(known[0].time) == ms(time):
@@ -271,7 +273,7 @@ def lines_named(found: list[Culprit], time: float) -> str:
 
 
 def functions_named(found: list[Culprit], time: float) -> str:
-    """Return the worst likewise by functions: ``, 41 ms in sleep, called by main (train.py)``."""
+    """Return the same by function: ``, 41 ms in sleep, called by main (train.py)``."""
     known = [one for one in _worst(found) if one.place]
     said = [f"{one.what}, called by {one.place}" if one.what else one.place for one in known]
     if len(known) == 1 and ms(known[0].time) == ms(time):
@@ -283,7 +285,7 @@ def functions_named(found: list[Culprit], time: float) -> str:
 def starters_named(found: list[Culprit]) -> str:
     """Return the worst as a sentence: ``Most comes from aten::mm at model.py:7 (forward), 4 ms.``.
 
-    Begins with a space. Empty where the trace does not tell who started anything.
+    Begins with a space. Empty if the trace does not show what launched the work.
     """
     worst = [f"{one.called or 'elsewhere'}, {ms(one.time)}" for one in _worst(found)]
     return f" Most comes from {'; '.join(worst)}." if worst else ""
@@ -291,5 +293,5 @@ def starters_named(found: list[Culprit]) -> str:
 
 def _worst(found: list[Culprit]) -> list[Culprit]:
     whole = sum(one.time for one in found)
-    worst = [one for one in found[:_MOST] if one.time >= _LEAST * whole]
+    worst = [one for one in found[:_MAX_NAMED] if one.time >= _MIN_SHARE * whole]
     return worst if any(one.what or one.place for one in worst) else []

@@ -1,4 +1,4 @@
-"""What a device does instead of computing, its memory, and kernels that could be one."""
+"""Findings about a device: time without computing, its memory, and kernels that could be one."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 NEAR = 0.9
-"""Memory is near its limit from this share on."""
+"""Share of a device's memory from which it is near its limit."""
 
 
 def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
-    """Look for collectives that run while nothing computes."""
+    """Find collectives that run while nothing computes."""
     trace = measured.trace
     chosen = trace.category(KERNELS) & trace.named(is_collective)
     who = [] if steps.on_host else starters(measured, steps, chosen)
@@ -54,7 +54,7 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
 
 
 def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for copies that run alone, without those of pageable memory, which have their own."""
+    """Find copies that run alone, except those of pageable memory, which have their own finding."""
     if steps.on_host:
         return None
     trace = measured.trace
@@ -71,19 +71,19 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"{count} in {steps.a_step} for {ms(whole)}, {ms(time)} while the device does nothing "
         "else."
         f"{starters_named(who)}",
-        "Copy the next batch in a stream of its own while this one is computed; within the device "
-        "look for .contiguous(), .clone() and .to() of what is there already.",
+        "Copy the next batch in its own stream while this one is computed. Within the device, look "
+        "for .contiguous(), .clone() and .to() of data that is already there.",
         on_path=ALL_COPIES,
         place=main_place(who),
     )
 
 
 def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
-    """Compare the highest reserved memory of each device with what it has."""
+    """Compare the highest reserved memory of each device with its size."""
     memory, worst = measured.trace.memory, None
     for device, limit in measured.device_memory.items():
-        mine = memory["reserved"][memory["device_id"] == device]
-        peak = int(mine.max()) if len(mine) else 0
+        reserved = memory["reserved"][memory["device_id"] == device]
+        peak = int(reserved.max()) if len(reserved) else 0
         if limit and peak / limit >= NEAR and (worst is None or peak / limit > worst[1]):
             worst = device, peak / limit, limit
     if worst is None:
@@ -93,8 +93,8 @@ def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
         "Memory is near its limit",
         share,
         f"{device_label(1, device)} had reserved {share:.0%} of its {limit / 1e9:,.1f} GB.",
-        "Past it the allocator frees and retries, which stops the device: try a smaller batch, "
-        "activation checkpointing, or set_to_none=True in zero_grad.",
+        "At the limit the allocator frees and retries, which stops the device: try a smaller "
+        "batch, activation checkpointing, or set_to_none=True in zero_grad.",
         of="memory",
         weight=LEAST + share - NEAR,
         by_line=False,
@@ -102,7 +102,7 @@ def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
 
 
 def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for elementwise kernels in a row; the gaps between them are charged elsewhere."""
+    """Find elementwise kernels in a row; other findings count the gaps between them."""
     fusible = [one for one in measured.sequences[:MAX_SEQUENCES] if one.saved_ns]
     found = [(one, _in_steps(one, measured, steps)) for one in fusible]
     saved = [int((one.busy_ns - one.longest_ns)[here].sum()) for one, here in found]
@@ -121,15 +121,15 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"{counted(count / steps.count, 'elementwise kernel')} of {steps.a_step} directly follow "
         f"one another, for {ms(time)} beyond the longest of each sequence. Of that "
         f"{ms(max(saved) / steps.count)} in one sequence, {each}{where}: {operators}.",
-        "torch.compile fuses them; without it, one operator may do for several, such as "
-        "torch.addcmul, F.gelu for its formula, or fused=True in the optimizer.",
+        "torch.compile fuses them. Without it, one operator may replace several: torch.addcmul, "
+        "F.gelu instead of its formula, or fused=True in the optimizer.",
         on_path=ALL_KERNELS,
         without="Fused,",
     )
 
 
 def _in_steps(one: KernelSequence, measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
-    """Return which of a sequence ran within the steps, on their device."""
+    """Return which runs of a sequence are within the steps, on their device."""
     inside = np.zeros(one.count, bool)
     for _, begin, length in steps.steps:
         inside |= (one.begin >= begin) & (one.begin < begin + length)

@@ -1,4 +1,4 @@
-"""Something that costs a step time, and how much of a step it takes."""
+"""A finding: something that costs a step time, and the share of a step that it takes."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 LEAST = 0.03
-"""A finding is worth a line from this share of a step on."""
+"""Share of a step from which a finding is worth a line."""
 LARGE = 0.25
-"""From this share of a step on, one operator or one phase is worth naming."""
+"""Share of a step from which one operator or one phase is worth naming."""
 DELAYS = "delays of the device"
-"""Stands for what a device could begin and does not, as a thing on the critical path."""
+"""Name, on the critical path, of the time in which a device could begin work and does not."""
 OF_A_STEP = "a step"
 SMALL_NS = 10_000
-"""Starting an operator or a kernel takes the host about this long."""
+"""About the time in ns that the host needs to start an operator or a kernel."""
 RANKS_FIRST = (
-    "See first whether one rank keeps the others waiting: that rank is the cause. Else try "
+    "First see whether one rank keeps the others waiting: that rank is the cause. Otherwise try "
 )
-"""Advice where no other rank is known."""
+"""Start of the advice if no other rank is known."""
 OUT_OF_THE_LOOP = "Take that out of the loop, do it less often, or in another thread or process."
-"""Advice where the line is named."""
+"""Advice if the line is named."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to look at.
+    """Something that costs time or memory.
 
     Attributes:
         title: What it is, in a few words.
-        share: What it takes, from 0 to 1.
+        share: The share that it takes, from 0 to 1.
         detail: The figures, in a sentence.
         advice: What to try.
-        of: What it takes that share of; empty where that is a step, or the trace without any.
-        weight: How bad it is; the share of a step that is as bad.
-        on_path: What the critical path calls it, which knows what else takes as long.
-        without: How a sentence on what a step would save begins.
-        most: What a step would save at most, in ns; negative where that is its share.
-        saves: What a step would save at most, in a sentence; empty where it is not of a step.
-        by_line: Whether stacks would have it name a line of the user's code.
-        place: The function, line or operator that it names first; empty where it names none,
-            or where the cause is the same in any place.
+        of: What the share refers to, by default a step, or the trace if it has no steps.
+        weight: How bad it is, as a share of a step; negative if that is ``share``.
+        on_path: Its name on the critical path, which knows what else takes as long.
+        without: The start of the sentence on what a step would save.
+        most: What a step would save at most, in ns; negative if that is its share.
+        saves: What a step would save at most, in a sentence; empty if it is not of a step.
+        by_line: Whether it could name a line of the user's code if stacks were recorded.
+        place: The function, line or operator that it names first. Empty if it names none, or if
+            the cause is the same in any place.
     """
 
     title: str
@@ -76,7 +76,7 @@ class Finding:
 
 
 def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
-    """Return how many spans begin in a step on average."""
+    """Return the average number of spans that begin in a step."""
     start, count = measured.trace.spans["start"][chosen], 0
     for _, begin, length in measured.marked:
         count += int(((start >= begin) & (start < begin + length)).sum())
@@ -84,14 +84,14 @@ def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_
 
 
 def has_stacks(measured: MeasuredTrace) -> bool:
-    """Return whether the trace has Python frames, by which lines are named."""
+    """Return whether the trace has Python frames, which findings need to name lines."""
     return bool(measured.trace.category(FRAMES, CALLS).any())
 
 
 def stacks_command(measured: MeasuredTrace) -> str:
-    """Return the command that records the job with stacks; of a script's own trace the setting.
+    """Return the command that records the job with stacks; for a script's own trace the setting.
 
-    The directory is the one that the trace is in, or ``DIR`` where it has no config.
+    The directory is the one that the trace is in, or ``DIR`` if that has no config.
     """
     manifest = measured.manifest
     if manifest is None or not manifest.request.sha256:  # no config requested it

@@ -1,6 +1,6 @@
-"""What takes a step's time on the host, and what takes most of it anywhere.
+"""Findings about a step's time on the host, and about what takes most of it anywhere.
 
-Where a device works, what the host does costs only the time in which the device is idle meanwhile.
+If a device works, the host's time costs only as far as the device is idle during it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
-from dynprof.analysis.measures.waiting.cut_spans import inside as lies_in
+from dynprof.analysis.measures.waiting.cut_spans import inside as is_inside
 from dynprof.analysis.measures.waiting.host_waits import waits_for_work
 from dynprof.analysis.reading.categories import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
@@ -70,15 +70,16 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 _MANY_OPERATORS = 500
-_NEXT = 2
-"""So many more calls of Python are named that take a large part of a step."""
+"""Operators in a step from which small ones are worth a finding."""
+_MAX_NEXT = 2
+"""Python calls named after the first one, at most, if they take a large part of a step."""
 _WAITS = re.compile(r"\b(poll|select|acquire|wait|recv_bytes)\b")
-"""In the names of functions in which a process waits for its workers."""
+"""Matches the names of functions in which a process waits for its workers."""
 _PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
 
 
 def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) -> float:
-    """Return what a thing the host does costs: its time, but on a device only what it kept idle.
+    """Return the cost of some work of the host: its time, or the idle time of a device.
 
     The profiler's own time in it does not count.
     """
@@ -92,7 +93,7 @@ def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) ->
 def _places(
     measured: MeasuredTrace, steps: Breakdown, cause: str, chosen: NDArray[np.bool_]
 ) -> list[Culprit]:
-    """Return where in the user's code a thing the host does costs time; may be empty."""
+    """Return where in the user's code some work of the host costs time; may be empty."""
     if measured.idle is None:
         return openers(measured, steps, chosen)
     pieces = of_cause(measured, cause)
@@ -100,7 +101,7 @@ def _places(
 
 
 def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
-    """Look for steps that wait for data."""
+    """Find steps that wait for data."""
     where = steps.causes[LOADING]
     time = cost(measured, steps, LOADING, where)
     alone = measured.trace.named(lambda name: "_SingleProcessDataLoaderIter" in name).any()
@@ -109,7 +110,7 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     slowest, share = _slowest_frame(measured, steps, where, of_users=not workers)
     said = f", {share:.0%} of it in {place_of(slowest)}" if slowest else ""
     advice = (
-        "It runs in the training process: num_workers takes it out of the way."
+        "It runs in the training process: num_workers moves it to worker processes."
         if alone
         else "Try more workers (num_workers), prefetch_factor and persistent_workers=True, and do "
         "less for each sample."
@@ -121,7 +122,7 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         )
         advice += (
             " To see what they do, start the job with num_workers=0 and record with stacks "
-            f"({stacks_command(measured)}), or sample one, a child of the training process: "
+            f"({stacks_command(measured)}). Or sample a worker, a child of the training process: "
             "py-spy record --idle --pid PID."
         )
     return Finding(
@@ -139,14 +140,14 @@ def _slowest_frame(
 ) -> tuple[str, float]:
     """Return the Python function in which most of a cover passes, and its share; may be empty.
 
-    With all that it calls of others, where it is one of the user's own. Of the thread of the steps,
-    as only that one waits: others sleep all the while. What the profiler does there counts nowhere.
+    A function of the user's includes the time of other code that it calls. Only the thread of the
+    steps counts, as other threads sleep all the time. The profiler's own time does not count.
 
     Args:
         measured: The trace.
         steps: Its steps.
         where: The cover.
-        of_users: Name one of the user's own, where there is one.
+        of_users: Prefer the user's own functions.
     """
     trace, calls = measured.trace, measured.calls
     begins, ends = where
@@ -154,14 +155,14 @@ def _slowest_frame(
     place = np.searchsorted(begins, start, side="right") - 1
     inside = (place >= 0) & (trace.spans["thread"][calls.span] == main_thread(trace))
     inside[inside] = start[inside] < ends[place[inside]]
-    inside &= measured.in_steps[calls.span] & ~lies_in(start, steps.causes[RECORDING])
+    inside &= measured.in_steps[calls.span] & ~is_inside(start, steps.causes[RECORDING])
     frames = inside & trace.category(FRAMES, CALLS)[calls.span]
     if not frames.any():
         return "", 0.0
     users = frames & user_frames(trace)[calls.span]
     of = _nearest(users if of_users and users.any() else frames, inside, calls.parent)
     own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
-    own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark, around all
+    own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark
     times = np.bincount(trace.spans["name"][calls.span[of[of != ROOT]]], weights=own[of != ROOT])
     worst = int(times.argmax())
     return trace.tables["name"][worst], times[worst] / max(1, own.sum())
@@ -170,7 +171,7 @@ def _slowest_frame(
 def _nearest(
     chosen: NDArray[np.bool_], inside: NDArray[np.bool_], parent: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return for each that lies inside which chosen one it is or lies in; -1 where in none."""
+    """Return, for each call inside, itself or its nearest chosen parent; -1 if there is none."""
     found = np.flatnonzero(inside)
     left = np.flatnonzero(~chosen[found])
     while len(left):
@@ -182,7 +183,7 @@ def _nearest(
 
 
 def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
-    """Look for Python's garbage collections, as ``gc_detect_threshold`` records them."""
+    """Find Python's garbage collections, which ``gc_detect_threshold`` records."""
     time = cost(measured, steps, COLLECTING, steps.causes[COLLECTING])
     collections = measured.trace.category(COLLECTIONS)
     count = how_many(measured, steps, collections)
@@ -193,12 +194,12 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"Python collects garbage {counted(count, 'time')} in {steps.a_step}, for {ms(time)}"
         f"{lines}.",
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
-        "gc.collect() every so many steps, on all ranks in the same one.",
+        "gc.collect() every N steps, in the same step on all ranks.",
     )
 
 
 def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
-    """Look for compilations by torch.compile inside the recorded steps."""
+    """Find compilations by torch.compile inside the recorded steps."""
     time = cost(measured, steps, COMPILING, steps.causes[COMPILING])
     compiles = measured.trace.named(lambda name: COMPILERS in name)
     who = _places(measured, steps, COMPILING, compiles)
@@ -208,13 +209,13 @@ def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"torch.compile compiles inside the recorded steps, for {ms(time)} of "
         f"{steps.a_step}{lines_named(who, time)}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
-        "Python values that are compiled in.",
+        "Python values that are compiled as constants.",
         place=main_place(who),
     )
 
 
 def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for time in which Python runs and no operator does, for no other reason."""
+    """Find time in which Python runs and no operator does, without another known cause."""
     if not steps.on_host or not measured.trace.category(OPERATORS).any():
         return None
     causes = united(*steps.causes.values())
@@ -234,17 +235,17 @@ def _about_functions(trace: Trace, *, named: bool) -> str:
     frames = trace.category(FRAMES)
     if frames.any() and np.isin(step_threads(trace), trace.spans["thread"][frames]).mean() <= 0.5:
         return (
-            "The threads of these steps began within the window, and torch has stacks of older "
-            "ones alone: record --backend python, or have a pool of threads serve."
+            "The threads of these steps began within the window, and torch records stacks only of "
+            "older threads. Record with --backend python, or use a pool of threads."
         )
     if named:
         return OUT_OF_THE_LOOP
-    where = "See in the flame graph which functions. " if frames.any() else ""
-    return f"{where}Loops over tensors, logging and .item() are the usual ones."
+    where = "The flame graph shows which functions. " if frames.any() else ""
+    return f"{where}The usual causes are loops over tensors, logging and .item()."
 
 
 def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for operators that take hardly longer than their dispatch."""
+    """Find operators that take hardly longer than their dispatch."""
     trace, found = measured.trace, measured.operators
     own = found.own[(trace.category(OPERATORS) & measured.in_steps)[found.span]]
     count, small = len(own) / max(1, steps.count), own[own < SMALL_NS]
@@ -254,7 +255,7 @@ def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     return Finding(
         "Many small operators",
         steps.share(time),
-        f"Of {counted(count, 'operator')} in {steps.a_step} {len(small) / len(own):.0%} take less "
+        f"Of {counted(count, 'operator')} in {steps.a_step}, {len(small) / len(own):.0%} take less "
         f"than {SMALL_NS // 1000} us of their own, {ms(time)} together.",
         "Try torch.compile, which fuses them, a larger batch, or foreach=True in the optimizer.",
         by_line=False,
@@ -262,25 +263,25 @@ def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 
 def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Name what takes most of the time: nothing may be wrong with it, but it is where to begin."""
-    mine, of_python = work_of(measured, steps), not measured.trace.category(OPERATORS).any()
-    found = kinds(measured.trace, measured.operators, mine)
+    """Name what takes most of the time: it may be fine, but it is where to begin."""
+    included, of_python = work_of(measured, steps), not measured.trace.category(OPERATORS).any()
+    found = kinds(measured.trace, measured.operators, included)
     work = (kind for kind in found if kind.core != "COMMUNICATION")
     kind = next((kind for kind in work if COMPILERS not in kind.name), None)
     count = max(1, steps.count)
     if kind is None or steps.share(kind.total / count) < LARGE:
         return None
     of_them = f"of them in {steps.a_step}"
-    chosen = mine & measured.trace.named(kind.name.__eq__)
+    chosen = included & measured.trace.named(kind.name.__eq__)
     most = -1.0
-    if steps.on_host:  # with all that is called there
+    if steps.on_host:  # includes everything that is called there
         most = steps.time_in(measured.trace.when(chosen))
         lines = own_openers(measured, steps, kind.name, chosen)
         who = f"{lines_named(lines, kind.total / count)}."
     else:
         who = "." + starters_named(starters(measured, steps, chosen))
     if steps.on_host and of_python:
-        who += _next_ones(measured, steps, mine, list(itertools.islice(work, _NEXT)))
+        who += _next_ones(measured, steps, included, list(itertools.islice(work, _MAX_NEXT)))
     return Finding(
         f"{kind.name} takes the most",
         steps.share(kind.total / count),
@@ -293,40 +294,41 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 
 def work_of(measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
-    """Return which spans are work of the steps, on their device; on the host, without a profiler's.
+    """Return the spans that are work of the steps, on their device.
 
-    Of plain Python, those on the threads of the steps alone.
+    Plain Python counts only on the threads of the steps, without the profiler's own calls.
     """
-    mine: NDArray[np.bool_] = measured.in_steps
+    included: NDArray[np.bool_] = measured.in_steps
     if not steps.on_host:
-        mine = mine & (measured.trace.spans["device"] == steps.device)
+        included = included & (measured.trace.spans["device"] == steps.device)
     elif not measured.trace.category(OPERATORS).any():
-        mine = mine & _in_threads_of_steps(measured) & ~overhead(measured.trace)
-    return mine
+        included = included & _in_threads_of_steps(measured) & ~overhead(measured.trace)
+    return included
 
 
 def _next_ones(
-    measured: MeasuredTrace, steps: Breakdown, mine: NDArray[np.bool_], found: list[Kind]
+    measured: MeasuredTrace, steps: Breakdown, included: NDArray[np.bool_], found: list[Kind]
 ) -> str:
-    """Name what takes a large part of the steps as well: a wait says who is waited for."""
+    """Name what else takes a large part of the steps: it may be what the first one waits for."""
     said = []
     for kind in found:
         each = kind.total / max(1, steps.count)
         if steps.share(each) >= LARGE:
-            chosen = mine & measured.trace.named(kind.name.__eq__)
+            chosen = included & measured.trace.named(kind.name.__eq__)
             lines = lines_named(own_openers(measured, steps, kind.name, chosen), each)
             said.append(f"{kind.name}, {ms(each)}{lines}")
     return f" Next comes {'; then '.join(said)}." if said else ""
 
 
 def _in_threads_of_steps(measured: MeasuredTrace) -> NDArray[np.bool_]:
-    """Return what the threads that end steps do, as others mostly wait, all the while.
+    """Return the spans of the threads that end steps; other threads mostly wait.
 
-    Of several one waits for work while others do it; what a single one waits for, its step does.
+    If several threads end steps, their waits for work do not count: other threads do that work.
+    The waits of a single thread count, as they are part of its step.
     """
     threads = step_threads(measured.trace)
-    mine: NDArray[np.bool_] = np.isin(measured.trace.spans["thread"], threads)
-    return mine & ~waits_for_work(measured.trace, measured.calls) if len(threads) > 1 else mine
+    found: NDArray[np.bool_] = np.isin(measured.trace.spans["thread"], threads)
+    return found & ~waits_for_work(measured.trace, measured.calls) if len(threads) > 1 else found
 
 
 def _advice_on(name: str, *, shapes: bool) -> str:
@@ -337,11 +339,11 @@ def _advice_on(name: str, *, shapes: bool) -> str:
             f"Look {where} for sizes that are small, odd or not multiples of 8; try torch.autocast "
             "with bfloat16."
         )
-    return "Search for it in the flame graph: is each call needed, and could one do for many?"
+    return "Search for it in the flame graph: is each call needed, and could one replace several?"
 
 
 def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for an optimizer that takes a large part of the step."""
+    """Find an optimizer that takes a large part of the step."""
     time = cost(measured, steps, OPTIMIZER, where_phase(measured.trace, OPTIMIZER))
     if steps.on_host and steps.share(time) < LARGE:
         return None
@@ -357,7 +359,7 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 
 def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
-    """Look for checkpoints that are written inside the step."""
+    """Find checkpoints that are written inside the step."""
     time = cost(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT])
     who = _places(measured, steps, CHECKPOINT, phase_spans(measured.trace, CHECKPOINT))
     average = " on average" if steps.count > 1 else ""

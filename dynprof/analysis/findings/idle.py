@@ -1,4 +1,4 @@
-"""Why the device stands idle: every finding has its own part of that time, and no two share any."""
+"""Findings about why the device is idle; each has its own part of that time, none overlap."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.intervals import Cover
 
 PAGEABLE_MEMORY = "Pageable"
-"""Stands in the names of copies from or to memory that is not pinned."""
+"""Part of the names of copies from or to memory that is not pinned."""
 _LONG = 0.1
-"""From this share of a time on, calls to launch are worth naming."""
+"""Share of a time from which launch calls are worth naming."""
 _SHORT_NS = 10_000
-"""From one kernel that is queued to the next a device needs less than this."""
+"""A device needs less time than this, in ns, from one queued kernel to the next."""
 
 
 def of_cause(measured: MeasuredTrace, *causes: str) -> Idle | None:
-    """Return the device's idle time that has one of these causes; None where there is none."""
+    """Return the device's idle time that has one of these causes; None if there is none."""
     found = measured.idle
     pieces = found.select(found.of_cause(*causes)) if found else None
     return pieces if pieces and len(pieces.start) else None
 
 
 def mean(steps: Breakdown, pieces: Idle) -> float:
-    """Return how long the device is so idle in the mean step, in ns."""
+    """Return this idle time in the mean step, in ns."""
     return int(pieces.time.sum()) / max(1, steps.count)
 
 
 def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for calls in which the host waits for the device, which then has nothing to do."""
+    """Find calls in which the host waits for the device, which then has nothing to do."""
     if not (pieces := of_cause(measured, SYNCHRONISING)):
         return None
     time, who = mean(steps, pieces), callers(measured, steps, pieces)
@@ -65,21 +65,21 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
         "The host waits for the device",
         steps.share(time),
         f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
-        f"Keep values on the device and read them every so many steps; {_usual(who)}copy with "
+        f"Keep values on the device and read them every few steps; {_usual(who)}copy with "
         "non_blocking=True.",
         place=main_place(who),
     )
 
 
 def _usual(who: list[Culprit]) -> str:
-    """Return which calls mostly wait for the device, where none of the user's lines is known."""
+    """Return the calls that usually wait for the device, if no line of the user's is known."""
     if any(one.place for one in who):
         return ""
     return "look for .item(), .cpu(), print(loss) and conditions on tensors in the loop, "
 
 
 def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for copies from memory that is not pinned, which run alone and make the host wait."""
+    """Find copies from memory that is not pinned, which run alone and block the host."""
     if steps.on_host:
         return None
     trace = measured.trace
@@ -95,7 +95,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     idle, who = "", callers(measured, steps, pieces) if pieces else []
     if pieces:
         idle = (
-            f" The device is idle for {ms(waiting)} more, for the call holds the host up: "
+            f" The device is idle for {ms(waiting)} more, because the call blocks the host: "
             f"{calls_named(who)}."
         )
     return Finding(
@@ -109,7 +109,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 
 def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for device memory that is taken and given back in the loop."""
+    """Find device memory that is allocated and freed in the loop."""
     if not (pieces := of_cause(measured, ALLOCATING)):
         return None
     time, who = mean(steps, pieces), places(measured, steps, pieces)
@@ -132,7 +132,7 @@ def _lines(measured: MeasuredTrace, who: list[Culprit]) -> str:
 
 
 def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for launches, one straight after the other, that come after the device has run dry."""
+    """Find launches in direct succession that come after the device ran out of work."""
     if not (pieces := of_cause(measured, LAUNCHING)):
         return None
     found, time, who = measured.gaps, mean(steps, pieces), places(measured, steps, pieces)
@@ -140,11 +140,11 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
     pace = np.median(measured.host_waits.paces(found.launch_call[late])) / 1e3
-    work = f", what the device runs before takes {np.median(ran) / 1e3:.1f} us" if len(ran) else ""
+    work = f", the work before the gap takes {np.median(ran) / 1e3:.1f} us" if len(ran) else ""
     launches = counted(
         len(late) / max(1, steps.count),
-        "launch comes when the device has run dry and leaves it",
-        "launches come when the device has run dry and leave it",
+        "launch comes after the device ran out of work and leaves it",
+        "launches come after the device ran out of work and leave it",
     )
     return Finding(
         "The host cannot launch fast enough",
@@ -160,18 +160,18 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
 
 
 def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for time in which the host does something else than launch, for no other reason."""
+    """Find time in which the host does something other than launching, without a known cause."""
     if not (pieces := of_cause(measured, ELSEWHERE)):
         return None
     time, who = mean(steps, pieces), places(measured, steps, pieces)
     gap = counted(len(distinct(pieces.gap)) / max(1, steps.count), "gap")
     phase = times_named(phases(measured, steps, pieces), "outside of phases")
     within = f" That is {phase}." if phase else ""
-    does, slow = "does something else than launch", _in_calls(measured, steps, pieces)
+    does, slow = "does something other than launching", _in_calls(measured, steps, pieces)
     if slow >= _LONG * time:
-        does = f"does something else than launch, or is long in a call to ({ms(slow)})"
-        within += " A first launch loads the kernel: record later steps, to see whether it stays."
-    within += _beside_collectives(measured, steps, pieces)
+        does += f", or is long in a launch call ({ms(slow)})"
+        within += " A first launch loads the kernel: record later steps to see whether it stays."
+    within += _host_collectives(measured, steps, pieces)
     return Finding(
         "The device waits for the host",
         steps.share(time),
@@ -179,22 +179,22 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"{_lines(measured, who)}.{within}",
         OUT_OF_THE_LOOP
         if any(one.place for one in who)
-        else "Loops over tensors, logging and work on the host between operators are the usual "
-        "ones.",
+        else "The usual causes are loops over tensors, logging and work on the host between "
+        "operators.",
         on_path=ALL_HOST,
         place=main_place(who),
     )
 
 
 def _in_calls(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> float:
-    """Return for how long the host was in the calls that launched what ran next."""
+    """Return how long the host was in the calls that launched what ran next."""
     spans, asked = measured.trace.spans, measured.gaps.launch_call[distinct(pieces.gap)]
     calls = cover(spans["start"][asked], (spans["start"] + spans["length"])[asked])
     return _time_in(steps, pieces, calls)
 
 
-def _beside_collectives(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
-    """Say for how long collectives ran on the host, if that is long: it may wait for them."""
+def _host_collectives(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> str:
+    """Say how long collectives ran on the host, if that is long: the host may wait for them."""
     trace, sent = measured.trace, np.zeros(len(measured.trace.spans["start"]), bool)
     sent[collectives(trace)] = True
     time = _time_in(steps, pieces, trace.when(sent & trace.category(LABELS)))
@@ -204,13 +204,13 @@ def _beside_collectives(measured: MeasuredTrace, steps: Breakdown, pieces: Idle)
 
 
 def _time_in(steps: Breakdown, pieces: Idle, where: Cover) -> float:
-    """Return for how long a cover lasts in the idle time of the mean step."""
+    """Return how long a cover lasts in the idle time of the mean step, in ns."""
     start, end, of, first = cut_by_covers(pieces.start, pieces.end, [where])
     return float(((end - start) * pieces.weight[of])[first != NONE].sum()) / max(1, steps.count)
 
 
 def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Look for work that had been launched and did not start, though the device was idle."""
+    """Find work that had been launched and did not start, although the device was idle."""
     if not (pieces := of_cause(measured, WAITING, STARTING)):
         return None
     time = mean(steps, pieces)
@@ -222,27 +222,27 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     return Finding(
         "Work in the queue does not start",
         steps.share(time),
-        f"The device is idle for {ms(time)} of {steps.a_step} although the next work was launched, "
-        f"{count}, half of that time in gaps of {usual / 1e3:,.1f} us or more. "
+        f"The device is idle for {ms(time)} of {steps.a_step} although the next work was launched. "
+        f"This happens {count}, half of the time in gaps of {usual / 1e3:,.1f} us or more. "
         f"{_when_launched(ahead, time)}",
-        "That is a device's own time from one kernel to the next: fewer and longer kernels have "
-        "less of it, as torch.compile and CUDA graphs make them."
+        "This is a device's own time from one kernel to the next. Fewer and longer kernels have "
+        "less of it: try torch.compile or CUDA graphs."
         if usual < _SHORT_NS
-        else "Look with dynprof view for what it waits for: an event of another stream, a function "
-        "on the host in the stream, another process on the same device.",
+        else "Find with dynprof view what it waits for: an event of another stream, a host "
+        "function in the stream, or another process on the device.",
         on_path=DELAYS,
         by_line=False,
     )
 
 
 def _when_launched(ahead: float, time: float) -> str:
-    """Return which part of a time in the queue begins with a launch that was late itself."""
+    """Return which part of a time in the queue begins with a late launch."""
     if not ahead:
         return "All of it passes between a late launch and its start."
     if ms(ahead) == ms(time):
         return "All of it was launched before the device was free."
     return (
-        f"For {ms(ahead)} of that it had been launched before the device was free; the rest passes "
+        f"For {ms(ahead)} of that it was launched before the device was free; the rest passes "
         "between a late launch and its start."
     )
 
@@ -257,20 +257,20 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         steps.share(time),
         f"It is idle for {ms(time)} of {steps.a_step} before "
         f"{counted(count, 'kernel or copy', 'kernels and copies')} whose launch is not in the "
-        f"trace{_meanwhile(steps, pieces)}.",
-        "Record the activities of the host as well, CPU beside the device's; a short window loses "
+        f"trace{_host_activity(steps, pieces)}.",
+        "Record the activities of the host as well: add CPU to the device's. A short window loses "
         "fewer events.",
         by_line=False,
     )
 
 
-def _meanwhile(steps: Breakdown, pieces: Idle) -> str:
-    """Return what the host did for most of that time, without saying that it is the cause."""
+def _host_activity(steps: Breakdown, pieces: Idle) -> str:
+    """Return what the host did for most of that time, without calling it the cause."""
     start, end, of, first = cut_by_covers(pieces.start, pieces.end, list(steps.causes.values()))
     times = dict.fromkeys(steps.causes, 0.0)
     for place, name in enumerate(times):
-        mine = first == place
-        times[name] = float(((end - start) * pieces.weight[of])[mine].sum()) / max(1, steps.count)
+        here = first == place
+        times[name] = float(((end - start) * pieces.weight[of])[here].sum()) / max(1, steps.count)
     name, most = max(times.items(), key=lambda one: one[1])
     return f"; of it {ms(most)} while the host is at: {name}" if most else ""
 
@@ -278,4 +278,4 @@ def _meanwhile(steps: Breakdown, pieces: Idle) -> str:
 IDLE_RULES: tuple[Callable[[MeasuredTrace, Breakdown], Finding | None], ...] = (
     pageable_copies, synchronisations, allocator, launching, elsewhere, queue, unknown,
 )  # fmt: skip
-"""Causes before symptoms."""
+"""Rules about idle time, causes before symptoms."""

@@ -1,4 +1,4 @@
-"""What makes a step take far longer than the others of its window."""
+"""Findings about steps that take far longer than the others of their window."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _RULES = (
     host.data_loading, host.garbage, host.compiling, host.checkpoint, device.exposed_communication,
     device.exposed_copies, *IDLE_RULES, host.optimizer,
 )  # fmt: skip
-"""What may make a single step long; of those that explain as much the first is named."""
+"""Rules that may explain a single long step. If several explain as much, the first is named."""
 _AS_MUCH = 0.9
-"""A cause explains as much as the best one from this share of it on."""
+"""Share of the best cause from which another one explains as much."""
 _EXPLAINS = 0.25
-"""A cause explains at least this share of what the step takes longer."""
+"""Share of the extra time of a step that a cause must explain."""
 _MOST = 2
-"""Findings on outliers, at most: one on all steps has room after them."""
+"""Findings on outliers, at most: this leaves room for one on all steps."""
 _FIRST = 1.0
-"""Added to how bad they are: the verdict names these steps, and what follows says why."""
+"""Added to their weight, so that they come first: the verdict names these steps before them."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class _Cause:
     """What a step spends more time on than the others.
 
     Attributes:
-        finding: What is found in the step alone.
-        time: What that takes, in ns.
-        others: What it takes of each other step on average, in ns.
+        finding: The finding on the step alone.
+        time: The time that it takes, in ns.
+        others: The time that it takes in the other steps on average, in ns.
     """
 
     finding: Finding
@@ -62,15 +62,15 @@ class _Cause:
 
     @property
     def extra(self) -> float:
-        """What it takes more, in ns."""
+        """The time that it takes more, in ns."""
         return self.time - self.others
 
 
 def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
     """Return what makes the outliers long, the longest first.
 
-    Those with one cause in one place are together. One that the profiler itself made long is left
-    out: the verdict says so.
+    Outliers with the same cause in the same place share one finding. One that the profiler itself
+    made long is left out: the verdict says so.
     """
     usual = measured.without_outliers
     found: dict[tuple[str, str], tuple[Finding, list[MarkedStep]]] = {}
@@ -80,20 +80,21 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
             continue
         causes = _causes(measured.only([step]), usual, extra)
         cause = (causes[0].finding.title, causes[0].finding.place) if causes else ("", "")
-        found.setdefault(cause, (_told(step, extra, causes), []))[1].append(step)
+        found.setdefault(cause, (_finding_on(step, extra, causes), []))[1].append(step)
     return [
-        _together(measured, *one, told=any(cause)) for cause, one in list(found.items())[:_MOST]
+        _combined(measured, *one, explained=any(cause))
+        for cause, one in list(found.items())[:_MOST]
     ]
 
 
-def _told(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding:
+def _finding_on(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding:
     """Return the finding on one outlier."""
     said = [f"It takes {ms(step[2])}, {ms(extra)} more than the others."]
     for cause in causes:
         said.append(f"{cause.finding.title}: {cause.finding.detail}")
         said.append(f"For the others that is {ms(cause.others)} on average.")
     if not causes:
-        said.append("The trace does not tell why.")
+        said.append("The trace does not show why.")
     return Finding(
         f"Step {step[0]} takes longer than the others",
         0,
@@ -106,27 +107,27 @@ def _told(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding:
     )
 
 
-def _together(
-    measured: MeasuredTrace, first: Finding, steps: list[MarkedStep], *, told: bool
+def _combined(
+    measured: MeasuredTrace, first: Finding, steps: list[MarkedStep], *, explained: bool
 ) -> Finding:
-    """Return the finding on the first of some outliers with what all of them cost.
+    """Return the finding on the first of some outliers, with the cost of all of them.
 
     Args:
         measured: The trace.
         first: The finding on the first of them.
         steps: All of them.
-        told: Whether the trace tells why they are long.
+        explained: Whether the trace shows why they are long.
     """
     extra = sum(step[2] - measured.without_outliers.breakdown.length for step in steps)
     share = extra / sum(length for *_, length in measured.marked)
     numbers = [number for number, *_ in steps[1:]]
-    same = "The main cause is the same in" if told else "Nor does it for"
+    same = "The main cause is the same in" if explained else "The cause is also unknown for"
     also = f" {same} {listed('step', numbers)}." if numbers else ""
     return replace(first, share=share, weight=_FIRST + share, detail=first.detail + also)
 
 
 def _causes(alone: MeasuredTrace, usual: MeasuredTrace, extra: float) -> list[_Cause]:
-    """Return what a step does more than the others: one thing, or two that are not the same time.
+    """Return what a step does more than the others: one cause, or two that do not overlap.
 
     Args:
         alone: The step alone.
@@ -134,7 +135,7 @@ def _causes(alone: MeasuredTrace, usual: MeasuredTrace, extra: float) -> list[_C
         extra: How much longer it takes, in ns.
     """
     if len(step_threads(alone.trace)) > 1:
-        return []  # others work on their own steps at the same time, and do more in a longer time
+        return []  # other threads work on their steps, so more of anything happens in a long step
     found = [one for one in _candidates(alone, usual) if one.extra >= _EXPLAINS * extra]
     if not found:
         return []
@@ -145,7 +146,7 @@ def _causes(alone: MeasuredTrace, usual: MeasuredTrace, extra: float) -> list[_C
 
 
 def _candidates(alone: MeasuredTrace, usual: MeasuredTrace) -> Iterator[_Cause]:
-    """Yield what a step may spend its time on; with stacks, functions before operators."""
+    """Yield possible causes of a long step; with stacks, functions before operators."""
     *pairs, between = [
         (rule(alone, alone.breakdown), rule(usual, usual.breakdown))
         for rule in (*_RULES, host.between_operators)
@@ -161,7 +162,7 @@ def _candidates(alone: MeasuredTrace, usual: MeasuredTrace) -> Iterator[_Cause]:
 def _longest_growth(
     alone: MeasuredTrace, usual: MeasuredTrace
 ) -> tuple[Finding | None, Finding | None]:
-    """Return what runs longer than in the others, by its name, there and in the others."""
+    """Return the name whose time grew most: its finding in this step and in the others."""
     steps, times, others = alone.breakdown, _own_times(alone), _own_times(usual)
     if not times:
         return None, None
@@ -185,18 +186,18 @@ def _longest_growth(
 
 
 def _own_times(measured: MeasuredTrace) -> dict[str, float]:
-    """Return what kernels, or operators and labels of the host, take of the mean step, in ns."""
+    """Return the time of kernels, or of operators and labels, in the mean step, in ns by name."""
     steps = measured.breakdown
-    mine, count = host.work_of(measured, steps), max(1, steps.count)
+    included, count = host.work_of(measured, steps), max(1, steps.count)
     if not steps.on_host:
-        found = kinds(measured.trace, measured.operators, mine)
+        found = kinds(measured.trace, measured.operators, included)
         return {one.name: one.total / count for one in found if one.core == "KERNEL"}
-    rows = averages(measured.trace, measured.operators, mine)
+    rows = averages(measured.trace, measured.operators, included)
     return {row.name: row.own / count for row in rows if row.name != STEPS}
 
 
 def _other_thread(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> str:
-    """Say on which thread some spans are, where that ends no steps."""
+    """Return the thread of some spans in words; empty if it is one that ends steps."""
     thread = measured.trace.spans["thread"][chosen]
     if np.isin(thread, step_threads(measured.trace)).any():
         return ""

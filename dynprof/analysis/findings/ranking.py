@@ -1,4 +1,4 @@
-"""What costs a step time that it need not cost, the worst first, and what to try about it."""
+"""Run all rules on a trace, and order their findings by how bad they are."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _RULES = (
     host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
     device.exposed_copies, device.memory, device.fusible_kernels, *IDLE_RULES,
 )  # fmt: skip
-"""Each looks for one thing."""
+"""Rules that run on the steps of a trace."""
 _DELAYS = tuple(PARTS[part] for part in (LAUNCHING, BETWEEN, WAITING))
-"""The parts of the critical path in which a device could begin and does not."""
+"""The parts of the critical path in which a device could begin work and does not."""
 
 
 def all_findings(measured: MeasuredTrace) -> list[Finding]:
-    """Return what is found in a trace: first in its outliers, then in its other steps.
+    """Return the findings on a trace: first on its outliers, then on its other steps.
 
-    Where no stacks were recorded, the first that would name a line says which command names it.
+    If no stacks were recorded, the first finding that could name a line says which command does.
     """
     if measured.truncation.incomplete:
         return []
@@ -52,13 +52,13 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
     found = [*outlier_findings(measured), *findings(usual, usual.breakdown)]
     place = next((place for place, one in enumerate(found) if one.by_line), None)
     if place is not None and not has_stacks(measured):
-        named = f"To have lines named, record with stacks: {stacks_command(measured)}."
+        named = f"To see the lines of code, record with stacks: {stacks_command(measured)}."
         found[place] = replace(found[place], advice=f"{found[place].advice} {named}")
     return found
 
 
-def advised_once(found: list[Finding]) -> list[Finding]:
-    """Return findings, in their final order, that do not repeat the advice right above them."""
+def without_repeated_advice(found: list[Finding]) -> list[Finding]:
+    """Return findings, in their final order, without advice that repeats the one above."""
     above = ["", *(one.advice for one in found)]
     return [
         replace(one, advice="As above.") if advice.startswith(one.advice) else one
@@ -67,7 +67,7 @@ def advised_once(found: list[Finding]) -> list[Finding]:
 
 
 def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
-    """Return what was found, the worst first; nothing where something may be missing."""
+    """Return the findings on some steps, the worst first; none if events may be missing."""
     if measured.truncation.incomplete:
         return []
     found = [finding for rule in _RULES if (finding := rule(measured, steps))]
@@ -76,7 +76,7 @@ def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
 
 
 def _with_savings(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -> Finding:
-    """Return a finding that says what a step, or the trace, would save at most."""
+    """Return a finding that also says what a step, or the trace, would save at most."""
     most = finding.share * steps.length if finding.most < 0 else finding.most
     time = min(most, _on_path(finding.on_path, measured))
     less = f"{ms(time)} shorter at most"
@@ -87,7 +87,7 @@ def _with_savings(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -
 
 
 def _on_path(what: str, measured: MeasuredTrace) -> float:
-    """Return what the critical path has a step save without a thing; infinite if it cannot tell."""
+    """Return how many ns the critical path would save without ``what``; infinite if unknown."""
     path = measured.critical_path
     if not what or path is None or path.on_host:
         return math.inf

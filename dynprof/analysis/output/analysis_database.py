@@ -1,4 +1,4 @@
-"""The vendor's ``analysis.db``: where the time of steps goes, and what ranks said to each other."""
+"""The vendor's ``analysis.db``: the time of steps, and the communication between ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dynprof.analysis.output.communication import (
     TIME,
     TRANSPORT,
     communication_matrix,
-    said,
+    communication_ops,
 )
 from dynprof.analysis.output.database import fill_database
 from dynprof.analysis.output.device_schema import INTEGER, NUMERIC, TEXT
@@ -40,7 +40,7 @@ STEP_TIMES = _numerics(
     "computing", "communication_not_overlapped", "overlapped", "communication", "free", "stage",
     "bubble", "communication_not_overlapped_and_exclude_receive", "preparing",
 )  # fmt: skip
-"""What the vendor says of a step, in us."""
+"""The vendor's times of a step, in us."""
 ANALYSIS_TABLES: dict[str, Columns] = {
     "StepTraceTime": (("deviceId", INTEGER), ("step", TEXT), *STEP_TIMES),
     "CommAnalyzerTime": (
@@ -58,10 +58,10 @@ ANALYSIS_TABLES: dict[str, Columns] = {
 
 
 def write_analysis_database(measured: MeasuredTrace, path: Path) -> None:
-    """Write it, as far as the trace's level has it; what a trace does not tell is null.
+    """Write the tables that the trace's level has; values that the trace lacks are null.
 
     Raises:
-        OSError: The place cannot be written.
+        OSError: The file cannot be written.
     """
     tables: dict[str, Any] = {"StepTraceTime": _steps(measured)}
     if includes(measured, "Level1"):
@@ -80,7 +80,7 @@ def step_times(
     preparing: int,
     receiving: int | None,
 ) -> tuple[float | None, ...]:
-    """Return a step's times as the vendor has them, in us, from ours in ns."""
+    """Return a step's times in the vendor's order, in us, from ours in ns."""
     alone = communication - overlapped
     without = None if receiving is None else max(alone - receiving, 0)
     rest = None if receiving is None else stage - receiving
@@ -102,7 +102,7 @@ def _steps(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
 
 
 def _times(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
-    for one in said(measured):
+    for one in communication_ops(measured):
         times = (one.begin_ns / 1000, one.length_ns / 1e6, None, None, None, None)
         yield (one.name, one.group, *times, one.step, one.kind)
 

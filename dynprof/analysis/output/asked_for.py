@@ -1,4 +1,4 @@
-"""Which of the files that a trace has nothing to say in its config has asked for by name."""
+"""Which of the files that were not written the config requested explicitly."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SETTINGS = {
     "module_details.csv": ("with_modules",),
     "operator_flops.csv": ("with_flops",),
 }
-"""Which settings are there for a file alone."""
+"""The settings whose only purpose is a file, by file."""
 
 
-def asked_for(left_out: Mapping[str, str], config: Mapping[str, object]) -> dict[str, str]:
-    """Return those of the files that are not written which a setting of the config is there for.
+def requested_files(left_out: Mapping[str, str], config: Mapping[str, object]) -> dict[str, str]:
+    """Return the missing files, with their reasons, that a setting of the config requested.
 
     Args:
-        left_out: Why files are not written, by what they are.
-        config: The config, as the manifest has it.
+        left_out: The reasons why files are not written, by file.
+        config: The config in the manifest.
     """
     inner = config.get("experimental_config")
     settings = {**config, **(inner if isinstance(inner, dict) else {})}

@@ -1,6 +1,6 @@
-"""Tables of how fast data moved: copies by direction, collectives by kind and size.
+"""Tables of bandwidths: copies by direction, collectives by kind and size.
 
-The vendor has no such tables: these lie beside its own. What a trace does not tell is ``N/A``.
+The vendor has no such tables: these are next to its own. Values that a trace lacks are ``N/A``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLLECTIVE_BANDWIDTH = (
 
 
 def bandwidth_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of copies and of collectives."""
+    """Return the tables of copies and of collectives."""
     return {
         "copy_bandwidth.csv": (COPY_BANDWIDTH, _copies(measured)),
         "collective_bandwidth.csv": (COLLECTIVE_BANDWIDTH, _collectives(measured)),
@@ -43,7 +43,7 @@ def rate(gigabytes: float | None) -> str:
 
 
 def megabytes(size: int) -> str:
-    """Return so many bytes in MB (10**6), as text; less than 0 stands for unknown."""
+    """Return bytes in MB (10**6), as text; less than 0 means unknown."""
     return UNKNOWN_TIME if size < 0 else f"{size / 1e6:.6g}"
 
 

@@ -1,7 +1,7 @@
-"""What ranks said to each other, in the vendor's words: by step, and by the link it took.
+"""Communication between ranks in the vendor's terms: by step, and by link.
 
-A kernel's time is that of waiting for the other ranks and of moving data together: a trace of one
-rank does not tell them apart, and no link but that of a single sender and receiver.
+A kernel's time contains the wait for the other ranks and the transfer. A trace of one rank does not
+separate them. It shows a link only for a single sender and receiver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.steps import MarkedStep
 
-P2P, COLLECTIVE, NOBODY_KNOWS = "p2p", "collective", "unknown"
+P2P, COLLECTIVE, UNKNOWN_KIND = "p2p", "collective", "unknown"
 TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"
 TRANSPORT, SIZE, TIME = "Transport Type", "Transit Size(MB)", "Transit Time(ms)"
 BANDWIDTH, OPERATION = "Bandwidth(GB/s)", "Op Name"
@@ -32,14 +32,14 @@ _VERBS = {SEND: "send", RECEIVE: "receive"}
 Data = dict[str, Any]
 
 
-class Said:
-    """One thing that a rank took part in.
+class CommunicationOp:
+    """One collective, send or receive of a rank.
 
     Args:
         measured: The trace.
-        place: Its place among the spans.
-        number: The how manieth of its name it is, from 1.
-        step: The step it began in, as files name it.
+        place: Its index among the spans.
+        number: Its number among those of its name, from 1.
+        step: The step in which it began, as files name it.
     """
 
     def __init__(self, measured: MeasuredTrace, place: int, number: int, step: str) -> None:
@@ -54,18 +54,18 @@ class Said:
 
     @property
     def kind(self) -> str:
-        """Whether it is between two ranks, or of a group; the trace may not tell."""
+        """Point to point or collective, or unknown."""
         if self._direction == UNKNOWN:
-            return NOBODY_KNOWS
+            return UNKNOWN_KIND
         return P2P if self._direction != OTHER or _BATCH in self.name.lower() else COLLECTIVE
 
     @property
     def key(self) -> str:
-        """What names it in files."""
+        """Its name in files."""
         return f"{self.name}@{self.group}"
 
     def link(self) -> Data | None:
-        """Return what went over which link; None where the trace does not tell."""
+        """Return its link, size and time; None if the trace lacks them."""
         ends = ends_of(self._measured, self._place)
         trace = self._measured.trace
         size = size_of(trace.tables["details"][trace.spans["details"][self._place]])
@@ -77,20 +77,22 @@ class Said:
         }  # fmt: skip
 
 
-def said(measured: MeasuredTrace) -> Iterator[Said]:
-    """Yield what a rank took part in, in the order of its begin."""
+def communication_ops(measured: MeasuredTrace) -> Iterator[CommunicationOp]:
+    """Yield the communication operations of a rank by start time."""
     seen: Counter[str] = Counter()
     for place in collectives(measured.trace).tolist():
         name = measured.trace.name(place)
         seen[name] += 1
         begin = int(measured.trace.spans["start"][place])
-        yield Said(measured, place, seen[name], f"step{_step_at(measured.marked, begin)}")
+        yield CommunicationOp(
+            measured, place, seen[name], f"step{_step_at(measured.marked, begin)}"
+        )
 
 
 def communication(measured: MeasuredTrace) -> Data:
-    """Return what ``communication.json`` says: when each began, and how long it took."""
+    """Return the content of ``communication.json``: the start and duration of each operation."""
     found: Data = {}
-    for one in said(measured):
+    for one in communication_ops(measured):
         kinds = found.setdefault(one.step, {P2P: {}, COLLECTIVE: {}})
         times = {START: one.begin_ns / 1000, ELAPSED: one.length_ns / 1e6}
         kinds.setdefault(one.kind, {})[one.key] = {TIME_INFO: times}
@@ -103,14 +105,14 @@ def communication(measured: MeasuredTrace) -> Data:
 
 
 def communication_matrix(measured: MeasuredTrace) -> Data:
-    """Return what ``communication_matrix.json`` says: by link, the fastest, the slowest, all.
+    """Return the content of ``communication_matrix.json``: by link, the fastest, the slowest, all.
 
-    Sizes are in millions of bytes; a time is that of the kernel, with what it waited.
+    Sizes are in millions of bytes. Times are those of kernels, which include waiting.
     """
     by_link: dict[tuple[str, str, str], dict[str, list[Data]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for one in said(measured):
+    for one in communication_ops(measured):
         if one.kind == P2P and (found := one.link()):
             by_link[one.step, found["verb"], one.group][found["link"]].append(_entry(found))
     matrix: Data = {}
@@ -128,12 +130,12 @@ def _entry(found: Data) -> Data:
 
 
 def _moved(size: float, time: float) -> Data:
-    speed = round(size / time, 4) if time else 0  # MB a ms are GB a s
+    speed = round(size / time, 4) if time else 0  # MB/ms equals GB/s
     return {TRANSPORT: NOT_KNOWN, SIZE: size, TIME: time, BANDWIDTH: speed}
 
 
 def _ranked(entries: list[Data]) -> dict[str, Data]:
-    """Return the entries that the vendor keeps of one link, and their sum."""
+    """Return the entries of one link that the vendor keeps, and their sum."""
     ranked = sorted(entries, key=lambda entry: -entry[BANDWIDTH])
     found = {"top1": ranked[0], "middle": ranked[len(ranked) // 2], "bottom1": ranked[-1]}
     found |= {f"bottom{n}": ranked[-n] for n in (2, 3) if len(ranked) >= n}

@@ -1,4 +1,4 @@
-"""The vendor's SQLite database: names, columns and types are those of its tables."""
+"""The vendor's SQLite database, with the vendor's tables, columns and types."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ TABLES: dict[str, Columns] = {
 }  # fmt: skip
 Rows = Iterable[tuple[Any, ...]]
 API_TYPES = {50001: "op", 50002: "queue", 50003: "trace", 50004: "mstx"}
-"""The vendor's numbers of what an api is: operators, and Python frames as ``trace``."""
+"""The vendor's numbers of API types: operators are ``op``, Python frames ``trace``."""
 _OPERATOR, _FRAME, _MARK = 50001, 50003, 50004
 
 
 def write_database(measured: MeasuredTrace, path: Path) -> None:
-    """Write the database of a trace; tables with nothing to say are not in it.
+    """Write the database of a trace, without empty tables.
 
     Raises:
-        OSError: The place cannot be written.
+        OSError: The file cannot be written.
     """
     strings = Table()
     chains: dict[str, int] = Table()
@@ -95,15 +95,15 @@ def write_database(measured: MeasuredTrace, path: Path) -> None:
 
 
 def fill_database(path: Path, tables: Mapping[str, Rows], described: Mapping[str, Columns]) -> None:
-    """Write tables in their order; those with nothing to say are left out.
+    """Write tables in their order, without empty ones.
 
     Args:
-        path: Where to.
-        tables: The rows of each; taken only when the tables before were written.
-        described: The columns of each, and their types.
+        path: The file to write.
+        tables: The rows of each table; read only after the tables before it are written.
+        described: The columns of each table, and their types.
 
     Raises:
-        OSError: The place cannot be written.
+        OSError: The file cannot be written.
     """
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("PRAGMA journal_mode=OFF")
@@ -121,11 +121,11 @@ def _fill(database: sqlite3.Connection, name: str, columns: Columns, rows: Rows)
     described = ", ".join(f'"{column}" {kind}' for column, kind in columns)
     database.execute(f"CREATE TABLE {name} ({described})")
     places = ", ".join("?" * len(columns))
-    database.executemany(f"INSERT INTO {name} VALUES ({places})", chain([first], ahead))  # noqa: S608 - names of ours
+    database.executemany(f"INSERT INTO {name} VALUES ({places})", chain([first], ahead))  # noqa: S608 - our own names
 
 
 def _global_threads(measured: MeasuredTrace) -> list[int]:
-    """Return the vendor's number of each thread: its process in the high half."""
+    """Return the vendor's number of each thread, which has its process in the high half."""
     found = []
     for pid, tid in measured.trace.tables["thread"]:
         numbers = [n if isinstance(n, int) else crc32(n.encode()) for n in (pid, tid)]
@@ -166,9 +166,9 @@ def _apis(measured: MeasuredTrace, strings: Table, chains: dict[str, int]) -> Ro
 
 
 def _connections(measured: MeasuredTrace) -> list[tuple[Any, ...]]:
-    """Return which operators started what on a device, by the correlation of the launches.
+    """Return pairs of an operator and the correlation of a launch that it made.
 
-    A launch of a graph starts much, and is named once.
+    A launch of a graph starts many kernels, but has one row.
     """
     trace, started, found = measured.trace, measured.launches, measured.operators
     by = launched_by(trace, started, found.span, found.parent)

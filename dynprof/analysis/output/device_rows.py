@@ -1,7 +1,7 @@
-"""What devices did, who asked for it, and marks, as rows of the vendor's database.
+"""Work of devices, the calls that launched it, and marks, as rows of the vendor's database.
 
-Names, columns and numbers are those that CANN's msprof gives them. What only an NPU has is not
-known here, and says so: by the vendor's number for none, or by ``N/A``.
+Names, columns and numbers are those of CANN's msprof. Values that only an NPU has are the vendor's
+number for none, or ``N/A``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dynprof.analysis.measures.efficiency.grids import blocks, directions
 from dynprof.analysis.measures.timeline.kernels import core_of
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.steps import collectives, is_collective
-from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NO_TYPE, NONE, NOT_KNOWN, fitting
+from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NO_TYPE, NONE, NOT_KNOWN, as_int64
 from dynprof.analysis.output.host_tables import calls_of, layer
 from dynprof.analysis.output.levels import includes
 from dynprof.analysis.reading.categories import COPIES, KERNELS
-from dynprof.analysis.reading.events import NONE as UNSAID
+from dynprof.analysis.reading.events import NONE as NOT_RECORDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.columns import Table
 
 _COPIES = {"HtoH": 0, "HtoD": 1, "DtoH": 2, "DtoD": 3, "PtoP": 3}
-"""How Kineto names copies, with the vendor's numbers; between devices as within one."""
+"""Kineto's names of copies, with the vendor's numbers. A copy between devices has that of DtoD."""
 _COPY = re.compile(r"\b([HDP]to[HDP])\b")
 Rows = list[tuple[Any, ...]]
 
 
 def device_rows(measured: MeasuredTrace, strings: Table, threads: list[int]) -> dict[str, Rows]:
-    """Return the rows of each table, as far as the trace's level has it.
+    """Return the rows of each table that the trace's level has.
 
     Args:
         measured: The trace.
-        strings: Gives texts their numbers.
+        strings: The number of each text; new texts are added.
         threads: The vendor's number of each thread.
     """
     found: dict[str, Rows] = {"MSTX_EVENTS": list(_marks(measured, strings, threads))}
@@ -60,7 +60,7 @@ def device_rows(measured: MeasuredTrace, strings: Table, threads: list[int]) -> 
 
 
 def correlations(measured: MeasuredTrace, places: Any) -> list[int]:
-    """Return what joins spans with the calls that started them; the number for none without."""
+    """Return the ids that join spans with the calls that launched them; NONE if there is none."""
     found = measured.trace.spans["correlation"][places]
     joined: list[int] = np.where(found < 0, NONE, found).tolist()
     return joined
@@ -74,9 +74,9 @@ def _times(measured: MeasuredTrace, places: Any) -> Iterable[tuple[int, int]]:
 
 
 def _tasks(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what devices did; the number of each is its place among all of it."""
+    """Yield the work of devices, numbered in its order."""
     trace, work, call = measured.trace, measured.launches.work, measured.launches.call
-    fits = [fitting(pid) for pid, _ in trace.tables["thread"]]
+    fits = [as_int64(pid) for pid, _ in trace.tables["thread"]]
     pids = [NONE if pid is None else pid for pid in fits]
     caller = np.where(call == UNKNOWN, 0, trace.spans["thread"][call])
     pid = np.where(call == UNKNOWN, NONE, np.array(pids or [NONE])[caller])
@@ -93,7 +93,7 @@ def _tasks(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]
 
 
 def _kind_numbers(measured: MeasuredTrace, strings: Table) -> Callable[[int, int], int]:
-    """Return what gives a category and a name the number of what ran it."""
+    """Return a function that maps a category and a name to the number of the core that ran it."""
     tables, known = measured.trace.tables, dict[tuple[int, int], int]()
 
     def number(category: int, name: int) -> int:
@@ -106,7 +106,7 @@ def _kind_numbers(measured: MeasuredTrace, strings: Table) -> Callable[[int, int
 
 
 def _kernels(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what computed. Shapes and formats are those of operators, not of kernels: unknown."""
+    """Yield the kernels that computed. Their shapes are unknown: only operators have shapes."""
     trace, work = measured.trace, measured.launches.work
     chosen = trace.category(KERNELS)[work] & ~trace.named(is_collective)[work]
     names, unknown, kind = trace.tables["name"], strings[NOT_KNOWN], strings["KERNEL"]
@@ -129,7 +129,7 @@ def _joined(numbers: bytes) -> str:
 
 
 def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what communicated, on a device or on the host; numbered in the order of its begin."""
+    """Yield the communication on a device or on the host, numbered by start time."""
     trace, chosen = measured.trace, collectives(measured.trace)
     joined = correlations(measured, chosen)
     for number, (place, times, connection) in enumerate(
@@ -138,7 +138,7 @@ def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any,
         details = trace.tables["details"][trace.spans["details"][place]]
         name = strings[trace.name(place)]
         kind = strings[details.collective] if details.collective else name
-        count = None if details.elements_in == UNSAID else fitting(details.elements_in)
+        count = None if details.elements_in == NOT_RECORDED else as_int64(details.elements_in)
         yield (
             *(name, *times, connection, strings[group_name(trace, place)], number, NONE, NONE),
             *(dtype_of(details).vendors, strings[NOT_KNOWN], count, kind),
@@ -147,7 +147,7 @@ def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any,
 
 
 def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
-    """Yield what devices did for communication: a kernel is all that one consists of."""
+    """Yield the tasks of devices for communication; each operation has one task, its kernel."""
     trace, chosen = measured.trace, collectives(measured.trace)
     tasks = {place: number for number, place in enumerate(measured.launches.work.tolist())}
     for number, place in enumerate(chosen.tolist()):
@@ -158,10 +158,10 @@ def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ..
         yield (
             *(strings[trace.name(place)], tasks[place], strings["COMMUNICATION"], NONE),
             *(strings[group_name(trace, place)], NONE, NO_TYPE),
-            *(NONE if fitting(end) is None else end for end in (source, target)),
+            *(NONE if as_int64(end) is None else end for end in (source, target)),
             *(
                 NO_TYPE,
-                fitting(size_of(details)),
+                as_int64(size_of(details)),
                 dtype_of(details).vendors,
                 NO_TYPE,
                 number,
@@ -172,12 +172,12 @@ def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ..
 
 
 def ends_of(measured: MeasuredTrace, place: int) -> tuple[int | None, int | None]:
-    """Return the rank that a message came from, and that it went to, as far as they are known."""
+    """Return the sender and the receiver of a message; None if unknown."""
     trace = measured.trace
     details = trace.tables["details"][trace.spans["details"][place]]
     direction = int(measured.directions[place])
-    source = details.sender if details.sender != UNSAID else None
-    target = details.receiver if details.receiver != UNSAID else None
+    source = details.sender if details.sender != NOT_RECORDED else None
+    target = details.receiver if details.receiver != NOT_RECORDED else None
     if direction == SEND:
         return measured.rank, target
     if direction == RECEIVE:
@@ -190,7 +190,9 @@ def _copies(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
     chosen = np.flatnonzero(trace.category(COPIES)[work])
     kinds = [_COPIES.get(found[1], 65535) if (found := _COPY.search(name)) else 65535
              for name in trace.tables["name"]]  # fmt: skip
-    sizes = [None if d.copied == UNSAID else fitting(d.copied) for d in trace.tables["details"]]
+    sizes = [
+        None if d.copied == NOT_RECORDED else as_int64(d.copied) for d in trace.tables["details"]
+    ]
     codes = (trace.spans[name][work[chosen]].tolist() for name in ("details", "name"))
     for number, details, name in zip(chosen.tolist(), *codes, strict=True):
         yield number, sizes[details], kinds[name]
@@ -212,13 +214,13 @@ def _calls(
 def _marks(
     measured: MeasuredTrace, strings: Table, threads: list[int]
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield the script's marks; a domain's number is that of its name among the strings."""
+    """Yield the script's marks; the number of a domain is that of its name in the strings."""
     trace, found = measured.trace, measured.marks
     columns = (trace.spans[name][found.span].tolist() for name in ("thread", "name"))
     rows = zip(_times(measured, found.span), found.kind.tolist(), found.range_id, found.domain,
                *columns, strict=True)  # fmt: skip
     for times, kind, number, domain, thread, name in rows:
-        range_id = NONE if fitting(number) is None or number == UNSAID else number
+        range_id = NONE if as_int64(number) is None or number == NOT_RECORDED else number
         who, text = threads[thread], strings[trace.tables["name"][name]]
         at = strings[domain] if domain else NONE
         yield (*times, kind, range_id, NONE, text, who, who, at, NONE)
@@ -228,11 +230,11 @@ def _devices(measured: MeasuredTrace) -> Rows:
     said = measured.trace.members.get("deviceProperties")
     devices = [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
     found = [(one.get("id"), one.get("name")) for one in devices]
-    return [(n, name) for n, name in found if fitting(n) is not None and isinstance(name, str)]
+    return [(n, name) for n, name in found if as_int64(n) is not None and isinstance(name, str)]
 
 
 def _session(measured: MeasuredTrace) -> Rows:
-    """Return when the trace begins and ends, by its first and last event."""
+    """Return the start of the first event of the trace, and the end of the last one."""
     spans = measured.trace.spans
     if not len(spans["start"]):
         return []

@@ -1,23 +1,23 @@
-"""Tables of the vendor's databases: columns, types, and what their numbers stand for.
+"""Tables of the vendor's databases: columns, types, and the meaning of their numbers.
 
-Those of devices are CANN msprof's, the others torch_npu's.
+The tables of devices are CANN msprof's, the others torch_npu's.
 """
 
 from __future__ import annotations
 
 Columns = tuple[tuple[str, str], ...]
-"""Names and types."""
+"""Names and types of columns."""
 INTEGER, NUMERIC, TEXT = "INTEGER", "NUMERIC", "TEXT"
 NONE = 4294967295
-"""What the vendor writes where there is no value."""
+"""The vendor's number for no value."""
 NOT_KNOWN = "N/A"
 NO_TYPE = 65534
-"""The vendor's number of a link, a way or a type that is not known."""
+"""The vendor's number of an unknown link, transport or type."""
 _ENUM = (("id", INTEGER), ("name", TEXT))
 
 
-def fitting(number: object) -> int | None:
-    """Return a number that a column of the database holds; None for anything else."""
+def as_int64(number: object) -> int | None:
+    """Return an integer that fits into a column of the database; None for anything else."""
     if isinstance(number, int) and abs(number) < 1 << 63:
         return number
     return None
@@ -60,7 +60,7 @@ DEVICE_TABLES: dict[str, Columns] = {
     "ENUM_HCCL_LINK_TYPE": _ENUM, "ENUM_HCCL_TRANSPORT_TYPE": _ENUM, "ENUM_HCCL_RDMA_TYPE": _ENUM,
 }  # fmt: skip
 LAYERS = {20000: "acl", 15000: "model", 10000: "node", 5500: "communication", 5000: "runtime"}
-"""The vendor's numbers of layers of calls."""
+"""The vendor's numbers of the layers of calls."""
 _ODD = {255: "RESERVED", NO_TYPE: NOT_KNOWN, 65535: "INVALID_TYPE"}
 ENUMS: dict[str, dict[int, str]] = {
     "ENUM_MSTX_EVENT_TYPE": dict(enumerate(("marker", "push/pop", "start/end", "marker_ex"))),

@@ -1,4 +1,4 @@
-"""The vendor's csv tables of what the host did beside operators: calls of the device, and marks."""
+"""The vendor's csv tables of the host's work other than operators: device calls, and marks."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MSPROF_TX = (
     "End_time(us)", "message_type", "message", "domain", "mark_id",
 )  # fmt: skip
 ACL, RUNTIME = "acl", "runtime"
-"""What the vendor calls the calls that a framework makes, and those that lie beneath."""
+"""The vendor's names for the calls that a framework makes, and for the layer below them."""
 
 
 def host_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of calls and marks."""
+    """Return the tables of calls and marks."""
     return {
         "api_statistic.csv": (API_STATISTIC, _api_statistic(measured)),
         "msprof_tx.csv": (MSPROF_TX, _marks(measured)),
@@ -41,12 +41,12 @@ def host_tables(measured: MeasuredTrace) -> Tables:
 
 
 def layer(category: str) -> str:
-    """Return the vendor's name for a layer of calls: drivers lie beneath runtimes."""
+    """Return the vendor's name for a layer of calls: drivers are below runtimes."""
     return RUNTIME if category.lower().endswith("driver") else ACL
 
 
 def calls_of(measured: MeasuredTrace) -> NDArray[np.int64]:
-    """Return the calls that a trace's level has: from Level1 on, drivers' from Level2 on."""
+    """Return the calls that a trace's level has: runtimes' from Level1, drivers' from Level2."""
     trace = measured.trace
     names = LAUNCHES if includes(measured, "Level1") else frozenset[str]()
     if not includes(measured, "Level2"):
@@ -55,7 +55,7 @@ def calls_of(measured: MeasuredTrace) -> NDArray[np.int64]:
 
 
 def _api_statistic(measured: MeasuredTrace) -> list[Row]:
-    """Return a row for each name, that with the most time first; the variance is in us squared."""
+    """Return a row for each name, the most time first; the variance is in us squared."""
     trace, chosen = measured.trace, calls_of(measured)
     categories = trace.tables["category"]
     key = trace.spans["name"][chosen] * len(categories) + trace.spans["category"][chosen]
@@ -84,7 +84,7 @@ def _api_statistic(measured: MeasuredTrace) -> list[Row]:
 
 
 def _marks(measured: MeasuredTrace) -> Iterator[Row]:
-    """Yield a row for each mark; the vendor keeps some columns for later, empty here too."""
+    """Yield a row for each mark. Columns that the vendor reserves for later are empty here too."""
     trace, found, base = measured.trace, measured.marks, measured.base_ns
     columns = (trace.spans[name][found.span].tolist() for name in ("start", "length", "thread"))
     rows = zip(found.span.tolist(), found.kind.tolist(), found.domain, found.range_id, *columns,

@@ -1,4 +1,4 @@
-"""Which files a trace has nothing to say in, and why: they are not written."""
+"""Which files of a trace are not written, and why."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from dynprof.analysis.reading.categories import COPIES, KERNELS, LAUNCHES, ON_DE
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
-_WITHOUT_SHAPES = (
-    "no operator with a known formula was recorded with its shapes; record_shapes does"
-)
-_NOT_SENT = "no collective was recorded"
-_NO_PEERS = "only of sends and receives a trace tells between which ranks, and none has that"
-NO_DATABASE = "export_type asks for text alone; with db it is made"
-NO_TABLES = "export_type asks for db alone; with text they are made"
-NOT_ASKED_FOR = (NO_DATABASE, NO_TABLES)
-"""Not so where a command asks for other forms than the config."""
-_TORN = "the file ends before it has told all of any step"
+_NO_SHAPES = "no operator with a known formula was recorded with its shapes; set record_shapes"
+_NO_COLLECTIVE = "no collective was recorded"
+_NO_PEERS = "a trace has the ranks only of sends and receives, and none here has them"
+NO_DATABASE = "export_type is text only; add db for it"
+NO_TABLES = "export_type is db only; add text for them"
+NOT_REQUESTED = (NO_DATABASE, NO_TABLES)
+"""Reasons that do not hold if a command requests other formats than the config."""
+_TORN = "the file ends before any step is complete"
 
 
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
-    """Return why files are not written, by what they are."""
+    """Return the reasons why files are not written, by file."""
     asked = _experimental(measured).get("export_type") or ("text",)  # a list, or one of them
     alone = not includes(measured, "Level0")
     reasons = {
@@ -35,7 +33,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
         "data_preprocess.csv": (False, "only an NPU has AI CPUs"),
         "l2_cache.csv": (
             False,
-            "a trace of torch does not tell how often caches were hit; only an NPU's does",
+            "a trace of torch has no cache hits; only an NPU's does",
         ),
         "ascend_pytorch_profiler.db": ("db" in asked, NO_DATABASE),
         "analysis.db": ("db" in asked or alone, NO_DATABASE),
@@ -45,7 +43,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
     }
     levels = {name: why_not(measured, name) for name in LEVELLED}
     unrecorded = {name: why for name, (there, why) in _recorded(measured).items() if not there}
-    if alone:  # no other setting brings what marks alone do not have
+    if alone:  # below Level0 no other setting adds what marks lack
         unrecorded = {
             name: levels.get(name) or why_not_at(measured, "Level0") for name in unrecorded
         }
@@ -54,7 +52,7 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
 
 
 def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
-    """Return whether a trace has what files are made of, and what is said where it has not."""
+    """Return, by file, whether the trace has its content, and the reason if it does not."""
     trace, torn = measured.trace, measured.truncation.incomplete
     device, sent = trace.category(ON_DEVICE).any(), len(collectives(trace))
     operators = len(without_steps(measured))
@@ -66,13 +64,13 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
         "step_trace_time.csv": (not torn, _TORN),
         "memory_record.csv, operator_memory.csv, memory_timeline": (
             len(trace.memory["time"]),
-            "no allocation was recorded; profile_memory does",
+            "no allocation was recorded; set profile_memory",
         ),
-        "communication.json": (sent, _NOT_SENT),
-        "collective_bandwidth.csv": (sent, _NOT_SENT),
+        "communication.json": (sent, _NO_COLLECTIVE),
+        "collective_bandwidth.csv": (sent, _NO_COLLECTIVE),
         "communication_matrix.json": (
             sent and communication_matrix(measured),
-            _NO_PEERS if sent else _NOT_SENT,
+            _NO_PEERS if sent else _NO_COLLECTIVE,
         ),
         "api_statistic.csv": (
             trace.category(LAUNCHES).any(),
@@ -80,9 +78,9 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
         ),
         "module_details.csv": (
             len(measured.modules.rows),
-            "no module and no label was recorded; with_stack and with_modules do",
+            "no module and no label was recorded; set with_stack and with_modules",
         ),
-        "operator_flops.csv": (len(measured.works), _WITHOUT_SHAPES),
+        "operator_flops.csv": (len(measured.works), _NO_SHAPES),
         "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "kernel_sequences.csv": (
@@ -103,19 +101,19 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
 
 
 def _no_marks(measured: MeasuredTrace) -> str:
-    """Return why there are none, for whoever asked for them and for whoever did not."""
-    if measured.manifest is None:  # nobody knows what was asked for
+    """Return why there are no marks, by whether the config requested them."""
+    if measured.manifest is None:  # the request is unknown
         return "nothing was marked"
     alone = level_of(measured) == "Level_none"
-    if not (alone or _asks(measured, "mstx") or _asks(measured, "msprof_tx")):
-        return "nothing was marked; mstx does"
-    if _asks(measured, "mstx_domain_include") or _asks(measured, "mstx_domain_exclude"):
-        return "nothing was marked in the domains that were asked for"
+    if not (alone or _requests(measured, "mstx") or _requests(measured, "msprof_tx")):
+        return "nothing was marked; set mstx"
+    if _requests(measured, "mstx_domain_include") or _requests(measured, "mstx_domain_exclude"):
+        return "nothing was marked in the requested domains"
     return "nothing was marked"
 
 
-def _asks(measured: MeasuredTrace, setting: str) -> bool:
-    """Return whether a trace's config asks for something; where there is none, whoever reads."""
+def _requests(measured: MeasuredTrace, setting: str) -> bool:
+    """Return whether a trace's config has a setting on; True if there is no config."""
     if measured.manifest is None:
         return True
     return bool(_experimental(measured).get(setting))

@@ -1,6 +1,6 @@
 """What the vendor's ``profiler_level`` leaves out of its tables.
 
-A trace of anybody's has no level: all that it tells is written.
+A trace that dynprof did not record has no level: all files are written.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 LEVELS = ("Level_none", "Level0", "Level1", "Level2")
-"""Each has all that those before it have."""
+"""Levels, each of which includes those before it."""
 LEVELLED = {
     "kernel_details.csv": "Level0",
     "step_trace_time.csv": "Level0",
@@ -21,11 +21,11 @@ LEVELLED = {
     "communication_matrix.json": "Level1",
     "api_statistic.csv": "Level1",
 }
-"""From which level on a file is written; the others are written always."""
+"""The lowest level at which a file is written. Other files are always written."""
 
 
 def level_of(measured: MeasuredTrace) -> str:
-    """Return the level that a trace was recorded with; the highest where nobody said."""
+    """Return the level that a trace was recorded with; the highest one without a manifest."""
     config = measured.manifest.request.config if measured.manifest else {}
     inner = config.get("experimental_config")
     default = "Level0" if measured.manifest else LEVELS[-1]
@@ -34,7 +34,7 @@ def level_of(measured: MeasuredTrace) -> str:
 
 
 def includes(measured: MeasuredTrace, level: str) -> bool:
-    """Return whether a trace's level has what another one has."""
+    """Return whether a trace's level includes another one."""
     return LEVELS.index(level_of(measured)) >= LEVELS.index(level)
 
 
@@ -44,12 +44,12 @@ def is_written(measured: MeasuredTrace, name: str) -> bool:
 
 
 def why_not(measured: MeasuredTrace, name: str) -> str:
-    """Return why a trace's level leaves a file out; empty where it does not."""
+    """Return why a trace's level leaves a file out; empty if it does not."""
     if is_written(measured, name):
         return ""
     return why_not_at(measured, LEVELLED[name])
 
 
 def why_not_at(measured: MeasuredTrace, level: str) -> str:
-    """Return the reason for a file that only a higher level has."""
+    """Return the reason for the absence of a file that needs a higher level."""
     return f"profiler_level is {level_of(measured)}; {level} has it"

@@ -1,7 +1,7 @@
-"""The events of one rank as they stand in a trace of all ranks.
+"""The events of one rank in a merged trace of all ranks.
 
-Times are on one clock. Processes, and whatever events are tied together by, have ids that no other
-rank has; the arguments of events stay as they are. Read, changed and written piece by piece.
+Times are on one clock. The ids of processes, and those that link events, are unique among ranks;
+the arguments of events stay unchanged. Events are read, changed and written chunk by chunk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.reading.categories import STEP_LABELS
 from dynprof.analysis.reading.chunks import TraceFile
-from dynprof.analysis.reading.events import loosely
+from dynprof.analysis.reading.events import decode_leniently
 from dynprof.captures.broken_names import repair
 from dynprof.errors import CaptureError
 
@@ -24,33 +24,38 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STEPS_PID = 1
-"""The process that has the steps of all ranks, one below the other."""
-_LEVEL = 1
-_TIED = ("id", "bind_id")
+"""Id of the process that shows the steps of all ranks, one below the other."""
+_STEP = b'"' + STEP.encode()
+Fields = dict[str, msgspec.Raw]
+"""An event with its values as raw JSON."""
+_decoder = msgspec.json.Decoder(list[Fields])
+to_json = msgspec.json.encode
+_GZIP_LEVEL = 1
+_ID_FIELDS = ("id", "bind_id")
 
 
-class Meeting(Protocol):
+class SharedCollective(Protocol):
     """A collective that a rank shares with others."""
 
     @property
     def name(self) -> str:
-        """What the rank calls it."""
+        """Its name on this rank."""
 
     @property
     def begin_ns(self) -> int:
-        """When the rank came to it, on its own clock, since the epoch."""
+        """The time since the epoch at which the rank arrived, on its own clock."""
 
     @property
     def number(self) -> int:
-        """The same for all that met there."""
+        """Its number, which is the same on all ranks."""
 
     @property
     def before(self) -> int:
-        """How many came before it."""
+        """The number of ranks that arrived before this one."""
 
     @property
     def of(self) -> int:
-        """How many met."""
+        """The number of ranks that share it."""
 
 
 class MergedRank:
@@ -59,18 +64,18 @@ class MergedRank:
     Args:
         path: Its trace.
         rank: Its number.
-        place: Which of the merged ranks it is, from 0.
-        of: How many ranks are merged.
-        ahead_ns: By how much its clock is ahead of the one that all are put on.
-        meetings: The collectives that it shares with others.
-        new_pid: Gives a number that no other process of the merged trace has.
+        place: Its index among the merged ranks.
+        of: The number of merged ranks.
+        ahead_ns: The time by which its clock is ahead of the common one.
+        shared: The collectives that it shares with others.
+        new_pid: Returns a process id that is unique in the merged trace.
 
     Attributes:
-        arrows: How many arrows begin at this rank, each at one collective.
-        torn: Where and how the trace ends too early; empty where it does not.
+        arrows: The number of arrows that begin at this rank, each at one collective.
+        torn: Where and how the trace ends too early; empty if it is complete.
 
     Raises:
-        CaptureError: It is no trace.
+        CaptureError: The file is no trace.
     """
 
     def __init__(
@@ -81,7 +86,7 @@ class MergedRank:
         place: int,
         of: int,
         ahead_ns: int,
-        meetings: Iterable[Meeting],
+        shared: Iterable[SharedCollective],
         new_pid: Callable[[], int],
     ) -> None:
         self.arrows, self.torn = 0, ""
@@ -91,17 +96,17 @@ class MergedRank:
         self._exact = not isinstance(base, int)
         self._base = base if isinstance(base, int) else 0
         self._ahead, self._slots = ahead_ns, of + 1
-        self._meetings: dict[int, list[Meeting]] = {}
-        for one in meetings:
-            self._meetings.setdefault(one.begin_ns - self._base, []).append(one)
+        self._shared: dict[int, list[SharedCollective]] = {}
+        for one in shared:
+            self._shared.setdefault(one.begin_ns - self._base, []).append(one)
         self._new_pid = new_pid
         self._pids: dict[bytes, msgspec.Raw] = {}
         self._ids: dict[bytes, int] = {}
         self._steps: set[bytes] = set()
-        self._told: list[Fields] = []
+        self._metadata: list[Fields] = []
 
     def first_ns(self) -> int | None:
-        """Return when the first events begin, on the common clock, since the epoch."""
+        """Return the first start of an event, in ns since the epoch, on the common clock."""
         for events in self._chunks(TraceFile(self._path)):
             spans = (e["ts"] for e in events if text_of(e, "ph") == b'"X"' and "ts" in e)
             if found := [start for start in map(self._start, spans) if start is not None]:
@@ -112,26 +117,26 @@ class MergedRank:
         """Yield the events, as pieces of JSON with commas between them.
 
         Args:
-            origin_ns: What times count from, since the epoch.
+            origin_ns: The origin of times, since the epoch.
 
         Raises:
-            CaptureError: The trace is damaged, or of before that time.
+            CaptureError: The trace is damaged, or has events before the origin.
         """
         shift = self._base - self._ahead - origin_ns
         for events in self._chunks(self._file):
             found: list[Fields] = []
             for event in events:
-                self._take(event, shift, found)
-            events.clear()  # else two pieces at once are in memory
+                self._add(event, shift, found)
+            events.clear()  # else two chunks are in memory at once
             if text := to_json(found)[1:-1]:
                 found.clear()
                 yield text
         self.torn = self._file.torn
-        if said := [*self._kept(), *self._processes()]:
+        if said := [*self._thread_metadata(), *self._process_metadata()]:
             yield to_json(said)[1:-1]
 
     def _chunks(self, file: TraceFile) -> Iterator[list[Fields]]:
-        """Yield the events; a cut that fell into one of them is mended with the next piece."""
+        """Yield the events by chunk; a chunk that ends inside an event is joined with the next."""
         rest = b""
         for chunk in file.chunks():
             rest = b"%b,%b" % (rest, chunk) if rest else chunk
@@ -141,21 +146,21 @@ class MergedRank:
                 yield events
                 rest = b""
         if rest:
-            raise CaptureError(f"{self._path} is damaged: its events are no JSON")
+            raise CaptureError(f"{self._path} is damaged: its events are not valid JSON")
 
-    def _take(self, event: Fields, shift: int, found: list[Fields]) -> None:
-        """Change an event, and add it with what is drawn for it."""
+    def _add(self, event: Fields, shift: int, found: list[Fields]) -> None:
+        """Change an event, and add it, with its arrow and step, to ``found``."""
         kind = text_of(event, "ph")
         if kind == b'"M"':
-            self._told.append(event)
+            self._metadata.append(event)
             return
         start = self._start(event["ts"]) if "ts" in event else 0
-        if start is None:  # as the reader of columns has it
+        if start is None:  # the reader of columns skips it too
             return
         event["pid"] = self._pid(text_of(event, "pid"))
-        for name in _TIED:
+        for name in _ID_FIELDS:
             if name in event:
-                event[name] = self._tied(text_of(event, name))
+                event[name] = self._unique_id(text_of(event, name))
         found.append(event)
         if "ts" in event:
             event["ts"] = exact_us(start + shift, self._path)
@@ -169,9 +174,9 @@ class MergedRank:
         return pid
 
     def _drawn(self, event: Fields, start: int) -> Iterator[Fields]:
-        """Yield the end of an arrow at a collective, and a step once more."""
+        """Yield the arrow at a shared collective, and the copy of a step for the steps' process."""
         name = text_of(event, "name")
-        for meeting in self._meetings.get(start, ()):
+        for meeting in self._shared.get(start, ()):
             if msgspec.json.decode(name) == meeting.name:
                 yield self._arrow(event, meeting)
         if name.startswith(_STEP) and name not in self._steps and category(event) in STEP_LABELS:
@@ -180,7 +185,7 @@ class MergedRank:
             yield {**event, **{key: msgspec.Raw(to_json(to)) for key, to in place.items()}}
 
     def _start(self, ts: msgspec.Raw) -> int | None:
-        """Return a time in ns, as the reader of columns has it; None where it is no number."""
+        """Return a time in ns, rounded as in the columns; None if it is not a number."""
         text = bytes(ts).strip(b'"')
         try:
             if self._exact:
@@ -189,16 +194,16 @@ class MergedRank:
         except (ValueError, ArithmeticError):  # not a number, infinite
             return None
 
-    def _tied(self, old: bytes) -> msgspec.Raw:
-        """Return an id that no other rank has, and none of our own arrows."""
+    def _unique_id(self, old: bytes) -> msgspec.Raw:
+        """Return an id that no other rank and none of our own arrows has."""
         try:
             number = int(old.strip(b'"'), 0)
         except ValueError:
             number = (1 << 40) + self._ids.setdefault(old, len(self._ids))
         return msgspec.Raw(b"%d" % (number * self._slots + self._place))
 
-    def _arrow(self, event: Fields, meeting: Meeting) -> Fields:
-        """Return this rank's part of the arrows from who came first to who came last."""
+    def _arrow(self, event: Fields, meeting: SharedCollective) -> Fields:
+        """Return this rank's part of the arrow from the first rank to the last one."""
         self.arrows += not meeting.before
         last = meeting.before == meeting.of - 1
         kind = "s" if not meeting.before else "f" if last else "t"
@@ -209,16 +214,16 @@ class MergedRank:
             **{name: event[name] for name in ("pid", "tid", "ts") if name in event},
         }
 
-    def _kept(self) -> Iterator[Fields]:
-        """Yield what is told of the threads of processes that there are events of."""
-        for event in self._told:
+    def _thread_metadata(self) -> Iterator[Fields]:
+        """Yield the metadata of threads whose processes have events."""
+        for event in self._metadata:
             pid = self._pids.get(text_of(event, "pid"))
             if pid is not None and not text_of(event, "name").startswith(b'"process_'):
                 event.pop("ts", None)
                 yield {**event, "pid": pid}
 
-    def _processes(self) -> Iterator[dict[str, Any]]:
-        """Yield names with the rank in front, and an order: by rank, then as the trace has it."""
+    def _process_metadata(self) -> Iterator[dict[str, Any]]:
+        """Yield process names with the rank in front, and their order: by rank, then by trace."""
         names, order = self._names()
         used = sorted(self._pids, key=lambda pid: (order.get(pid, float("inf")), pid))
         for place, old in enumerate(used):
@@ -236,9 +241,9 @@ class MergedRank:
             yield {"ph": "M", "name": "thread_sort_index", **where, "args": sort}
 
     def _names(self) -> tuple[dict[bytes, list[str]], dict[bytes, int]]:
-        """Return the name and the labels of each process, and its place in the trace's order."""
+        """Return the name and the labels of each process, and its sort index."""
         names, order = dict[bytes, list[str]](), dict[bytes, int]()
-        for event in self._told:
+        for event in self._metadata:
             given = as_object(event.get("args"))
             pid, what = text_of(event, "pid"), text_of(event, "name")
             if what == b'"process_name"':
@@ -250,11 +255,8 @@ class MergedRank:
         return names, order
 
 
-_STEP = b'"' + STEP.encode()
-
-
 def steps_process() -> bytes:
-    """Return the events that name the process with the steps of all ranks."""
+    """Return the events that name the process of the steps of all ranks."""
     about = {"process_name": {"name": "steps of all ranks"},
              "process_sort_index": {"sort_index": -1}}  # fmt: skip
     told = [{"ph": "M", "name": name, "pid": STEPS_PID, "tid": 0, "args": args}
@@ -262,24 +264,18 @@ def steps_process() -> bytes:
     return to_json(told)[1:-1]
 
 
-def packed(file: BinaryIO) -> Any:
-    """Return what compresses into a file: isal's writer, or Python's own where there is none."""
+def gzip_writer(file: BinaryIO) -> Any:
+    """Return a gzip writer for a file: isal's, or Python's own if isal is missing."""
     try:
         from isal import igzip
     except ImportError:
-        return gzip.GzipFile("", "wb", _LEVEL, file, mtime=0)
+        return gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
     make: Callable[..., gzip.GzipFile] = igzip.IGzipFile
-    return make("", "wb", _LEVEL, file, mtime=0)
-
-
-Fields = dict[str, msgspec.Raw]
-"""An event, its values as they stand in the file."""
-_decoder = msgspec.json.Decoder(list[Fields])
-to_json = msgspec.json.encode
+    return make("", "wb", _GZIP_LEVEL, file, mtime=0)
 
 
 def decoded(chunk: bytes) -> list[Fields] | None:
-    """Return the events of a piece; None where it is none that is whole."""
+    """Return the events of a chunk; None if it ends inside an event or is not valid JSON."""
     text = b"[%b]" % chunk
     try:
         try:
@@ -288,7 +284,7 @@ def decoded(chunk: bytes) -> list[Fields] | None:
             found = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         try:
-            found = loosely(text, error)
+            found = decode_leniently(text, error)
         except msgspec.DecodeError:
             return None
     events = (event for event in found if isinstance(event, dict))
@@ -296,18 +292,18 @@ def decoded(chunk: bytes) -> list[Fields] | None:
 
 
 def text_of(event: Fields, name: str) -> bytes:
-    """Return a value of an event as it stands in the file."""
+    """Return the raw JSON of a value of an event."""
     found = event.get(name)
     return b'""' if found is None else bytes(found)
 
 
 def category(event: Fields) -> str:
-    """Return which kind of event one is."""
+    """Return the category of an event, in lower case."""
     return text_of(event, "cat").strip(b'"').decode(errors="replace").lower()
 
 
 def as_object(raw: msgspec.Raw | None) -> dict[str, Any]:
-    """Return the members of an object; none where it is none."""
+    """Return the members of a JSON object; empty for anything else."""
     found = msgspec.json.decode(raw) if raw else {}
     return found if isinstance(found, dict) else {}
 
@@ -316,8 +312,8 @@ def exact_us(ns: int, path: Path) -> msgspec.Raw:
     """Return a time in microseconds, exactly.
 
     Raises:
-        CaptureError: It is of before the common beginning.
+        CaptureError: It is before the common origin.
     """
     if ns < 0:
-        raise CaptureError(f"{path} is of another day than the other ranks: leave it out")
+        raise CaptureError(f"{path} is from another day than the other ranks; leave it out")
     return msgspec.Raw(b"%d.%03d" % divmod(ns, 1000))

@@ -1,4 +1,4 @@
-"""Tables that the vendor does not have: modules, backward passes, kernels, paths, sequences."""
+"""Tables that the vendor lacks: modules, backward passes, kernels, critical paths, sequences."""
 
 from __future__ import annotations
 
@@ -42,13 +42,21 @@ KERNEL_SHAPES = (
     "Name", "Tensor Cores", "Grid", "Block", "Blocks", "Registers Per Thread",
     "Shared Memory(B)", "Estimated Occupancy(%)", "Count", "Total Time(us)", "Avg Time(us)",
 )  # fmt: skip
+CRITICAL_PATH = ("Step", "Part", "Phase", "Name", "Count", "Time(us)", "Ratio(%)")
+WHAT_IF = (
+    "What", "On Path(us)", "Step(us)", "Step If It Cost Nothing(us)", "Saving(%)",
+)  # fmt: skip
+KERNEL_SEQUENCES = (
+    "Operators", "Source Line", "Count", "Kernels in Each", "Kernel Time(us)",
+    "Gaps Between(us)", "Kernel Time Saved at Most(us)", "Kernels",
+)  # fmt: skip
 OUTSIDE, UNKNOWN = "(in none of these)", "(launch not recorded)"
 NOT_TOLD = "(not known)"
 _KB = 1024
 
 
 def own_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of modules, of operators' work, and of kernels' shapes."""
+    """Return the tables of modules, of operators' FLOPs, and of kernels' shapes."""
     return {
         "module_details.csv": (MODULE_DETAILS, _module_details(measured)),
         "operator_flops.csv": (OPERATOR_FLOPS, _operator_flops(measured)),
@@ -77,7 +85,7 @@ def _module_details(measured: MeasuredTrace) -> Iterator[Row]:
 
 
 def _amounts(own: Amounts, total: Amounts, *, flops: bool) -> tuple[str, ...]:
-    """Return what was spent, own and in all, as the columns of a phase have it."""
+    """Return own and total amounts in the order of the columns of a phase."""
     counts = (str(own.flops), str(total.flops)) if flops else (UNKNOWN_TIME, UNKNOWN_TIME)
     memory = (str(own.allocated / _KB), str(total.allocated / _KB))
     return us(own.host), us(total.host), us(own.device), us(total.device), *memory, *counts
@@ -143,14 +151,8 @@ def _percent(share: float | None) -> str:
     return UNKNOWN_TIME if share is None else f"{100 * share:.1f}"
 
 
-CRITICAL_PATH = ("Step", "Part", "Phase", "Name", "Count", "Time(us)", "Ratio(%)")
-WHAT_IF = (
-    "What", "On Path(us)", "Step(us)", "Step If It Cost Nothing(us)", "Saving(%)",
-)  # fmt: skip
-
-
 def path_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of the critical path."""
+    """Return the tables of the critical path."""
     path = measured.critical_path
     if path is None:
         return {}
@@ -161,7 +163,7 @@ def path_tables(measured: MeasuredTrace) -> Tables:
 
 
 def _parts(path: CriticalPath, names: list[str]) -> Iterator[Row]:
-    """Yield a row for each part of each step, the longest first; they add up to the step."""
+    """Yield a row for each part of each step, the longest first; their sum is the step."""
     times, lengths = path.times, path.lengths.tolist()
     order = np.lexsort((-times.time, times.step))
     columns = (times.step, times.part, times.phase, times.name, times.count, times.time)
@@ -187,14 +189,8 @@ def _what_ifs(path: CriticalPath) -> Iterator[Row]:
         yield (one.what, *(us(round(time)) for time in times), f"{saved:.3f}")
 
 
-KERNEL_SEQUENCES = (
-    "Operators", "Source Line", "Count", "Kernels in Each", "Kernel Time(us)",
-    "Gaps Between(us)", "Kernel Time Saved at Most(us)", "Kernels",
-)  # fmt: skip
-
-
 def sequence_tables(measured: MeasuredTrace) -> Tables:
-    """Return a row for each sequence, those first that could save most; times in us."""
+    """Return a row for each sequence, the largest possible saving first; times in us."""
     return {"kernel_sequences.csv": (KERNEL_SEQUENCES, _rows(measured))}
 
 

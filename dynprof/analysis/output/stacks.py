@@ -1,4 +1,4 @@
-"""Folded stacks: a line for each path of frames and operators, with the time spent in its last."""
+"""Folded stacks: a line for each path of frames and operators, with the time of its last one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _UNSAFE = str.maketrans(" ;\t\n", "____")
-"""What separates frames and counts in the format."""
+"""Replaces the characters that separate frames and counts in the format."""
 
 
 def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
@@ -22,11 +22,11 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
 
     Args:
         trace: The trace.
-        path: Where to.
-        on_device: Count what operators started on a device, not what they took of the host.
+        path: The file to write.
+        on_device: Count the device's time for operators, not the host's.
 
     Raises:
-        CaptureError: It is no trace.
+        CaptureError: The file is no trace.
     """
     _write(path, folded(MeasuredTrace(trace), on_device=on_device))
 
@@ -37,7 +37,7 @@ def _write(path: Path, lines: Iterable[tuple[str, int]]) -> None:
 
 
 def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """Return folded stacks as speedscope's file format has them."""
+    """Return folded stacks in speedscope's file format."""
     frames: dict[str, int] = {}
     samples, weights = [], []
     for stack, microseconds in lines:
@@ -61,7 +61,7 @@ def speedscope(title: str, lines: Iterable[tuple[str, int]]) -> dict[str, Any]:
 
 
 def write_stacks(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
-    """Write the stacks folded, and for speedscope, unless there are none; yield the paths."""
+    """Write the folded stacks, and those for speedscope, unless there are none; yield the paths."""
     lines = list(folded(measured))
     if not lines:
         return

@@ -1,6 +1,6 @@
-"""The vendor's csv tables: file names and headers are those of its ``ASCEND_PROFILER_OUTPUT``.
+"""The vendor's csv tables, with the file names and headers of its ``ASCEND_PROFILER_OUTPUT``.
 
-Times are in microseconds with three digits, exactly the nanoseconds of the trace.
+Times are in microseconds with three digits, which are exactly the nanoseconds of the trace.
 """
 
 from __future__ import annotations
@@ -63,12 +63,18 @@ OPERATOR_MEMORY = (
     "Stream Ptr", "Device Type",
 )  # fmt: skip
 UNKNOWN_TIME = "N/A"
-"""What the vendor writes where it does not know a time or a number."""
+"""The vendor's text for an unknown time or number."""
 COMPONENT = "PTA"
-"""What the vendor calls torch's own allocator."""
+"""The vendor's name for torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
 _AT_ONCE = 1000
-"""Rows that are written together."""
+"""Rows that are written at once."""
+_QUOTED = re.compile('[,"\r\n]').search
+_FORMULA = re.compile("[\t\r]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]").match
+"""Matches the start of cells that spreadsheets run as formulas; a trace may have any names.
+
+Some spreadsheets ignore white space before a sign, and accept full-width signs."""
+_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch
 
 Row = tuple[Any, ...]
 Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
@@ -77,13 +83,13 @@ Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
 
 def us(nanoseconds: int) -> str:
     """Return a time in microseconds, exactly."""
-    if abs(nanoseconds) < 1 << 50:  # so far a float has more digits than are shown
+    if abs(nanoseconds) < 1 << 50:  # up to here a float has more digits than the text
         return f"{nanoseconds / 1000:.3f}"
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
 
 
 def operator_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of operators, kernels and steps, as far as its level has it."""
+    """Return the tables of operators, kernels and steps that the trace's level has."""
     found: Tables = {
         "operator_details.csv": (OPERATOR_DETAILS, _operator_details(measured)),
         "kernel_details.csv": (KERNEL_DETAILS, _kernel_details(measured)),
@@ -94,7 +100,7 @@ def operator_tables(measured: MeasuredTrace) -> Tables:
 
 
 def memory_tables(measured: MeasuredTrace) -> Tables:
-    """Return what there is to say of memory."""
+    """Return the tables of memory."""
     return {
         "memory_record.csv": (MEMORY_RECORD, _memory_record(measured)),
         "operator_memory.csv": (OPERATOR_MEMORY, _operator_memory(measured)),
@@ -102,7 +108,7 @@ def memory_tables(measured: MeasuredTrace) -> Tables:
 
 
 def write_tables(tables: Tables, folder: Path) -> Iterator[Path]:
-    """Write the tables that have something to say; yield their paths."""
+    """Write the tables that are not empty; yield their paths."""
     for name, (header, rows) in tables.items():
         path = folder / name
         if _write(path, header, rows):
@@ -111,7 +117,7 @@ def write_tables(tables: Tables, folder: Path) -> Iterator[Path]:
 
 def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     """Write a table unless it is empty; return whether it was written."""
-    ahead = iter(rows if isinstance(rows, Ready) else (tuple(map(cell, row)) for row in rows))
+    ahead = iter(rows if isinstance(rows, TextRows) else (tuple(map(cell, row)) for row in rows))
     first = next(ahead, None)
     if first is None:
         return False
@@ -122,8 +128,8 @@ def _write(path: Path, header: tuple[str, ...], rows: Iterable[Row]) -> bool:
     return True
 
 
-class Ready:
-    """Rows of text as csv has it: what is made of whole columns, for the tables that are long."""
+class TextRows:
+    """Rows of csv cells, made column by column, which is faster for long tables."""
 
     def __init__(self, columns: Iterable[Sequence[str]]) -> None:
         self._rows = zip(*columns, strict=True)
@@ -133,7 +139,7 @@ class Ready:
 
 
 def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]:
-    """Return a column's numbers as text; each is made once, as they come again and again."""
+    """Return a column's numbers as text; each distinct number is formatted once."""
     values, places = np.unique(numbers, return_inverse=True)
     made = np.empty(len(values), object)
     made[:] = [text(value) for value in values.tolist()]
@@ -141,7 +147,7 @@ def _column(numbers: NDArray[np.int64], text: Callable[[int], str]) -> list[str]
     return found
 
 
-def _operator_details(measured: MeasuredTrace) -> Ready:
+def _operator_details(measured: MeasuredTrace) -> TextRows:
     trace, found = measured.trace, measured.operators
     names, dims = trace.tables["name"], trace.tables["dims"]
     kept = without_steps(measured)
@@ -149,7 +155,7 @@ def _operator_details(measured: MeasuredTrace) -> Ready:
     unknown = found.device_unknown and not found.device_own.any()
     text = us if not unknown else lambda _: UNKNOWN_TIME
     device = [_column(times[kept], text) for times in (found.device_own, found.device_total)]
-    return Ready(
+    return TextRows(
         (
             _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
             _column(trace.spans["dims"][chosen], lambda code: cell(shapes_text(dims[code][0]))),
@@ -170,12 +176,12 @@ def without_steps(measured: MeasuredTrace) -> NDArray[np.intp]:
 
 
 def shapes_text(dims: bytes) -> str:
-    """Return shapes as the vendor writes them, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
+    """Return shapes in the vendor's form, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
     try:
         shapes = json.loads(dims or b"[]")
         if isinstance(shapes, list):
             return ";".join(_shape_text(shape) for shape in shapes)
-    except (ValueError, RecursionError):  # no shapes, or lists in lists in lists
+    except (ValueError, RecursionError):  # no shapes, or lists nested too deep
         pass
     return dims.decode(errors="replace")
 
@@ -187,7 +193,7 @@ def _shape_text(shape: Any) -> str:
     return (";" if nested else ",").join(_shape_text(part) for part in shape)
 
 
-def _kernel_details(measured: MeasuredTrace) -> Ready:
+def _kernel_details(measured: MeasuredTrace) -> TextRows:
     trace, chosen = measured.trace, measured.launches.work
     names, categories = trace.tables["name"], trace.tables["category"]
     name, category = (trace.spans[one][chosen] for one in ("name", "category"))
@@ -198,7 +204,7 @@ def _kernel_details(measured: MeasuredTrace) -> Ready:
         of, code = divmod(both, len(names))
         return cell(core_of(categories[of], names[code]))
 
-    return Ready(
+    return TextRows(
         (
             _column(trace.spans["device"][chosen], str),
             named,
@@ -244,19 +250,19 @@ def _step_trace_time(measured: MeasuredTrace) -> Iterator[Row]:
 
 
 def _received(step: Step, alone: int) -> tuple[str, str, str]:
-    """Return what the vendor takes receiving from: stage, the time itself, communication alone."""
+    """Return the stage without receiving, the bubble, and the communication without receiving."""
     if step.receiving is None:
         return (UNKNOWN_TIME,) * 3
     bubble = step.receiving
     return us(step.stage - bubble), us(bubble), us(max(alone - bubble, 0))
 
 
-def _memory_record(measured: MeasuredTrace) -> Ready:
+def _memory_record(measured: MeasuredTrace) -> TextRows:
     memory, count = measured.trace.memory, len(measured.trace.memory["time"])
     total, reserved = (_column(memory[name], _mb) for name in ("total", "reserved"))
     both = list(zip(memory["device_type"].tolist(), memory["device_id"].tolist(), strict=True))
     device = {pair: cell(device_label(*pair).upper()) for pair in set(both)}
-    return Ready(
+    return TextRows(
         (
             [COMPONENT] * count,
             _column(measured.base_ns + memory["time"], us),
@@ -273,13 +279,13 @@ def _mb(size: int) -> str:
     return str(size / _MB)
 
 
-def _operator_memory(measured: MeasuredTrace) -> Ready:
+def _operator_memory(measured: MeasuredTrace) -> TextRows:
     base, made = measured.base_ns, measured.allocations
     released = ["" if one.released is None else us(base + one.released) for one in made]
     lasted = ["" if one.released is None else us(one.released - one.allocated) for one in made]
     total, reserved = _mbs(one.total_then for one in made), _mbs(one.reserved_then for one in made)
     after = _mbs(one.total_after for one in made)
-    return Ready(
+    return TextRows(
         (
             list(map(cache(cell), (one.operator for one in made))),
             [str(one.size / _KB) for one in made],
@@ -305,16 +311,8 @@ def _mbs(sizes: Iterable[int | None]) -> list[str]:
     return ["" if size is None else text(size) for size in sizes]
 
 
-_QUOTED = re.compile('[,"\r\n]').search
-_FORMULA = re.compile("[\t\r]|\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]").match
-"""How cells begin that spreadsheets run; names in a trace may be anybody's.
-
-Some drop white space before a sign, and take full-width signs for the plain ones."""
-_NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch
-
-
 def cell(value: object) -> str:
-    """Return what csv writes for a value; an apostrophe keeps a spreadsheet from running it."""
+    """Return the csv cell for a value; an apostrophe keeps a spreadsheet from running it."""
     text = str(value)
     if _FORMULA(text) and not _NUMBER(text):
         text = f"'{text}"

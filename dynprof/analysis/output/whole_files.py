@@ -1,4 +1,4 @@
-"""Files that analysis writes: whole, where there is space, as JSON in the vendor's words."""
+"""Writes the vendor's JSON files, in folders that are safe to use, if the disk has space."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 FOLDER = ANALYSIS_DIR
-"""Beside a trace; what is made from it lies there, in a folder of the trace's name."""
+"""Folder next to a trace; the results for it are there, in a folder of the trace's name."""
+_AT_ONCE = 1 << 18
+"""Bytes copied at once, which fit into a processor's cache: 1 MB takes four times as long."""
+_CHECKED_AFTER = 64 << 20
+"""Bytes between two checks of the free space; other processes may fill the disk."""
 
 
-def own_folder(folder: Path) -> None:
-    """Create a folder that analysis writes in, and its parents.
+def make_output_folder(folder: Path) -> None:
+    """Create a folder for results, and its parents.
 
     Raises:
-        OSError: It cannot be made, or up to :data:`FOLDER`, or below a folder named as the
-            vendor's, is a link, which may lead anywhere.
+        OSError: It cannot be created, or is a link, which may lead anywhere. Its parents are
+            checked too, up to :data:`FOLDER` or the vendor's folder.
     """
     for place in (folder, *folder.parents):
         if place.name.endswith(VENDORS_FOLDER):
@@ -43,16 +47,16 @@ def own_folder(folder: Path) -> None:
 
 
 def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> None:
-    """Raise where a trace's files would leave less free than ``limits.min_free_disk_mb``.
+    """Raise if a trace's files would leave less free space than ``limits.min_free_disk_mb``.
 
     Args:
         measured: The trace; the limit is that of its config, else the default.
-        folder: Where the files go; it may not be there yet.
-        more_bytes: What is about to be written.
+        folder: Where the files go; it may not exist yet.
+        more_bytes: The bytes that are about to be written.
 
     Raises:
-        CaptureError: Too little is free.
-        OSError: The free space is not known.
+        CaptureError: Too little space is free.
+        OSError: The free space is unknown.
     """
     from dynprof.captures.manifest import least_free_mb  # takes as long to load as numpy
 
@@ -62,19 +66,13 @@ def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> N
         needed = f"its copy takes {more_mb:,.0f} MB, " if more_bytes else ""
         raise CaptureError(
             f"{measured.path} is not analysed further: {needed}{free_mb:,.0f} MB are free at "
-            f"{folder}, of which an analysis leaves {least_mb:,.0f} MB; make room there, then run "
-            "dynprof analyse (a config file may say less in limits.min_free_disk_mb)"
+            f"{folder}, and {least_mb:,.0f} MB must stay free. Make room there, then run dynprof "
+            "analyse (for later captures a config can lower limits.min_free_disk_mb)"
         )
 
 
-_AT_ONCE = 1 << 18
-"""Bytes that stay in a processor's own cache: copying costs a quarter of what a MB at once does."""
-_CHECKED_AFTER = 64 << 20
-"""Bytes between two looks at the free space; others may fill the disk in the meantime."""
-
-
 def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
-    """Write the json files that have something to say; yield their paths."""
+    """Write the json files that are not empty; yield their paths."""
     view = folder / "trace_view.json"
     with opened(measured.path) as source, atomic_file(view) as sink:
         _copy(source, sink, lambda: check_space(measured, folder))
@@ -90,7 +88,7 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 
 
 def _copy(source: Readable, sink: BinaryIO, check: Callable[[], None]) -> None:
-    """Copy a trace, as far as it is whole, with a check of the disk now and then."""
+    """Copy a trace up to where it is damaged, with regular checks of the disk."""
     unchecked = 0
     with contextlib.suppress(Torn):
         while chunk := source.read(_AT_ONCE):

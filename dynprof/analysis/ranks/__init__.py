@@ -1,6 +1,6 @@
-"""Ranks side by side: what each is compared by, on disk, and who keeps whom waiting.
+"""Comparison of ranks: their tables on disk, and which ranks keep others waiting.
 
-In come columns that each rank leaves as Parquet; out go step times, waits and stragglers of all
-ranks, computed in SQL. Never reads a trace. Others use ``parquet``, ``comparison``,
+Takes the Parquet tables of each rank, and returns step times, waits and stragglers of all ranks,
+computed in SQL. It never reads a trace. Others use ``parquet``, ``comparison``,
 ``longer_work``, ``database``, ``bandwidth`` and ``clock_words``.
 """

@@ -1,8 +1,8 @@
-"""How fast data moves between ranks, apart from waiting for the last one; which links are slow.
+"""The bandwidth between ranks, without the wait for the last rank, and which links are slow.
 
-A rank waits in a collective until the last one comes; what is left of its time is moving data, and
-both together are all of it. A slow rank makes others wait and moves data as fast as they; over a
-slow link nobody comes late, and moving takes long.
+A rank waits in a collective until the last one arrives; the rest of its time is moving data. A slow
+rank makes others wait, but moves data as fast as they do. Over a slow link no rank arrives late,
+but moving takes long.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LINKS_HEADER = (
     "Bandwidth of 1 MB and more(GB/s)",
 )  # fmt: skip
 SLOW = 0.5
-"""A link is slow that has less than this share of the bandwidth of the one in the middle."""
+"""Share of the median bandwidth of links below which a link is slow."""
 FEWEST = 3
-"""So many are needed to say which is slower than the others."""
+"""Links that are needed to say which one is slower than the others."""
 
 _MOVED = """
 CREATE OR REPLACE TEMP TABLE moved AS
@@ -48,7 +48,7 @@ SELECT *, greatest(0, least(last_ns, went_ns) - came_ns) AS waiting_ns,
     went_ns - greatest(came_ns, least(last_ns, went_ns)) AS moving_ns
 FROM last
 """
-"""The time of each rank in each collective, in two parts."""
+"""The time of each rank in each collective: waiting and moving."""
 _OPERATIONS = """
 CREATE OR REPLACE TEMP TABLE operations AS
 SELECT "group", place, count(*) AS ranks, max(sender) AS sender, max(receiver) AS receiver,
@@ -58,7 +58,7 @@ SELECT "group", place, count(*) AS ranks, max(sender) AS sender, max(receiver) A
     avg(waiting_ns) AS waiting_ns, quantile_disc(moving_ns, 0.5) AS moving_ns
 FROM moved GROUP BY "group", place
 """
-"""Each collective once: how long its ranks waited in the mean, and how long moving took."""
+"""Each collective once, with the mean wait of its ranks, and the median time of moving."""
 _TRAFFIC = """
 SELECT "group", any_value(ranks), kind, size, count(*), sum(waiting_ns)::BIGINT,
     sum(moving_ns)::BIGINT, any_value(factor)
@@ -83,14 +83,14 @@ class GroupTraffic:
     """All collectives of one kind and size in one process group; times in ns.
 
     Attributes:
-        group: The group as the trace names it.
-        ranks: How many ranks took part.
-        kind: Which collective; empty where unknown.
-        size: Its bytes; -1 where unknown.
-        count: How many.
-        waiting: For how long a rank waited for the last one in all of them, in the mean.
-        moving: How long moving data took in all of them.
-        factor: By how much bus bandwidth is more than algorithm bandwidth; 0 where unknown.
+        group: The group's name in the trace.
+        ranks: The number of ranks that took part.
+        kind: The kind of collective; empty if unknown.
+        size: Its bytes; -1 if unknown.
+        count: The number of collectives.
+        waiting: The mean wait of a rank for the last one, summed over all of them.
+        moving: The time of moving data, summed over all of them.
+        factor: The ratio of bus bandwidth to algorithm bandwidth; 0 if unknown.
     """
 
     group: str
@@ -104,7 +104,7 @@ class GroupTraffic:
 
     @property
     def algorithm(self) -> float | None:
-        """The algorithm bandwidth while data moves, in GB/s; None where unknown."""
+        """The algorithm bandwidth while data moves, in GB/s; None if unknown."""
         known = self.size > 0 and self.moving > 0
         return self.size * self.count / self.moving if known else None
 
@@ -116,18 +116,18 @@ class GroupTraffic:
 
 @dataclass(frozen=True)
 class Link:
-    """What passed between two ranks; times in ns.
+    """The traffic between two ranks; times in ns.
 
     Attributes:
         source: The rank that sent, or the lower one.
         target: The rank that received, or the higher one.
         one_way: Whether it is messages from one to the other, else collectives of the two.
-        count: How many.
-        size: The bytes that passed in each direction there was.
-        waiting: For how long one waited for the other, in the mean of both.
-        moving: How long moving took.
-        large_size: The bytes of those that have at least :data:`LARGE`.
-        large_moving: How long moving those took.
+        count: The number of messages or collectives.
+        size: The bytes that moved, in each direction that was used.
+        waiting: The wait of one rank for the other, as the mean of both.
+        moving: The time of moving.
+        large_size: The bytes of those of at least :data:`LARGE` bytes.
+        large_moving: The time of moving those.
     """
 
     source: int
@@ -142,12 +142,12 @@ class Link:
 
     @property
     def bandwidth(self) -> float:
-        """In GB/s."""
+        """The bandwidth in GB/s."""
         return self.size / self.moving
 
     @property
     def large_bandwidth(self) -> float | None:
-        """Of the large ones alone; the others tell of latency."""
+        """The bandwidth of the large ones only; small ones show the latency."""
         return self.large_size / self.large_moving if self.large_moving else None
 
     def __str__(self) -> str:
@@ -157,14 +157,14 @@ class Link:
 
 
 class Bandwidth:
-    """How fast the ranks of a window move data between them.
+    """The bandwidth between the ranks of a window.
 
     Args:
-        database: Holds their matched collectives.
+        database: The database with their matched collectives.
 
     Attributes:
-        traffic: By group, kind and size, the one with the most time first.
-        links: By pair of ranks.
+        traffic: The traffic by group, kind and size, the most time first.
+        links: The traffic by pair of ranks.
     """
 
     def __init__(self, database: DuckDBPyConnection) -> None:
@@ -175,7 +175,7 @@ class Bandwidth:
         self.links = [Link(*row) for row in found]
 
     def words(self) -> list[str]:
-        """Return which links are slow, in sentences; or of which rank all are."""
+        """Return the slow links in sentences, or the rank whose links are all slow."""
         rated = {link: speed for link in self.links if (speed := link.large_bandwidth)}
         if len(rated) < FEWEST:
             return []
@@ -183,17 +183,17 @@ class Bandwidth:
         slow = sorted((k for k, v in rated.items() if v < SLOW * usual), key=rated.__getitem__)
         said = []
         for rank in _slow_everywhere(slow, rated):
-            mine = [link for link in slow if rank in (link.source, link.target)]
-            slow = [link for link in slow if link not in mine]
-            fastest = max(rated[link] for link in mine)
+            own = [link for link in slow if rank in (link.source, link.target)]
+            slow = [link for link in slow if link not in own]
+            fastest = max(rated[link] for link in own)
             said.append(
-                f"rank {rank} moves data slowly over {counted(len(mine), 'link')}, all that it "
-                f"has: at most {fastest:.3g} GB/s, where links have {usual:.3g} GB/s in the "
-                "middle; it is the rank, its device or its machine, and no single link"
+                f"rank {rank} moves data slowly over all of its {counted(len(own), 'link')}: at "
+                f"most {fastest:.3g} GB/s, the median link has {usual:.3g} GB/s. The cause is the "
+                "rank, its device or its machine, not a single link"
             )
         return said + [
-            f"the link {link} is slow: {rated[link]:.3g} GB/s while data moves, where links have "
-            f"{usual:.3g} GB/s in the middle; waiting for a late rank is not counted"
+            f"the link {link} is slow: {rated[link]:.3g} GB/s while data moves, the median link "
+            f"has {usual:.3g} GB/s; waiting for a late rank is not counted"
             for link in slow
         ]
 
@@ -206,12 +206,12 @@ class Bandwidth:
 
 
 def _slow_everywhere(slow: Sequence[Link], rated: Collection[Link]) -> list[int]:
-    """Return ranks with several others at the end of their links, all of which are slow."""
+    """Return the ranks that have links to several others, all of which are slow."""
     found = []
     for rank in sorted({end for link in slow for end in (link.source, link.target)}):
-        mine = [link for link in rated if rank in (link.source, link.target)]
-        others = {end for link in mine for end in (link.source, link.target)} - {rank}
-        if len(others) > 1 and set(mine) <= set(slow) and len(mine) < len(rated):
+        own = [link for link in rated if rank in (link.source, link.target)]
+        others = {end for link in own for end in (link.source, link.target)} - {rank}
+        if len(others) > 1 and set(own) <= set(slow) and len(own) < len(rated):
             found.append(rank)
     return found
 

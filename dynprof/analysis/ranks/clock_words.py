@@ -1,4 +1,4 @@
-"""What is to be said of the clocks of ranks that are shown on one."""
+"""Sentences about the clocks of ranks that are shown on one clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def clock_words(ranks: Ranks, chosen: list[int]) -> list[str]:
-    """Return how far the clocks of some ranks were apart, and of which ones nothing tells that."""
+    """Return how far the clocks of some ranks were apart, and for which ranks it is unknown."""
     clocks, hosts = ranks.clocks(), ranks.hosts()
     first = {rank: clocks.get(rank, (rank, 0))[0] for rank in chosen}
     groups = [[r for r in chosen if first[r] == one] for one in sorted(set(first.values()))]
@@ -24,21 +24,21 @@ def clock_words(ranks: Ranks, chosen: list[int]) -> list[str]:
     said = [_one_host(group) for group in met if group not in aligned]
     if aligned:
         ahead = [clocks[rank][1] for group in aligned for rank in group]
-        said.append(_aligned(max(ahead) - min(ahead), ranks.doubt_ns()))
+        said.append(_aligned(max(ahead) - min(ahead), ranks.uncertainty_ns()))
     if len(met) > 1:
         said.append(
-            "nothing tells how far these are apart, who share no collective: "
+            "it is unknown how far the clocks of these are apart, as they share no collective: "
             + "; ".join(map(listed_ranks, met))
         )
     return said + ([_alone(alone, met)] if alone else [])
 
 
 def _one_host(group: list[int]) -> str:
-    return f"{listed_ranks(group)} are of one host, whose clock is taken as it stands"
+    return f"{listed_ranks(group)} are of one host, whose clock is used unchanged"
 
 
-def _aligned(apart_ns: int, doubt_ns: int) -> str:
-    give_or_take = f", give or take {ms(doubt_ns)}" if doubt_ns else ""
+def _aligned(apart_ns: int, uncertainty_ns: int) -> str:
+    give_or_take = f", give or take {ms(uncertainty_ns)}" if uncertainty_ns else ""
     if not apart_ns:
         return f"the clocks agree{give_or_take}, by the ends of collectives"
     return (
@@ -48,8 +48,8 @@ def _aligned(apart_ns: int, doubt_ns: int) -> str:
 
 
 def _alone(alone: list[int], met: Collection[list[int]]) -> str:
-    taken = "its clock is taken as it stands"
+    used = "its clock is used unchanged"
     if len(alone) > 1:
-        taken = "their clocks are taken as they stand"
+        used = "their clocks are used unchanged"
     whom = "the others" if met else "each other"
-    return f"{listed_ranks(alone)} shared no collective with {whom} that could be matched: {taken}"
+    return f"{listed_ranks(alone)} shared no collective with {whom} that could be matched: {used}"

@@ -1,10 +1,11 @@
-"""Which collectives of several ranks are the same, and how far the ranks' clocks are apart.
+"""Matches the collectives of several ranks, and computes how far the ranks' clocks are apart.
 
-Ranks of one host have one clock. On it, who takes part in a collective is in it at one moment:
-what does not meet is not the same. Between hosts, all ranks of a collective leave it together, so
-that its ends tell how far clocks are apart, as finely as they scatter. Collectives are matched by
-their order in their process group, from the first step on that all ranks have; a name alone is not
-enough, as all sums of a job have the same: so must be their kind and size.
+Ranks of one host have one clock. On it, all ranks of a collective must be in it at one moment, or
+it is not the same one. Between hosts, all ranks of a collective leave it together. So its ends show
+how far the clocks are apart, as precisely as the ends scatter.
+
+Collectives are matched by their order in their process group, from the first step that all ranks
+have. A name is not enough, as all sums of a job share it: kind and size must agree too.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FITTING_NS = 1_000_000
-"""Ends that scatter by less fit together; also those that scatter by a part of their length.
+"""Scatter in ns below which ends fit together; a part of their length is accepted too.
 
-The length is that of who waited longest: who comes last leaves at once, on a busy machine a little
-later than the others.
+The length is that of the rank that waited longest. The last rank leaves at once, on a busy machine
+a little later than the others.
 """
 _PART = 4
+"""Divisor of the length of a collective that gives the accepted scatter of its ends."""
 _FEWEST = 3
-"""Ends of fewer scatter little, whatever they are of."""
+"""Collectives needed to judge the scatter: the ends of fewer scatter little in any case."""
 _FEW = 10
-"""Of fewer, the largest deviation is what the ends scatter by; the middle one may be chance."""
+"""Collectives below which the scatter is the largest deviation: the median may be chance."""
 _WITHIN = 2
-"""Clocks are known to so many times the scatter of the ends; apart by less, they count as one."""
+"""Uncertainty of a clock, in multiples of the scatter; clocks closer than that count as one."""
 _BEYOND = 4
-"""A clock was set where ends are apart by more than so many times their scatter."""
+"""Multiple of the scatter by which ends must be apart to show that a clock was set."""
 
 _HOSTS = """
 CREATE TEMP TABLE hosts AS
@@ -39,7 +41,7 @@ SELECT rank, CASE WHEN host IN ('', 'localhost') THEN rank
     ELSE min(rank) OVER (PARTITION BY host) END AS clock
 FROM named
 """
-"""Whose clock each rank has: that of the first one of its host, or its own."""
+"""The rank whose clock each rank has: the first one of its host, or itself."""
 _KEPT = """
 CREATE TEMP TABLE kept AS
 WITH firsts AS (SELECT min(step) AS step FROM steps WHERE step >= 0 GROUP BY rank),
@@ -49,9 +51,9 @@ SELECT clock, kind IN ('all reduce', 'all gather', 'reduce scatter', 'all to all
 FROM collectives c JOIN hosts USING (rank), began
 WHERE c.step < 0 OR began.step IS NULL OR c.step >= began.step
 """
-"""The collectives from the first step on that all ranks have; their places count from there.
+"""The collectives from the first step that all ranks have; their places count from there.
 
-Of one that binds, nobody leaves before all have come.
+A collective binds if no rank leaves before all have arrived.
 """
 _SHARED = """
 CREATE TEMP TABLE shared AS
@@ -83,11 +85,11 @@ WITH members AS (
 SELECT c.* FROM kept c JOIN same USING ("group", place) LEFT JOIN amiss USING ("group")
 WHERE amiss.step IS NULL OR same.step < amiss.step
 """
-"""The collectives of each process group, from its first on, that are the same on all members.
+"""The collectives of each process group, from its first one, that are the same on all members.
 
-What a rank does not tell of kind and size agrees with anything. Of the other kinds each rank may
-have a size of its own. Where one is not the same on what is one clock, a rank lacks one before it,
-which may be the first of that step: nothing from there on is known.
+An unknown kind or size agrees with anything. With other kinds each rank may have its own size. If
+ranks on one clock do not meet in a collective, one of them lacks an earlier one, at worst the first
+of that step. Then nothing from that step on is matched.
 """
 _CLOCKS = """
 CREATE TEMP TABLE clocks AS
@@ -130,7 +132,7 @@ WITH counts AS (
 )
 SELECT "group", rank, clock, m.than AS than, m.times AS times, m.middle_ns AS middle_ns,
     CASE WHEN abs(m.middle_ns) > $within * few_ns THEN m.middle_ns ELSE 0 END AS ahead_ns,
-    ns AS scatter_ns, CASE WHEN clock = m.than THEN 0 ELSE $within * few_ns END AS doubt_ns,
+    ns AS scatter_ns, CASE WHEN clock = m.than THEN 0 ELSE $within * few_ns END AS uncertainty_ns,
     m.within AND (clock = m.than
         OR m.times >= $fewest AND few_ns <= greatest($fitting, m.length_ns / $part)
         OR coalesce(told, false) AND (ns <= greatest($fitting, m.length_ns / $part)
@@ -140,14 +142,14 @@ FROM scattered LEFT JOIN stepwise USING ("group")
 """
 """How far each member's clock is ahead of the first one in the group.
 
-Ends fit that scatter little, where they are not too few to tell that. Where all ranks began as many
-in each step, so that none lacks one, few will do, and so will ends that scatter more, as on busy
-machines, if there is a clock on which all meet each time.
+Ends fit if they scatter little, and are enough to show that. If all ranks began the same number in
+each step, none lacks one. Then few ends are enough. They may also scatter more, as on busy
+machines, if there is a clock on which all ranks meet each time.
 """
 _UNFIT = """
 DELETE FROM {table} WHERE "group" IN (SELECT "group" FROM clocks WHERE NOT fits)
 """
-"""Groups in which the ends of what bears the same name and number are not those of one thing."""
+"""Removes groups in which the ends with the same name and number are not of one collective."""
 _STRAYED = """
 CREATE TEMP TABLE strayed AS
 WITH ends AS (
@@ -171,10 +173,10 @@ HAVING max(abs(lasting_ns))
     > greatest($fitting, max(length_ns) / $part, $beyond * max(scatter_ns))
 QUALIFY count(*) OVER (PARTITION BY "group") >= $fewest
 """
-"""Collectives whose ends are apart on what is one clock for the others: a clock was set meanwhile.
+"""Collectives whose ends are apart on a clock that fits the others: a clock was set in between.
 
-It stays set, so that the ones before and after are apart as well; threads that are late at times
-are none. Not messages, nor what has a root: whoever sends may leave before it has come.
+A clock stays set, so the neighbouring collectives are apart too; threads that are sometimes late
+do not count. Messages and collectives with a root are excluded: a sender may leave early.
 """
 _WITHOUT_STRAYED = """
 DELETE FROM shared USING strayed s WHERE shared."group" = s."group" AND shared.place = s.place
@@ -182,16 +184,16 @@ DELETE FROM shared USING strayed s WHERE shared."group" = s."group" AND shared.p
 
 _EDGES = """
 WITH edges AS (
-    SELECT 0 AS doubt, 0 AS times, rank, clock AS than, 0 AS ahead_ns FROM hosts
+    SELECT 0 AS uncertainty, 0 AS times, rank, clock AS than, 0 AS ahead_ns FROM hosts
     UNION ALL
     SELECT DISTINCT 1 + starts_with("group", 'from rank ')::INT, times, clock, than, ahead_ns
     FROM clocks
 )
 SELECT rank, than, ahead_ns FROM edges WHERE rank <> than
-ORDER BY doubt, times DESC, rank, than, ahead_ns
+ORDER BY uncertainty, times DESC, rank, than, ahead_ns
 """
-"""The surest first: whoever sends a message may leave before it has come."""
-_DOUBT = "SELECT max(doubt_ns) FROM clocks"
+"""Pairs of clocks, the most certain first: a sender may leave before its message arrives."""
+_UNCERTAINTY = "SELECT max(uncertainty_ns) FROM clocks"
 
 _ARRIVALS = """
 CREATE OR REPLACE TEMP TABLE arrivals AS
@@ -207,14 +209,14 @@ FROM chosen QUALIFY of > 1
 
 
 class Arrival(NamedTuple):
-    """When a rank came to a collective.
+    """The arrival of a rank at a collective.
 
     Attributes:
-        name: What the rank calls the collective.
-        begin_ns: When it came, on its own clock, since the epoch.
-        number: The same for all that met there, and for nothing else.
-        before: How many came before it, on one clock.
-        of: How many met.
+        name: The collective's name on this rank.
+        begin_ns: The time of arrival since the epoch, on the rank's own clock.
+        number: The number of the collective, which is the same on all ranks.
+        before: The number of ranks that arrived before it, on one clock.
+        of: The number of ranks that share the collective.
     """
 
     name: str
@@ -225,7 +227,7 @@ class Arrival(NamedTuple):
 
 
 def match(database: DuckDBPyConnection) -> None:
-    """Make the tables ``kept``, ``shared``, ``clocks`` and ``strayed`` from what ranks recorded."""
+    """Create the tables ``kept``, ``shared``, ``clocks`` and ``strayed``."""
     tolerance = {"fitting": FITTING_NS, "part": _PART}
     database.execute(_HOSTS)
     database.execute(_KEPT)
@@ -239,40 +241,41 @@ def match(database: DuckDBPyConnection) -> None:
 
 
 def offsets(database: DuckDBPyConnection) -> dict[int, tuple[int, int]]:
-    """Return, by rank, the first of those it shares a clock or collectives with.
+    """Return the offset of each rank's clock.
 
-    And by how many ns its clock is ahead of that one's. A rank without such others is not in it.
+    By rank, the result has the first rank that shares a clock or collectives with it. It also has
+    the ns by which it is ahead of that one. A rank that shares nothing is left out.
     """
-    return joined(database.execute(_EDGES).fetchall())
+    return join_clocks(database.execute(_EDGES).fetchall())
 
 
-def doubt_ns(database: DuckDBPyConnection) -> int:
-    """Return how well it is known how far clocks are apart: by how much the ends scatter."""
-    return int(database.execute(_DOUBT).fetchall()[0][0] or 0)
+def uncertainty_ns(database: DuckDBPyConnection) -> int:
+    """Return the uncertainty of the offsets of clocks in ns, from the scatter of the ends."""
+    return int(database.execute(_UNCERTAINTY).fetchall()[0][0] or 0)
 
 
 def hosts(database: DuckDBPyConnection) -> dict[int, int]:
-    """Return the first rank of the host of each; a rank whose host has no name has its own."""
+    """Return the first rank of each rank's host; a host without a name has one rank."""
     return dict(database.execute("SELECT rank, clock FROM hosts ORDER BY rank").fetchall())
 
 
-def meet(database: DuckDBPyConnection, among: Sequence[int]) -> None:
-    """Make the table ``arrivals``: in which order some ranks came to the collectives they share."""
+def create_arrivals(database: DuckDBPyConnection, among: Sequence[int]) -> None:
+    """Create the table ``arrivals``: the order in which some ranks reach their collectives."""
     ahead = {rank: ns for rank, (_, ns) in offsets(database).items() if rank in set(among)}
     given = {"ranks": list(ahead), "ahead": list(ahead.values())}
     database.execute(_ARRIVALS, given)
 
 
 def arrivals(database: DuckDBPyConnection, rank: int) -> list[Arrival]:
-    """Return what that table has of a rank, in the order of its begin."""
+    """Return the arrivals of a rank from that table, by time."""
     query = "SELECT * EXCLUDE rank FROM arrivals WHERE rank = $rank ORDER BY begin_ns, number"
     return [Arrival(*row) for row in database.execute(query, {"rank": rank}).fetchall()]
 
 
-def joined(edges: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
-    """Return the same, given ranks and how far their clocks are ahead of others'.
+def join_clocks(edges: Iterable[tuple[int, int, int]]) -> dict[int, tuple[int, int]]:
+    """Return the same from pairs of ranks, and how far the first clock is ahead of the second.
 
-    Where several ways lead from one to the other, the edges that come first make it.
+    If several paths lead from one rank to another, the first edges decide.
     """
     above: dict[int, tuple[int, int]] = {}
 

@@ -1,7 +1,7 @@
-"""The ranks of one window side by side: whose steps take how long, and who keeps whom waiting.
+"""Compares the ranks of one window: their step times, and which ranks keep others waiting.
 
-On one clock, the begins of a collective tell who came last. Reads the Parquet tables of each rank,
-and holds no trace: thousands of ranks fit.
+On one clock, the start times of a collective show which rank arrived last. It reads the Parquet
+tables of each rank, not the traces: thousands of ranks fit into memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dynprof.analysis.ranks.bandwidth import Bandwidth
 from dynprof.analysis.ranks.clocks import (
     Arrival,
     arrivals,
-    doubt_ns,
+    create_arrivals,
     hosts,
     match,
-    meet,
     offsets,
+    uncertainty_ns,
 )
 from dynprof.analysis.ranks.long_steps import long_steps
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
@@ -44,29 +44,37 @@ OPERATORS_HEADER = (
     "Name", "Where", "Count of Slowest", "Count of Median", "Own Time of Slowest(us)",
     "Own Time of Median(us)", "Difference(us)",
 )  # fmt: skip
+_MOST_NAMED = 8
+_SPANNED = """
+SELECT rank, min(step), max(step) FROM steps WHERE step >= 0 GROUP BY rank ORDER BY rank
+"""
+OFTEN = 0.2
+"""Share of its collectives to which a rank must come last to be called a straggler."""
+LATE_NS = 1_000_000
+"""Time in ns after the median from which a rank is late: clocks and threads scatter by less."""
 MOST_NAMED = 3
 _LAST = """
 CREATE TEMP TABLE last AS
 WITH arrivals AS (
-    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, doubt_ns
+    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, uncertainty_ns
     FROM shared JOIN clocks USING ("group", rank)
 ), behind AS (
-    SELECT "group", place, rank, doubt_ns, came_ns
+    SELECT "group", place, rank, uncertainty_ns, came_ns
         - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
     FROM arrivals
 )
 SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
-FROM behind GROUP BY "group", place HAVING max(behind_ns) > greatest($late, max(doubt_ns))
+FROM behind GROUP BY "group", place HAVING max(behind_ns) > greatest($late, max(uncertainty_ns))
 """
-"""Who came last to each collective, and by how much after the median member.
+"""The last rank of each collective, and its time after the median member.
 
-Not by less than is known of the clocks.
+Times within the uncertainty of the clocks do not count.
 """
 _OWN = """
 CREATE TEMP TABLE own AS
 SELECT rank, avg(length_ns - communication_ns + overlapped_ns) AS own_ns FROM steps GROUP BY rank
 """
-"""The mean time of a step that each rank does not spend in collectives alone."""
+"""The mean step time of each rank, without communication that nothing overlaps."""
 _STRAGGLERS = """
 WITH taken AS (SELECT rank, count(*) AS of FROM shared GROUP BY rank)
 SELECT rank, count(*) AS times, any_value(of), quantile_disc(behind_ns, 0.5),
@@ -77,7 +85,7 @@ FROM last JOIN own USING (rank) JOIN taken USING (rank)
 GROUP BY rank HAVING times >= $often * any_value(of)
 ORDER BY times DESC, sum(behind_ns) DESC, rank
 """
-_BESIDE = """
+_DIFFERENCES = """
 WITH slow AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $slowest),
     middle AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $median)
 SELECT name, place, coalesce(slow.count, 0), coalesce(middle.count, 0),
@@ -95,7 +103,7 @@ WITH fitting AS (SELECT DISTINCT "group", place FROM shared),
     whole AS (SELECT DISTINCT "group", place FROM kept)
 SELECT (SELECT count(*) FROM fitting), (SELECT count(*) FROM strayed), count(*) FROM whole
 """
-"""Collectives, each once, however many ranks took part."""
+"""Numbers of collectives, each counted once for all of its ranks."""
 _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
 FROM steps GROUP BY rank ORDER BY rank
@@ -106,39 +114,39 @@ class Ranks:
     """Several ranks of one window.
 
     Args:
-        files: Where each table of :data:`RANK_TABLES` lies, one file a capture, the newest last.
-        asked: Returns which ranks of a job of so many were asked for one; left out, all.
+        files: The files of each table of :data:`RANK_TABLES`, one for each capture, newest last.
+        requested: Maps the job's number of ranks to the ranks that were requested; by default all.
 
     Attributes:
-        older: How many captures are left out, as newer ones are of the same ranks.
+        older: The number of captures that are left out, as newer ones have the same ranks.
 
     Raises:
         CaptureError: A table cannot be read.
     """
 
     def __init__(
-        self, files: Mapping[str, Sequence[Path]], asked: Callable[[int], Iterable[int]] = range
+        self, files: Mapping[str, Sequence[Path]], requested: Callable[[int], Iterable[int]] = range
     ) -> None:
         import duckdb
 
-        self._asked = asked
+        self._requested = requested
         self._database = connection()
         try:
             self._places = self._newest(files[STEPS])
             newest = sorted(set(self._places.values()))
-            for name in RANK_TABLES:  # an empty trace has no rows, nor then a rank
+            for name in RANK_TABLES:  # an empty trace has no rows, so no rank
                 chosen = _names([files[name][place] for place in newest or [0]])
                 self._database.read_parquet(_patterns(chosen)).create(name)
             match(self._database)
         except (duckdb.Error, OSError) as error:
-            text = "what was made of ranks before cannot be read, analyse them again"
+            text = "the tables of ranks cannot be read; run dynprof analyse again"
             raise CaptureError(f"{text}: {describe(error)}") from error
         self.older = len(files[STEPS]) - len(newest)
         self._database.execute(_LAST, {"late": LATE_NS})
         self._database.execute(_OWN)
 
     def _newest(self, files: Sequence[Path]) -> dict[int, int]:
-        """Return the place of the last file of each rank."""
+        """Return the index of the last file of each rank."""
         names = _names(files)
         rows = self._database.read_parquet(_patterns(names), filename=True)
         found = rows.project("rank, filename").distinct().fetchall()
@@ -154,11 +162,11 @@ class Ranks:
         return [RankMean(*row) for row in self._rows(_MEANS)]
 
     def stragglers(self) -> list[Straggler]:
-        """Return the ranks that others often wait for, the one that came last most often first."""
+        """Return the ranks that others often wait for, the most frequent one first."""
         return [Straggler(*map(round, row)) for row in self._rows(_STRAGGLERS, {"often": OFTEN})]
 
     def words(self) -> list[str]:
-        """Return what is to be said of the ranks: who keeps whom waiting, and who is missing."""
+        """Return sentences about the ranks: which keep others waiting, and which are missing."""
         fitting, strayed, total = self._rows(_MATCHED)[0]
         matched = fitting + strayed
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
@@ -168,21 +176,21 @@ class Ranks:
         if matched < total:
             said.append(
                 f"{matched:,} of {counted(total, 'collective')} could be matched between all ranks "
-                "of their group, from the first on; of the others nobody knows who waits for whom"
+                "of their group, from the first on; the waits in the others are unknown"
             )
         elif not total:
-            said = ["no collective was recorded, so nobody knows who waits for whom"]
+            said = ["no collective was recorded, so it is unknown which rank waits for which"]
         if strayed:
             said.append(
-                f"{strayed:,} of {counted(total, 'collective')} did not end together, as when a "
-                "clock is set meanwhile: nobody knows who waits for whom there"
+                f"{strayed:,} of {counted(total, 'collective')} did not end together, as if a "
+                "clock was set in between; the waits in them are unknown"
             )
         said += long_steps(self._database)
-        said += self.steps_apart()
+        said += self.different_steps()
         world_size = self._rows("SELECT max(world_size) FROM steps")[0][0] or 0
-        asked = set(self._asked(world_size))
-        if missing := asked - self._places.keys():
-            said.append(f"missing here: {len(missing):,} of {counted(len(asked), 'rank')}")
+        requested = set(self._requested(world_size))
+        if missing := requested - self._places.keys():
+            said.append(f"missing here: {len(missing):,} of {counted(len(requested), 'rank')}")
         if self.older:
             said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
         return said
@@ -194,75 +202,75 @@ class Ranks:
         query = "SELECT rank FROM own ORDER BY own_ns DESC, rank LIMIT 1"
         return int(self._rows(query)[0][0])
 
-    def chosen(self) -> str:
-        """Return which rank :meth:`slowest` is, and why it is that one."""
+    def slowest_and_why(self) -> str:
+        """Return :meth:`slowest` in words, and why it is that rank."""
         why = "which others wait for" if self.stragglers() else "which has the most work of its own"
         return f"rank {self.slowest()}, {why}"
 
-    def place_of(self, rank: int) -> int:
-        """Return the place among the files of the one that holds a rank."""
+    def file_index(self, rank: int) -> int:
+        """Return the index of the file that holds a rank."""
         return self._places[rank]
 
     def median(self) -> int:
-        """Return the rank in the middle of all but :meth:`slowest`, by its own work."""
+        """Return the median rank of all but :meth:`slowest`, by its own work."""
         slowest = self.slowest()
         query = "SELECT rank FROM own WHERE rank <> $slowest ORDER BY own_ns, rank"
         ranked = [row[0] for row in self._rows(query, {"slowest": slowest})] or [slowest]
         return int(ranked[(len(ranked) - 1) // 2])
 
-    def beside(
+    def operator_differences(
         self, slowest: int, median: int
     ) -> list[tuple[str, str, float, float, float, float]]:
-        """Return, of two ranks, names and places, counts and own ns in a step, the first's first.
+        """Return names and places of operators, with counts and own ns in a step of two ranks.
 
-        What differs most comes first.
+        The largest difference comes first.
         """
-        return self._rows(_BESIDE, {"slowest": slowest, "median": median})
+        return self._rows(_DIFFERENCES, {"slowest": slowest, "median": median})
 
     def tables(self) -> Tables:
-        """Return a row for each step of each rank, and for each operator of two of them."""
+        """Return tables with a row for each step of each rank, and each operator of two ranks."""
         return {
             "ranks.csv": (STEPS_HEADER, self._step_rows()),
             "slowest_rank.csv": (OPERATORS_HEADER, self._operator_rows()),
             **self.bandwidth.tables(),
         }
 
-    def found(self, query: str) -> list[tuple[Any, ...]]:
-        """Return what a query over the tables of all ranks finds."""
+    def query(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query over the tables of all ranks."""
         return self._rows(query)
 
     @cached_property
     def bandwidth(self) -> Bandwidth:
-        """How fast data moves between them."""
+        """The bandwidth between the ranks."""
         return Bandwidth(self._database)
 
     def clocks(self) -> dict[int, tuple[int, int]]:
-        """Return, by rank, the first of those on its clock, and by how many ns it is ahead of it.
+        """Return, by rank, the first rank on the same clock, and the ns by which it is ahead.
 
-        That is one clock once set right, by what ranks of one host share, and by collectives that
-        ranks of several do. A rank that shares nothing with another one is not in it.
+        Clocks are aligned by hosts, and by collectives between hosts. A rank that shares nothing
+        with another one is left out.
         """
         return offsets(self._database)
 
     def hosts(self) -> dict[int, int]:
-        """Return the first rank of the host of each; a rank whose host has no name has its own."""
+        """Return the first rank of each rank's host; a host without a name has one rank."""
         return hosts(self._database)
 
-    def doubt_ns(self) -> int:
-        """Return how well it is known how far clocks are apart."""
-        return doubt_ns(self._database)
+    def uncertainty_ns(self) -> int:
+        """Return the uncertainty of the offsets of clocks, in ns."""
+        return uncertainty_ns(self._database)
 
-    def meet(self, among: Sequence[int]) -> Callable[[int], list[Arrival]]:
-        """Return what returns, of each of some ranks, the collectives that it shares with them."""
-        meet(self._database, among)
+    def arrivals_among(self, among: Sequence[int]) -> Callable[[int], list[Arrival]]:
+        """Return a function that maps a rank to the collectives it shares with ``among``."""
+        create_arrivals(self._database, among)
         return lambda rank: arrivals(self._database, rank)
 
-    def steps_apart(self) -> list[str]:
-        """Return, where ranks recorded different steps, which ones did which, in a sentence."""
-        return steps_apart(self._database)
+    def different_steps(self) -> list[str]:
+        """Return a sentence on which ranks recorded which steps, if they differ."""
+        return different_steps(self._database)
 
     def numbers(self) -> list[int]:
-        """Return which ranks there are."""
+        """Return the numbers of all ranks."""
         return sorted(self._places)
 
     def _step_rows(self) -> list[tuple[Any, ...]]:
@@ -280,7 +288,9 @@ class Ranks:
                 us(round(other)),
                 us(round(own - other)),
             )
-            for name, place, more, less, own, other in self.beside(self.slowest(), self.median())
+            for name, place, more, less, own, other in self.operator_differences(
+                self.slowest(), self.median()
+            )
         ]
 
     def _rows(self, query: str, values: dict[str, float] | None = None) -> list[tuple[Any, ...]]:
@@ -288,10 +298,10 @@ class Ranks:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """Return their names for DuckDB, which would wait at a FIFO.
+    """Return the names of files for DuckDB, after checking them: DuckDB would block on a FIFO.
 
     Raises:
-        OSError: One is no regular file, or cannot be read.
+        OSError: One is not a regular file, or cannot be read.
     """
     for path in files:
         open_inside(path).close()
@@ -299,18 +309,12 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _patterns(names: Sequence[str]) -> list[str]:
-    """Return what matches these files alone: DuckDB would take ``r[1]`` for ``r1``."""
+    """Return patterns that match only these files: to DuckDB ``r[1]`` would mean ``r1``."""
     return [re.sub(r"[\[*?]", r"[\g<0>]", name) for name in names]
 
 
-_MOST_NAMED = 8
-_SPANNED = """
-SELECT rank, min(step), max(step) FROM steps WHERE step >= 0 GROUP BY rank ORDER BY rank
-"""
-
-
-def steps_apart(database: DuckDBPyConnection) -> list[str]:
-    """Return, where ranks recorded different steps, which ones did which, in a sentence."""
+def different_steps(database: DuckDBPyConnection) -> list[str]:
+    """Return a sentence on which ranks recorded which steps, if they differ."""
     ranks: dict[tuple[int, int], list[int]] = {}
     for rank, *recorded in database.execute(_SPANNED).fetchall():
         ranks.setdefault((recorded[0], recorded[1]), []).append(rank)
@@ -330,24 +334,18 @@ def _listed(ranks: list[int]) -> str:
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more}"
 
 
-OFTEN = 0.2
-"""Who comes last to a smaller share of its collectives is not called a straggler."""
-LATE_NS = 1_000_000
-"""Who comes less than this after the median is not called late: clocks and threads scatter."""
-
-
 @dataclass(frozen=True)
 class Straggler:
     """A rank that others wait for.
 
     Attributes:
         rank: Its number.
-        last: In how many collectives it came last, and late.
-        of: How many it took part in, of those that can be compared.
-        behind_ns: By how much it came after the median rank, in the middle of those, in ns.
-        own_ns: Its mean step time without communication that nothing hides.
-        others_ns: The same of the median of the other ranks.
-        ranks: How many ranks are compared, with this one.
+        last: The number of collectives to which it came last, and late.
+        of: The number of its collectives that can be compared.
+        behind_ns: The median time in ns by which it came after the median rank in those.
+        own_ns: Its mean step time without communication that nothing overlaps.
+        others_ns: The median of the same of the other ranks.
+        ranks: The number of compared ranks, with this one.
     """
 
     rank: int
@@ -360,14 +358,14 @@ class Straggler:
 
     @property
     def others(self) -> str:
-        """Whose :attr:`others_ns` is."""
+        """The ranks that :attr:`others_ns` is of, in words."""
         return "the other rank's" if self.ranks == 2 else "the median of the others"
 
     def __str__(self) -> str:
         return (
             f"rank {self.rank} comes last to {self.last:,} of {counted(self.of, 'collective')}, "
             f"{self.behind_ns / 1e6:.1f} ms after the {'other' if self.ranks == 2 else 'median'} "
-            f"rank; its own work takes {self.own_ns / 1e6:.1f} ms a step on average, {self.others} "
+            f"rank; its own work averages {self.own_ns / 1e6:.1f} ms a step, {self.others} "
             f"{self.others_ns / 1e6:.1f} ms"
         )
 
@@ -378,10 +376,10 @@ class RankMean:
 
     Attributes:
         rank: Its number.
-        length: How long they took.
-        computing: For how long kernels, or operators of the host, computed.
-        communication: For how long collectives ran.
-        overlapped: For how long both did.
+        length: The time of a step.
+        computing: The time in which kernels, or operators of the host, computed.
+        communication: The time in which collectives ran.
+        overlapped: The time in which both did.
     """
 
     rank: int
@@ -392,5 +390,5 @@ class RankMean:
 
     @property
     def waiting(self) -> float:
-        """Communication that nothing hides."""
+        """Communication that nothing overlaps."""
         return self.communication - self.overlapped

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.output.analysis_database import NAME, STEP_TIMES, step_times
 from dynprof.analysis.output.database import fill_database
 from dynprof.analysis.output.device_schema import TEXT
-from dynprof.analysis.output.whole_files import own_folder
+from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def write_ranks_database(ranks: Ranks, folder: Path) -> Iterator[Path]:
 
     Args:
         ranks: The ranks.
-        folder: Where to.
+        folder: The folder for the database.
 
     Raises:
-        OSError: The place cannot be written.
+        OSError: The file cannot be written.
     """
-    own_folder(folder)
+    make_output_folder(folder)
     path = folder / NAME
     with file_for_library(path) as made:
         fill_database(made, {"ClusterStepTraceTime": _steps(ranks)}, CLUSTER_TABLES)
@@ -46,7 +46,7 @@ def write_ranks_database(ranks: Ranks, folder: Path) -> Iterator[Path]:
 
 
 def _steps(ranks: Ranks) -> Iterator[tuple[Any, ...]]:
-    for rank, step, computing, communication, overlapped, *rest in ranks.found(_STEPS):
+    for rank, step, computing, communication, overlapped, *rest in ranks.query(_STEPS):
         free, stage, preparing, receiving = rest
         times = step_times(
             computing=computing, communication=communication, overlapped=overlapped, free=free,

@@ -1,4 +1,4 @@
-"""Which steps took far longer than the others of their rank, on which ranks."""
+"""Steps that took far longer than the others of their rank, and on which ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _MOST_RANKS = 8
-"""More ranks than this are counted and not listed."""
+"""Ranks that are listed; more are only counted."""
 _LENGTHS = """
 SELECT rank, list(step ORDER BY step), list(length_ns ORDER BY step), sum(length_ns), sum(stage_ns)
 FROM (
@@ -23,9 +23,9 @@ FROM (
 
 
 def long_steps(database: DuckDBPyConnection) -> list[str]:
-    """Return the outliers of all ranks in a sentence, each step once; none where there is none.
+    """Return the outliers of all ranks in one sentence, each step once; empty if there are none.
 
-    A rank whose device is far behind has none, as in its own verdict.
+    A rank whose device is far behind has no outliers, as in its own verdict.
     """
     found: dict[int, list[tuple[float, int, int]]] = {}
     for rank, steps, lengths, whole, on_device in database.execute(_LENGTHS).fetchall():

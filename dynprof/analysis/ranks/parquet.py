@@ -1,4 +1,4 @@
-"""Columns on disk: every event of a trace, and what a rank is compared by with the others."""
+"""Parquet files: every event of a trace, and the tables by which ranks are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
 from dynprof.analysis.measures.difference import step_work
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
-from dynprof.analysis.output.whole_files import own_folder
+from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.runtime.output import file_for_library
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 FOLDER = "parquet"
 EVENTS, STEPS, COLLECTIVES, OPERATORS = "events", "steps", "collectives", "operators"
-"""Names of the tables, which are those of the files too."""
+"""Names of the tables, and of their files."""
 RANK_TABLES = (STEPS, COLLECTIVES, OPERATORS)
-"""What ranks are compared by."""
+"""The tables by which ranks are compared."""
 MESSAGE = "send and receive"
-"""What both ends of a message are called, so that they match."""
+"""Name of both ends of a message, so that they match."""
 _EVENTS = """
 SELECT start_ns, duration_ns, n.value AS name, c.value AS category, t.pid, t.tid,
     nullif(external_id, -1) AS external_id, nullif(sequence, -1) AS sequence,
@@ -45,27 +45,27 @@ FROM spans s JOIN names n ON n.id = s.name JOIN categories c ON c.id = s.categor
 """
 
 Columns = dict[str, Any]
-"""Of one length; NumPy arrays."""
+"""NumPy arrays of one length, by name."""
 
 
 def write_events(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """Write every event of a trace; yield the path.
 
     Raises:
-        OSError: The place cannot be written.
+        OSError: The file cannot be written.
     """
-    own_folder(folder / FOLDER)
+    make_output_folder(folder / FOLDER)
     with connection() as database:
         yield _copy(database, parquet_file(folder, EVENTS), _events(database, measured))
 
 
 def write_rank_tables(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
-    """Write what a rank is compared by; yield the paths.
+    """Write the tables by which ranks are compared; yield the paths.
 
     Raises:
-        OSError: The place cannot be written.
+        OSError: A file cannot be written.
     """
-    own_folder(folder / FOLDER)
+    make_output_folder(folder / FOLDER)
     tables = {
         STEPS: _steps(measured),
         COLLECTIVES: _collectives(measured),
@@ -78,12 +78,12 @@ def write_rank_tables(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 
 
 def parquet_file(folder: Path, table: str) -> Path:
-    """Return where a table lies below the folder of what is made from a trace."""
+    """Return the path of a table in the folder of a trace's results."""
     return folder / FOLDER / f"{table}.parquet"
 
 
 def connection() -> DuckDBPyConnection:
-    """Return a database in memory that takes one processor and asks nothing of the network."""
+    """Return a database in memory that uses one processor and never the network."""
     import duckdb
 
     private = tempfile.mkdtemp(prefix="dynprof-")
@@ -92,7 +92,7 @@ def connection() -> DuckDBPyConnection:
             "threads": 1,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
-            "temp_directory": private,  # else one that is open to all, where the command works
+            "temp_directory": private,  # the default is in the working directory, open to all
         }
     )
     weakref.finalize(database, shutil.rmtree, private, ignore_errors=True)
@@ -101,7 +101,7 @@ def connection() -> DuckDBPyConnection:
 
 
 def _typed(columns: Columns) -> str:
-    """Return the query for all of them; a column of texts is one where it is empty too."""
+    """Return the query for all columns; an empty column of texts keeps its type."""
     return "FROM found SELECT " + ", ".join(
         f'"{name}"::VARCHAR AS "{name}"' if column.dtype == object else f'"{name}"'
         for name, column in columns.items()
@@ -109,7 +109,7 @@ def _typed(columns: Columns) -> str:
 
 
 def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
-    """Write what a query finds."""
+    """Write the rows of a query to a file, and return its path."""
     import duckdb
 
     with file_for_library(path) as made:
@@ -141,7 +141,7 @@ def _events(database: DuckDBPyConnection, measured: MeasuredTrace) -> str:
 
 
 def _marked(database: DuckDBPyConnection, measured: MeasuredTrace) -> Any:
-    """Register what marks there are, kinds with domains; return which of them each event is."""
+    """Register the kinds and domains of marks; return the index of each event among them."""
     kinds, found = {("", ""): 0}, measured.marks
     place = np.zeros(len(measured.trace.spans["start"]), np.int64)
     both = zip((KINDS[kind] for kind in found.kind.tolist()), found.domain, strict=True)
@@ -152,15 +152,15 @@ def _marked(database: DuckDBPyConnection, measured: MeasuredTrace) -> Any:
 
 
 def phase_column(phase: str) -> str:
-    """Return what the column of a phase is called."""
+    """Return the name of the column of a phase."""
     return f"{phase.replace(' ', '_')}_ns"
 
 
 def _steps(measured: MeasuredTrace) -> Columns:
-    """Return a row for each step on each device; phases are those of the host."""
+    """Return a row for each step on each device; the phases are those of the host."""
     phases = dict(zip(measured.marked, measured.phases, strict=True))
     steps = measured.steps
-    mine = [phases[step.number, step.begin, step.length] for step in steps]
+    times_of_phases = [phases[step.number, step.begin, step.length] for step in steps]
     times = ("length", "computing", "communication", "overlapped", "free", "stage", "preparing")
     return {
         "rank": np.full(len(steps), measured.rank),
@@ -170,19 +170,19 @@ def _steps(measured: MeasuredTrace) -> Columns:
         "device": _texts([str(step.device_id) for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
         "receiving_ns": _whole([-1 if s.receiving is None else s.receiving for s in steps]),
-        **{phase_column(name): _whole([one[name] for one in mine]) for name in NAMES},
+        **{phase_column(name): _whole([one[name] for one in times_of_phases]) for name in NAMES},
     }
 
 
 def _collectives(measured: MeasuredTrace) -> Columns:
-    """Return the collectives of each process group in order; times are those since the epoch.
+    """Return the collectives of each process group in order; times are since the epoch.
 
-    Messages from one rank to another are in a group of their own, named for the two; those whose
-    other end is not known, in one that no other rank is in.
+    Messages from one rank to another are in a group named after the two. If the other end is
+    unknown, the group has no other rank.
     """
     trace, found = measured.trace, measured.messages
     chosen, own = found.span, measured.rank
-    names = [ranked(message, own) for message in found.known]
+    names = [message_group(message, own) for message in found.known]
     pairs = np.stack([trace.spans["group"][chosen], found.message], axis=1)
     kinds, code = np.unique(pairs, axis=0, return_inverse=True)
     code = code.reshape(-1)
@@ -212,8 +212,8 @@ def _collectives(measured: MeasuredTrace) -> Columns:
     }
 
 
-def ranked(message: Message, own: int) -> str:
-    """Return what the two ranks of a message are called; empty for what more take part in."""
+def message_group(message: Message, own: int) -> str:
+    """Return the group of a message, named after its two ranks; empty for a collective."""
     if message.kind not in (SEND, RECEIVE):
         return ""
     sender, receiver = _end(message, own, SEND), _end(message, own, RECEIVE)
@@ -223,7 +223,7 @@ def ranked(message: Message, own: int) -> str:
 
 
 def _end(message: Message, own: int, kind: str) -> int:
-    """Return which rank sends a message, or receives it; -1 where unknown, or none does."""
+    """Return the rank that sends or receives a message; -1 if unknown, or if there is none."""
     if message.kind == kind:
         return own
     return message.sender if kind == SEND else message.receiver
@@ -234,7 +234,7 @@ def _members(measured: MeasuredTrace, group: int) -> str:
 
 
 def _launch_steps(measured: MeasuredTrace, chosen: Any) -> Any:
-    """Return in which step the host began each; -1 where steps are not marked."""
+    """Return the step in which the host began each; -1 if steps are not marked."""
     spans, started = measured.trace.spans, measured.launches
     numbers = _whole([-1 if number is None else number for number, _, _ in measured.marked])
     if not len(numbers) or numbers[0] < 0:
@@ -248,7 +248,7 @@ def _launch_steps(measured: MeasuredTrace, chosen: Any) -> Any:
 
 
 def _operators(measured: MeasuredTrace) -> Columns:
-    """Return the count and the own time of each operator and kernel in a step."""
+    """Return the count and the own time in a step of each operator and kernel."""
     rows = list(step_work(measured))
     return {
         "rank": np.full(len(rows), measured.rank),
@@ -260,11 +260,11 @@ def _operators(measured: MeasuredTrace) -> Columns:
 
 
 def _places(group: Any) -> Any:
-    """Return the place of each among those of its group."""
+    """Return the index of each within its group."""
     place = np.zeros(len(group), np.int64)
     for code in distinct(group):
-        mine = group == code
-        place[mine] = np.arange(mine.sum())
+        members = group == code
+        place[members] = np.arange(members.sum())
     return place
 
 

@@ -1,7 +1,7 @@
-"""What the categories of events mean, by every name that a version of Kineto has given them.
+"""The categories of events, with every name that a version of Kineto has given them.
 
-All names are in lower case: torch 1.8 to 1.10 wrote ``Operator``, ``Runtime`` and ``Kernel``. The
-later ones stand in Kineto's ``ActivityType.cpp``.
+All names are in lower case: torch 1.8 to 1.10 wrote ``Operator``, ``Runtime`` and ``Kernel``. Later
+names are those of Kineto's ``ActivityType.cpp``.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ OPERATORS: Names = frozenset({"cpu_op", "operator"})
 LABELS: Names = frozenset({"user_annotation"})
 """Ranges that a script or torch sets on the host."""
 MARKS: Names = frozenset({"mstx"})
-"""Moments of ``dynprof.mstx``, and those of its ranges that may cross each other and threads."""
+"""Moments of ``dynprof.mstx``, and its ranges that may cross each other and threads."""
 DEVICE_MARK = "dynprof_mark"
-"""What host and device do for a mark on a stream: nobody's work; it is named so on reading."""
+"""What host and device do for a mark on a stream, which is no work. The reader sets this name."""
 RANGES: Names = frozenset({"nvtx", "roctx"})
-"""Ranges that a script set for another profiler, as converters of its traces name them."""
+"""Ranges that a script set for another profiler, as named by converters of its traces."""
 FRAMES: Names = frozenset({"python_function"})
 """Kineto's frames of Python."""
 CALLS: Names = frozenset({"fee"})
 """VizTracer's calls of Python."""
 STEP_LABELS: Names = frozenset({"step"}) | LABELS | OPERATORS
-"""Where the labels of steps are found; ``step`` are dynprof's own."""
+"""The categories that may have labels of steps; ``step`` is dynprof's own."""
 RECORDINGS: Names = frozenset({"trace"})
-"""Kineto's own span around all that it recorded, from before the first to after the last."""
+"""Kineto's own span around everything that it recorded."""
 OVERHEADS: Names = frozenset({"overhead"})
-"""What CUPTI and the driver did for themselves; on which thread they do not say."""
+"""Overhead of CUPTI and the driver; they do not report its thread."""
 COLLECTIONS: Names = frozenset({"gc"})
 """Python's garbage collections, as dynprof records them."""
 
@@ -36,11 +36,11 @@ LAUNCHES: Names = frozenset(
         "glow_runtime", "privateuse1_runtime", "privateuse1_driver",
     }
 )  # fmt: skip
-"""What the host asks of a device: calls of its runtime and of its driver."""
+"""The host's calls of a device's runtime and driver."""
 KERNELS: Names = frozenset({"kernel", "mtia_ccp_events", "hpu_op", "privateuse1_kernel"})
 COPIES: Names = frozenset({"gpu_memcpy", "memcpy", "privateuse1_memcpy"})
 MEMSETS: Names = frozenset({"gpu_memset", "memset", "privateuse1_memset"})
 ON_DEVICE: Names = KERNELS | COPIES | MEMSETS
-"""What takes the time of a device."""
+"""Everything that takes time of a device."""
 SYNCHRONISATIONS: Names = frozenset({"cuda_sync"})
-"""What one stream or the host waits for, as CUPTI tells."""
+"""What a stream or the host waits for, reported by CUPTI."""

@@ -1,7 +1,7 @@
-"""A trace file cut into chunks of whole events, so that it is never held as one.
+"""A trace file in chunks of whole events, so that memory never holds all of it.
 
-Reads what Kineto and VizTracer write, pretty or compact, plain or gzipped; also what was cut off
-in the middle, up to there.
+Reads the files of Kineto and VizTracer, pretty or compact, plain or gzipped. It reads a truncated
+file up to where it ends.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK = 4 << 20
-"""Bytes of a piece, about; a larger one is slower, as memory is slower than a processor's cache."""
+"""Bytes of a chunk, about. Larger ones are slower: they do not fit into a processor's cache."""
 _TAIL = 64 << 10
-"""The end of the list of events is looked for in this much of the file's end."""
+"""Bytes at the end of the text in which the last boundary between events is searched first."""
 _LONGEST_HEAD = 64 << 20
 _LONGEST_EVENT = 256 << 20
-"""Bytes without an end of an event: a small packed file may have any number of them."""
+"""Bytes of an event, at most: a small compressed file may unpack to one without an end."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LIST = re.compile(rb'\s*\[\s*(?:\]|$|\{.*?"ph"\s*:)', re.DOTALL)
-"""A list of events, without anything around it."""
+"""Matches a bare list of events."""
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
-"""Between two events. Not in a string: a quote in one has a backslash before it."""
+"""Matches between two events, never in a string: there a quote has a backslash before it."""
 
 
 class TraceFile:
     """A trace on disk.
 
     Args:
-        path: Where it lies.
+        path: Its path.
 
     Attributes:
         members: The members of the JSON object before its events, and after them once
             :meth:`chunks` has ended.
-        torn: Where and how the file ends too early; empty where it does not.
+        torn: Where and how the file ends too early; empty if it does not.
         complete: Whether the list of its events was read to its end; known once :meth:`chunks`
             has ended.
-        size: Its bytes, uncompressed, as far as they were read.
-        place: The byte, uncompressed, that the newest chunk begins at.
-        mended: How many names among the last events were no JSON, and the first byte of that.
+        size: The number of its uncompressed bytes that were read.
+        place: The uncompressed byte at which the newest chunk begins.
+        mended: The number of names in the last events that were not JSON, and their first byte.
 
     Raises:
-        CaptureError: It is no trace.
+        CaptureError: The file is no trace.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,10 +64,10 @@ class TraceFile:
             self.members = self._head(file)[0]
 
     def chunks(self, *, whole: bool = False) -> Iterator[bytes]:
-        """Yield the events, as many chunks of JSON objects with commas between them.
+        """Yield the events in chunks of JSON objects with commas between them.
 
         Args:
-            whole: As one chunk: slower, but sure where lists in an event look like events.
+            whole: Yield one chunk: slower, but correct if lists in an event look like events.
         """
         with opened(self._path) as file:
             _, rest = self._head(file)
@@ -86,7 +86,7 @@ class TraceFile:
             yield from self._ending(rest, whole=whole)
 
     def _read(self, file: Readable, size: int) -> bytes:
-        """Read up to ``size`` bytes, fewer only at the end of the file or where it is torn."""
+        """Read ``size`` bytes; fewer only at the end of the file or where it is torn."""
         parts: list[bytes] = []
         missing = size
         while missing and (part := self._part(file, missing)):
@@ -105,7 +105,7 @@ class TraceFile:
         return b""
 
     def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
-        """Return the members before the events, and what was read of the latter."""
+        """Return the members before the events, and the text read after them."""
         self.size, self._of_size = 0, ", uncompressed" if isinstance(file, Inflated) else ""
         self.mended = (0, 0)
         text = self._read(file, 1 << 16)
@@ -125,11 +125,11 @@ class TraceFile:
             try:
                 before = text[: match.start()].rstrip().rstrip(b",")
                 return json.loads(_in_utf8(before) + b"}", strict=False), text[match.end() :]
-            except ValueError as found:  # it stands inside another member; look on
+            except ValueError as found:  # it is inside another member; search further
                 place, error = match.end(), str(found)
 
     def _ending(self, rest: bytes, *, whole: bool) -> Iterator[bytes]:
-        """Yield the last events; note what comes after them."""
+        """Yield the last events; record what follows them."""
         cut = 0 if whole else _last_boundary(rest, max(0, len(rest) - _TAIL))
         self.place = self.size - len(rest)
         if cut:
@@ -142,14 +142,14 @@ class TraceFile:
             escaped, names = escape(text[end:].encode())
             repaired = text[:end] + escaped.decode()
             further, _ = _last_end(repaired, end)
-            if further > end:  # else the file ends within a name
+            if further > end:  # otherwise the file ends within a name
                 self.mended = (names, self.place + len(text[:broken].encode()))
                 text, end = repaired, further
         yield text[:end].encode()
         self._after(text[_skip(text, end, ", \r\n\t") :])
 
     def _after(self, text: str) -> None:
-        """Read the members behind the events; what follows instead says that it is torn."""
+        """Read the members after the events; anything else means that the file is torn."""
         if not text.startswith("]"):
             where = f"after {self.size:,} bytes{self._of_size}"
             self.torn = self.torn or f"the file ends inside its events, {where}"
@@ -165,7 +165,7 @@ class TraceFile:
 
 
 def _last_end(text: str, place: int = 0) -> tuple[int, int | None]:
-    """Return the end of the last event, and where the next one is no JSON, if one is not."""
+    """Return the end of the last valid event, and where the next one is not JSON, else None."""
     decoder, end = json.JSONDecoder(strict=False), place
     while text[(place := _skip(text, place, ", \r\n\t")) : place + 1] not in ("]", ""):
         try:
@@ -177,7 +177,7 @@ def _last_end(text: str, place: int = 0) -> tuple[int, int | None]:
 
 
 def _last_boundary(text: bytes, since: int) -> int:
-    """Return the end of the last event that another one follows; 0 where there is none."""
+    """Return the end of the last event that another one follows; 0 if there is none."""
     found = 0
     for match in _BETWEEN.finditer(text, max(0, since)):
         found = match.start() + 1
@@ -187,8 +187,8 @@ def _last_boundary(text: bytes, since: int) -> int:
 
 
 def _in_utf8(text: bytes) -> bytes:
-    """Return the text, with the sign for it where something is no UTF-8; names may be any bytes."""
-    if text.isascii():  # nearly always, and asked ten times as fast
+    """Return the text with invalid UTF-8 replaced; names may be any bytes."""
+    if text.isascii():  # nearly always, and this check is ten times as fast
         return text
     try:
         text.decode()

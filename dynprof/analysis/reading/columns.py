@@ -1,4 +1,4 @@
-"""One chunk of a trace as columns; what many processes may work on at once."""
+"""One chunk of a trace as columns; several processes can work on chunks in parallel."""
 
 from __future__ import annotations
 
@@ -23,37 +23,44 @@ if TYPE_CHECKING:
     Columns = dict[str, NDArray[np.int64]]
 
 TABLES = ("name", "category", "thread", "dims", "group", "details")
-"""Columns that hold places in a table of what they stand for."""
+"""Columns that hold indexes into a table of values."""
 _MARKING = frozenset({"i", "b"})
-"""The phases of moments, and of the begin of ranges that end in an event of their own."""
+"""Phases of moments, and of the start of ranges whose end is an event of its own."""
 _NO_ARGS = Args()
 _MOST = 1 << 63
 _LATEST = 1 << 62
-"""In ns; a begin and a duration before it have a sum that 64 bits hold."""
+"""Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
+_WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")
+"""Operators whose FLOPs depend on values too. Values of all operators would make long tables."""
+_EXPANDED = re.compile(rb"(?<!\d)0(?!\d)")
+"""Matches a stride of 0, as of an expanded tensor; no other stride is needed."""
+_ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}
+"""Other names of a number, in some versions and on some devices."""
+_NUMBERS = ("external_id", "sequence", "device", "correlation", *_ELSEWHERE.values())
 
 
 class Table(dict[Any, int]):
-    """Gives every value that it is asked for a place, from 0."""
+    """Indexes of values, from 0; a new value is added on its first use."""
 
     def __missing__(self, value: Any) -> int:
         place = self[value] = len(self)
         return place
 
     def places(self, values: Iterable[Any], count: int) -> NDArray[np.int64]:
-        """Return the places of so many values."""
+        """Return the indexes of ``count`` values."""
         return np.fromiter(map(self.__getitem__, values), np.int64, count)
 
 
 @dataclass
 class ChunkColumns:
-    """What was read of a chunk.
+    """The columns of a chunk.
 
     Attributes:
         spans: Columns of the events with a duration: ``start`` and ``length`` in ns, and more.
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
-        tables: What the columns of that name stand for.
-        ends: When the ranges that may cross others end: process, id, and time in ns.
-        mended: How many names were no JSON, and the first byte of the file, uncompressed, where.
+        tables: The values that the columns of the same name index.
+        ends: The ends of ranges that may cross others: process, id, and time in ns.
+        mended: The number of names that were not JSON, and the first uncompressed byte of one.
     """
 
     spans: Columns = field(default_factory=dict)
@@ -68,11 +75,11 @@ def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
 
     Args:
         chunk: Events, with commas between them.
-        exact: Their times need more digits than a float has.
-        place: Which byte of the file it begins at.
+        exact: Whether their times need more digits than a float has.
+        place: The byte of the file at which it begins.
 
     Raises:
-        msgspec.MsgspecError: It is no JSON, also with its names escaped.
+        msgspec.MsgspecError: It is not JSON, even with its names escaped.
     """
     try:
         return _read(chunk, exact=exact)
@@ -86,7 +93,7 @@ def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
 
 def _read(chunk: bytes, *, exact: bool) -> ChunkColumns:
     events = decode(chunk, ExactEvent if exact else Event)
-    with contextlib.suppress(ArithmeticError, ValueError):  # a number that 64 bits do not hold
+    with contextlib.suppress(ArithmeticError, ValueError):  # a number too large for 64 bits
         found = _digested(events)
         if _sums_fit(found):
             return found
@@ -112,13 +119,13 @@ def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
 
 
 def _sums_fit(found: ChunkColumns) -> bool:
-    """Return whether 64 bits hold sums of the times in columns."""
+    """Return whether sums of the times in columns fit into 64 bits."""
     times = (found.spans["start"], found.spans["length"], found.memory["time"])
     return all(bool(((column > -_LATEST) & (column < _LATEST)).all()) for column in times)
 
 
 def _fit(event: Event) -> bool:
-    """Return whether 64 bits hold the times and numbers of an event; mend its arguments if not."""
+    """Return whether the times of an event fit into 64 bits; drop arguments that do not."""
     try:
         times = (event.start_ns(), event.length_ns())
     except (ValueError, OverflowError, ArithmeticError):  # not a number, infinite
@@ -142,7 +149,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     }
     threads = [e.tid for e in events]
     if not MARKS.isdisjoint(tables["category"]):
-        threads = [e.set_on() if e.cat in MARKS else e.tid for e in events]
+        threads = [e.mark_thread() if e.cat in MARKS else e.tid for e in events]
     pairs = zip([e.pid for e in events], threads, strict=True)
     columns |= {
         "thread": tables["thread"].places(pairs, count),
@@ -161,17 +168,17 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
 
 
 def _starts(events: list[Event]) -> NDArray[np.int64]:
-    """Return when events begin, in ns."""
+    """Return the start times of events, in ns."""
     if events and type(events[0]) is ExactEvent:
         return _column((e.start_ns() for e in events), len(events))
     return _ns([e.ts for e in events])
 
 
 def _ns(microseconds: list[float], least: int = -_MOST) -> NDArray[np.int64]:
-    """Return times in whole ns, each rounded as Python does it, and no less than the least.
+    """Return times in whole ns, rounded as Python does, and at least ``least``.
 
     Raises:
-        ValueError: One is none, or too long.
+        ValueError: A time is not finite, or too large.
     """
     with np.errstate(over="ignore"):
         found = np.rint(np.array(microseconds, np.float64) * 1000)
@@ -179,10 +186,6 @@ def _ns(microseconds: list[float], least: int = -_MOST) -> NDArray[np.int64]:
     if not (np.isfinite(found) & (np.abs(fits) < _LATEST)).all():
         raise ValueError
     return fits.astype(np.int64)
-
-
-_WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")
-"""Operators whose work depends on more than shapes; values of all would make long tables."""
 
 
 class _Valued(dict[str, bool]):
@@ -193,12 +196,8 @@ class _Valued(dict[str, bool]):
         return kept
 
 
-_EXPANDED = re.compile(rb"(?<!\d)0(?!\d)")
-"""The stride of what is one element for many places; other strides tell nothing that is asked."""
-
-
 def _dims(args: list[Args], names: list[str], table: Table) -> NDArray[np.int64]:
-    """Return the places of what operators were given; what is the same text is looked at once."""
+    """Return the indexes of operators' inputs; each distinct text is parsed once."""
     known, valued, found = dict[bytes, int](), _Valued(), list[int]()
     for a, name in zip(args, names, strict=True):
         shapes, text = a.dims or a.dims_in_1_8, b""
@@ -211,32 +210,27 @@ def _dims(args: list[Args], names: list[str], table: Table) -> NDArray[np.int64]
 
 
 def _inputs(args: Args, valued: bool) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return shapes and types of what was given to an operator; of some values, and strides."""
+    """Return shapes and types of an operator's inputs; for some also values and strides."""
     shapes, strides = bytes(args.dims) or bytes(args.dims_in_1_8), bytes(args.strides)
     values = bytes(args.values) if valued else b""
     return shapes, bytes(args.types), values, strides if _EXPANDED.search(strides) else b""
 
 
 def _groups(args: list[Args], table: Table) -> NDArray[np.int64]:
-    """Return the places of process groups, by name and members."""
+    """Return the indexes of process groups, by name and members."""
     nothing = (b"", b"")
     given = ((bytes(a.group), bytes(a.members)) if a.group or a.members else nothing for a in args)
     return table.places(given, len(args))
 
 
 def _details(events: list[Event], args: list[Args], table: Table) -> NDArray[np.int64]:
-    """Return the places of what is known of devices' work and of marks."""
+    """Return the indexes of the details of devices' work and of marks."""
     found = np.full(len(args), table[Details()], np.int64)
     for place, a in enumerate(args):
         if a.device != NONE or a.grid or a.domain:
             event = events[place]
             found[place] = table[details(a, event.id if event.ph == "b" else None)]
     return found
-
-
-_ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}
-"""Under which other names some versions and devices write a number."""
-_NUMBERS = ("external_id", "sequence", "device", "correlation", *_ELSEWHERE.values())
 
 
 def _memory(events: list[Event], tables: dict[str, Table]) -> Columns:

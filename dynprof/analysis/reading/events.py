@@ -1,4 +1,4 @@
-"""One event of a trace, as far as anything here looks at it."""
+"""One event of a trace, with the members that the analysis uses."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 NONE = -1
-"""Stands where an event has nothing to say."""
+"""Value of a number that an event does not have."""
 _DIGITS = 19
-"""Of a number that 64 bits may not hold."""
+"""Digits from which a number may not fit into 64 bits."""
+_HALF_PAIR = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_TYPES: dict[Any, Any] = {int: int, str: str, float: (int, float, Decimal), int | str: (int, str)}
+"""The accepted types of an argument, by its declared type."""
 
 
 class Args(msgspec.Struct, gc=False):
@@ -37,9 +43,9 @@ class Args(msgspec.Struct, gc=False):
     device_id: int = msgspec.field(default=NONE, name="Device Id")
     device: int = NONE
     stream: int | str = NONE
-    """A number where something runs on it; the calls of ROCm name it by its address, as text."""
+    """A number for work on it; ROCm's calls have its address as text."""
     queue: int = msgspec.field(default=NONE, name="sycl queue")
-    """What Intel's devices have in its place."""
+    """The stream of Intel's devices."""
     correlation: int = NONE
     grid: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
     block: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
@@ -63,29 +69,29 @@ class Args(msgspec.Struct, gc=False):
 
 
 class Details(NamedTuple):
-    """What Kineto knows of something that a device did, beside its time; see the CUPTI manual.
+    """Kineto's details of a device's work, other than its time; see the CUPTI manual.
 
-    Of ROCm's kernels the launch has grid, block and shared memory, not the kernel.
+    With ROCm the launch has grid, block and shared memory, not the kernel.
 
     Attributes:
         grid: The blocks of a kernel in each of three directions, as JSON.
         block: The threads of a block, likewise.
-        registers: Of a thread.
-        shared_memory: Of a block, in bytes.
-        occupancy: Estimated, in percent of the warps that a processor can hold.
+        registers: The registers of a thread.
+        shared_memory: The shared memory of a block, in bytes.
+        occupancy: The estimated occupancy, in percent of the warps that a processor can hold.
         copied: The bytes of a copy or a memset.
-        collective: What kind of communication it is.
-        elements_in: Of its message, before.
-        elements_out: Of its message, after.
-        group_size: How many ranks took part.
+        collective: The kind of communication.
+        elements_in: The elements of its message before.
+        elements_out: The elements of its message after.
+        group_size: The number of ranks that took part.
         dtype: The type of its elements.
-        waits_for_stream: Which stream a stream waits for.
+        waits_for_stream: The stream that a stream waits for.
         waits_for_launch: The correlation of the call that recorded the event it waits for.
         sender: The rank that a message was received from.
         receiver: The rank that a message was sent to.
-        domain: Of a mark or range of ``dynprof.mstx``, as JSON; its length is 0 for all else.
-        range_id: Of a range that may cross others.
-        kind: Of a range: what it may cross, as JSON.
+        domain: The domain of a mark or range of ``dynprof.mstx``, as JSON; empty for all else.
+        range_id: The id of a range that may cross others.
+        kind: What a range may cross, as JSON.
         begins_only: Whether its end is an event of its own.
     """
 
@@ -111,13 +117,13 @@ class Details(NamedTuple):
 
 
 def details(a: Args, begun: int | str | None = None) -> Details:
-    """Return what the arguments of an event say of a device's work, or of a mark.
+    """Return the details of a device's work, or of a mark, from an event's arguments.
 
     Args:
         a: The arguments.
         begun: The number of a range whose end is an event of its own; None for all else.
     """
-    number = _whole(a.range) if begun is None else begun
+    number = _integer(a.range) if begun is None else begun
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
@@ -126,13 +132,13 @@ def details(a: Args, begun: int | str | None = None) -> Details:
     )  # fmt: skip
 
 
-def _whole(text: msgspec.Raw) -> int:
+def _integer(text: msgspec.Raw) -> int:
     digits = bytes(text)
     return int(digits) if digits.isdigit() and len(digits) < _DIGITS else NONE
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event whose times a float holds exactly enough."""
+    """An event whose times fit into a float."""
 
     ph: str = ""
     name: str = ""
@@ -145,16 +151,16 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
     def start_ns(self) -> int:
-        """Return its begin in whole nanoseconds."""
+        """Return its start in whole nanoseconds."""
         return round(self.ts * 1000)
 
-    def set_on(self) -> int | str:
-        """Return the thread that a mark was set on: it stands on a track of its own."""
-        number = _whole(self.args.thread) if self.args else NONE
+    def mark_thread(self) -> int | str:
+        """Return the thread that set a mark: the event itself is on a track of its own."""
+        number = _integer(self.args.thread) if self.args else NONE
         return self.tid if number == NONE else number
 
     def length_ns(self) -> int:
-        """Return its duration in whole nanoseconds; 0 where it would end before its begin."""
+        """Return its duration in whole nanoseconds; 0 if it is negative."""
         return max(0, round(self.dur * 1000))
 
 
@@ -164,21 +170,15 @@ class ExactEvent(Event, gc=False):
     ts: Decimal = Decimal(0)  # type: ignore[assignment]
 
     def start_ns(self) -> int:
-        """Return its begin in whole nanoseconds."""
+        """Return its start in whole nanoseconds."""
         return int(self.ts * 1000)
-
-
-_HALF_PAIR = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
 
 
 def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
     """Return the events of a chunk.
 
     Raises:
-        msgspec.MsgspecError: It is no JSON.
+        msgspec.MsgspecError: It is not JSON.
     """
     text = b"".join((b"[", chunk, b"]"))
     try:
@@ -187,12 +187,12 @@ def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
         except msgspec.ValidationError:
             return _one_by_one(text, kind)
     except msgspec.DecodeError as error:
-        found = loosely(text, error)
+        found = decode_leniently(text, error)
     return [_lenient(event, kind) for event in found]
 
 
 def _one_by_one(text: bytes, kind: type[Event]) -> list[Event]:
-    """Return the events of a chunk some of which are not as Kineto writes them."""
+    """Return the events of a chunk, some of which do not have Kineto's types."""
     typed = msgspec.json.Decoder(kind, strict=False)
     loose = msgspec.json.Decoder(float_hook=Decimal if kind is ExactEvent else None)
 
@@ -205,11 +205,11 @@ def _one_by_one(text: bytes, kind: type[Event]) -> list[Event]:
     return [one(event) for event in msgspec.json.decode(text, type=list[msgspec.Raw])]
 
 
-def loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
-    """Return what Python's own reader takes, as json.dumps writes it: NaN, half surrogate pairs.
+def decode_leniently(text: bytes, error: msgspec.DecodeError) -> list[Any]:
+    """Decode JSON with Python's own reader, which accepts NaN; replace half surrogate pairs.
 
     Raises:
-        msgspec.DecodeError: It takes it as little: the error that is given.
+        msgspec.DecodeError: Python's reader fails too; this is the given error.
     """
     try:
         found = json.loads(_HALF_PAIR.sub(rb"\\ufffd", text), strict=False)
@@ -219,7 +219,7 @@ def loosely(text: bytes, error: msgspec.DecodeError) -> list[Any]:
 
 
 def _lenient(event: Any, kind: type[Event]) -> Event:
-    """Return an event, without those of its arguments that are of another type than Kineto's."""
+    """Return an event without arguments whose type differs from Kineto's."""
     if not isinstance(event, dict):
         return kind()
     known = {name: event[name] for name in ("ph", "name", "cat", "ts", "dur") if name in event}
@@ -233,17 +233,13 @@ def _lenient(event: Any, kind: type[Event]) -> Event:
     return found
 
 
-_TYPES: dict[Any, Any] = {int: int, str: str, float: (int, float, Decimal), int | str: (int, str)}
-"""Which values an argument may have that is declared so."""
-
-
 def _number_or_text(value: Any) -> int | str:
     return value if isinstance(value, int) else str(value)
 
 
 @functools.cache
 def _fields() -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Return what an event's arguments may be; msgspec takes milliseconds to tell."""
+    """Return the fields of an event's arguments; cached, as msgspec takes milliseconds."""
     return msgspec.structs.fields(Args)
 
 

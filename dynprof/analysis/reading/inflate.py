@@ -1,4 +1,4 @@
-"""A trace's bytes, uncompressed, up to where a torn file ends."""
+"""The uncompressed bytes of a trace, up to where a torn file ends."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 16
 _GZIP = 31
-"""zlib's number for a gzip header and trailer."""
-MOST_RATIO = 200
-"""Unpacked to packed bytes. Traces of profilers have 10 to 25; gzip can make 1,000 of spaces."""
-HARMLESS = 64 << 20
-"""Unpacked bytes that are never refused: a small trace of one repeated event packs far better."""
+"""zlib's ``wbits`` for a gzip header and trailer."""
+MAX_RATIO = 200
+"""Unpacked to packed bytes, at most. Profilers' traces have 10 to 25; spaces can have 1,000."""
+NEVER_REFUSED = 64 << 20
+"""Unpacked bytes that are never refused: a small trace of one repeated event compresses better."""
 
 
-class Torn(Exception):  # noqa: N818 - it says what a file is
-    """The compressed file ends too early, or is damaged; all before was returned.
+class Torn(Exception):  # noqa: N818 - a property of a file
+    """The compressed file ends too early, or is damaged; all bytes before were returned.
 
     Args:
-        packed: After how many bytes of the file, compressed as they are.
+        packed: The number of compressed bytes before that.
         why: What is wrong there.
     """
 
@@ -37,7 +37,7 @@ class Torn(Exception):  # noqa: N818 - it says what a file is
 
 
 class Readable(Protocol):
-    """Gives bytes."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes; none at the end."""
@@ -45,10 +45,10 @@ class Readable(Protocol):
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Readable]:
-    """Give a trace's bytes, uncompressed.
+    """Open a trace for reading its uncompressed bytes.
 
     Raises:
-        CaptureError: It cannot be read.
+        CaptureError: The file cannot be read.
     """
     try:
         file = open_regular(path)
@@ -61,9 +61,9 @@ def opened(path: Path) -> Iterator[Readable]:
 
 
 class Inflated:
-    """The content of a gzip file, of several members too.
+    """The content of a gzip file, which may have several members.
 
-    Python's own reader keeps what it decompressed of a torn file to itself.
+    Python's own reader does not return what it decompressed of a torn file.
 
     Args:
         file: The compressed file.
@@ -73,7 +73,7 @@ class Inflated:
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
         self._path = path
-        self._most = max(HARMLESS, MOST_RATIO * os.fstat(file.fileno()).st_size)
+        self._most = max(NEVER_REFUSED, MAX_RATIO * os.fstat(file.fileno()).st_size)
         self._given = 0
         self._ready = b""
         self._make, self._errors = _inflater()
@@ -100,7 +100,7 @@ class Inflated:
             packed += self._file.read(_CHUNK)
         if ended:
             if not packed.startswith(_MAGIC):
-                return False  # the end, or padding behind it
+                return False  # the end, or padding after it
             self._inflate = self._make()
         elif not packed:
             raise Torn(self._taken, "is torn")
@@ -114,13 +114,13 @@ class Inflated:
             size = os.fstat(self._file.fileno()).st_size
             raise CaptureError(
                 f"{self._path} is not read: {size / 1e6:,.1f} MB unpack to more than "
-                f"{self._most / 1e6:,.0f} MB; no trace unpacks to {MOST_RATIO} times its size"
+                f"{self._most / 1e6:,.0f} MB; no trace unpacks to {MAX_RATIO} times its size"
             )
         return True
 
 
 def _inflater() -> tuple[Any, Any]:
-    """Return what makes isal's decompressor, or Python's own where isal is not built for."""
+    """Return a constructor of isal's decompressor, or Python's own if isal is not available."""
     try:
         from isal import isal_zlib
     except ImportError:

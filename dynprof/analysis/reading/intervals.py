@@ -1,4 +1,4 @@
-"""Unions of spans of time: what was covered, by one kind or by two at once."""
+"""Unions and overlaps of spans of time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Cover = tuple[Numbers, Numbers]
-    """Begins and ends of spans that do not touch, ascending."""
+    """Starts and ends of disjoint spans, ascending."""
 
 
 def cover(start: Numbers, end: Numbers) -> Cover:
-    """Return what spans cover together."""
+    """Return the union of spans."""
     if not len(start):
         return start, end
     order = np.argsort(start, kind="stable")
@@ -28,12 +28,12 @@ def cover(start: Numbers, end: Numbers) -> Cover:
 
 
 def covered(where: Cover) -> int:
-    """Return for how long anything is covered, in the unit of the spans."""
+    """Return the total length of a cover, in the unit of the spans."""
     return int((where[1] - where[0]).sum())
 
 
 def covered_until(where: Cover, time: Numbers) -> Numbers:
-    """Return for how long a cover lasts before each time."""
+    """Return the length of a cover before each time."""
     begins, ends = where
     sums = np.concatenate([[0], np.cumsum(ends - begins)])
     place = np.searchsorted(begins, time, side="right")
@@ -43,14 +43,14 @@ def covered_until(where: Cover, time: Numbers) -> Numbers:
 
 
 def clipped(where: Cover, begin: int, end: int) -> Cover:
-    """Return what of a cover lies within two times."""
+    """Return the part of a cover between two times."""
     starts, ends = np.maximum(where[0], begin), np.minimum(where[1], end)
     inside = ends > starts
     return starts[inside], ends[inside]
 
 
 def layered(covers: Mapping[str, Cover], begin: int, end: int) -> dict[str, int]:
-    """Return how much of a span of time each cover adds to those before it."""
+    """Return how much each cover adds to those before it, within a span of time."""
     found, before = dict[str, int](), 0
     parts: list[Cover] = []
     for name, where in covers.items():
@@ -61,19 +61,19 @@ def layered(covers: Mapping[str, Cover], begin: int, end: int) -> dict[str, int]
 
 
 def united(*covers: Cover) -> Cover:
-    """Return what any of several covers covers."""
+    """Return the union of covers."""
     return cover(*(np.concatenate(ends) for ends in zip(*covers, strict=True)))
 
 
 def both(one: Cover, other: Cover) -> int:
-    """Return for how long two covers overlap."""
+    """Return the length of the overlap of two covers."""
     return covered(one) + covered(other) - covered(united(one, other))
 
 
 def distinct(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers there are, each once, in their order.
+    """Return the distinct numbers, ascending.
 
-    NumPy's own ``unique`` hashes since 2.3, which takes forty times as long where most differ.
+    NumPy's own ``unique`` hashes since 2.3, which takes forty times as long if most differ.
     """
     ordered = np.sort(numbers, axis=None)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]

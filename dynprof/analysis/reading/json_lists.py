@@ -7,7 +7,7 @@ from typing import Any
 
 
 def listed(text: bytes) -> list[Any]:
-    """Return a list; empty where it is none, or lies in lists without end."""
+    """Return a list; empty if the text is not a list, or is nested too deep."""
     try:
         found = json.loads(text or b"[]")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A whole trace as columns, with the marks of devices set apart."""
+"""A whole trace as columns; marks on devices have a category of their own."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     Chosen = NDArray[np.bool_]
 
 LABEL = "dynprof: device mark"
-"""What such a range is called; who records it lives in another house, and says the same."""
+"""Name of the range around a mark on a device. The recorder has the same constant."""
 
 
 def of_device_marks(spans: Columns, tables: dict[str, list[Any]]) -> Chosen:
-    """Return which spans did nothing but set a mark.
+    """Return the spans that only set a mark.
 
     Args:
-        spans: Of a trace, in the order of their begin.
-        tables: What their columns stand for.
+        spans: The spans of a trace, by start time.
+        tables: The values that their columns index.
     """
     found = np.zeros(len(spans["start"]), bool)
     if LABEL not in tables["name"]:
@@ -59,7 +59,7 @@ def of_device_marks(spans: Columns, tables: dict[str, list[Any]]) -> Chosen:
 
 
 def _within(spans: Columns, outer: NDArray[np.int64]) -> Chosen:
-    """Return which spans lie in one of some that follow one another."""
+    """Return the spans inside one of the outer spans, which do not overlap."""
     start, end = spans["start"], spans["start"] + spans["length"]
     last = np.searchsorted(start[outer], start, side="right") - 1
     return (last >= 0) & (end <= end[outer][last])
@@ -72,21 +72,21 @@ def _of(spans: Columns, tables: dict[str, list[Any]], kinds: Names) -> Chosen:
 
 @dataclass
 class Trace:
-    """What a trace holds; times in whole ns, since its base time.
+    """The content of a trace; times in whole ns since its base time.
 
     Attributes:
-        members: The members of its JSON object beside the events.
-        spans: Columns of the events with a duration, and of marks, which have none, in the order
-            of their begin, longer ones first: ``start``, ``length``, ``name``, ``category``,
-            ``thread``, ``dims``, ``group``, ``details`` and the numbers that Kineto writes; -1
-            where an event has none.
-        memory: Columns of allocations and releases, in the order of time.
-        tables: What the columns of those names stand for.
-        torn: Where and how the file ends too early; empty where it does not.
-        complete: Whether all of its events are there.
-        size: Its bytes, uncompressed.
-        last: The place of the span that stands last in the file; -1 where there is none.
-        mended: How many names were no JSON, and the first byte of the file, uncompressed, where.
+        members: The members of its JSON object other than the events.
+        spans: Columns of the events with a duration, and of marks, which have none. The order is by
+            start time, longer ones first. The columns are ``start``, ``length``, ``name``,
+            ``category``, ``thread``, ``dims``, ``group``, ``details`` and Kineto's numbers; -1 if
+            an event has none.
+        memory: Columns of allocations and releases, by time.
+        tables: The values that the columns of the same name index.
+        torn: Where and how the file ends too early; empty if it does not.
+        complete: Whether it has all of its events.
+        size: The number of its uncompressed bytes.
+        last: The index of the span that is last in the file; -1 if there is none.
+        mended: The number of names that were not JSON, and the first uncompressed byte of one.
     """
 
     members: dict[str, Any]
@@ -101,7 +101,7 @@ class Trace:
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
-        """Return which spans are of one of these kinds of categories."""
+        """Return the spans of any of these kinds of categories."""
         names = frozenset[str]().union(*kinds)
         found = self._known.get(names)
         if found is None:
@@ -110,17 +110,17 @@ class Trace:
         return np.copy(found)
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
-        """Return which spans have a name that passes a test, which is asked once for each name."""
+        """Return the spans whose name passes a test, which runs once for each name."""
         passed = np.array([test(name) for name in self.tables["name"]], bool)
         return passed[self.spans["name"]]
 
     def when(self, chosen: NDArray[Any]) -> Cover:
-        """Return when any of these spans lasts."""
+        """Return the times that these spans cover."""
         start = self.spans["start"][chosen]
         return cover(start, start + self.spans["length"][chosen])
 
     def place_of_name(self, name: str) -> int:
-        """Return the place of a name in its table, which takes it in where it lacks it."""
+        """Return the index of a name in its table; add the name if it is missing."""
         names = self.tables["name"]
         if name not in names:
             names.append(name)
@@ -135,16 +135,16 @@ def load_trace(path: Path, partner: Partner | None = None) -> Trace:
     """Read a trace.
 
     Args:
-        path: Where it lies.
-        partner: Leads to a process that reads the same trace at the same time; each does half.
+        path: Its path.
+        partner: The connection to a process that reads the other half of the same trace.
 
     Raises:
-        CaptureError: It is none, or cannot be read.
+        CaptureError: The file is no trace, or cannot be read.
     """
     try:
         return _loaded(path, partner)
     except RecursionError as error:
-        raise CaptureError(f"{path} is damaged: it has lists in lists without end") from error
+        raise CaptureError(f"{path} is damaged: its lists are nested too deep") from error
 
 
 def _loaded(path: Path, partner: Partner | None) -> Trace:
@@ -165,7 +165,7 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
 def _digested(
     file: TraceFile, *, exact: bool, partner: Partner | None = None
 ) -> list[ChunkColumns] | None:
-    """Return chunks; None after a cut inside an event, where a list in it looks like events."""
+    """Return the chunks; None if one was cut inside an event, because a list looks like events."""
     import msgspec
 
     try:
@@ -180,11 +180,11 @@ def _digested(
 
 def _with(partner: Partner, file: TraceFile, *, exact: bool) -> list[ChunkColumns] | None:
     own = _digested(file, exact=exact, partner=partner)
-    theirs = partner.swap(own)
-    if own is None or theirs is None:
+    received = partner.swap(own)
+    if own is None or received is None:
         return None
-    mine, others = iter(own), iter(theirs)
-    return [next(mine if partner.takes(n) else others) for n in range(len(own) + len(theirs))]
+    here, there = iter(own), iter(received)
+    return [next(here if partner.takes(n) else there) for n in range(len(own) + len(received))]
 
 
 def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
@@ -216,13 +216,13 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
 
 
 def _mended(parts: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return how many names in all, and the first byte."""
+    """Return the sum of the numbers of names, and the first byte."""
     found = [part for part in parts if part[0]]
     return sum(names for names, _ in found), min((first for _, first in found), default=0)
 
 
 def _set_apart_device_marks(trace: Trace) -> None:
-    """Give what sets marks on streams a category that is no work's."""
+    """Give the spans that set marks on streams a category that is not work."""
     apart = of_device_marks(trace.spans, trace.tables)
     if apart.any():
         trace.tables["category"].append(DEVICE_MARK)
@@ -230,9 +230,9 @@ def _set_apart_device_marks(trace: Trace) -> None:
 
 
 def _place_on_devices(trace: Trace) -> None:
-    """Take process and thread, as events name them, for device and stream that they do not name.
+    """Set missing devices and streams of work to the process and thread of the event.
 
-    Kineto writes the one as the other; arguments differ from maker to maker.
+    Kineto writes them as process and thread too; the arguments differ between vendors.
     """
     on_device, threads = trace.category(ON_DEVICE), trace.tables["thread"]
     for column, part in (("device", 0), ("stream", 1)):
@@ -246,7 +246,7 @@ def _place_on_devices(trace: Trace) -> None:
 
 
 def _number(name: int | str, otherwise: int) -> int:
-    """Return the number that a process or thread is, or that its name ends with."""
+    """Return a process or thread that is a number, or the number at the end of its name."""
     if isinstance(name, int):
         return name if 0 <= name < 1 << 63 else otherwise
     digits = re.search(r"\d{1,9}$", name)
@@ -254,9 +254,9 @@ def _number(name: int | str, otherwise: int) -> int:
 
 
 def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns]) -> Columns:
-    """Return the spans, those that begin and end in two events with their length.
+    """Return the spans, with the length of those whose start and end are two events.
 
-    One whose end is not in the trace has none that is known, and is left out.
+    A span whose end is not in the trace is left out, as its length is unknown.
     """
     known = list(tables["details"])
     ids = np.flatnonzero(np.array([one.begins_only for one in known])[spans["details"]])

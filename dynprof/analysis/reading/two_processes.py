@@ -1,4 +1,4 @@
-"""Two processes that read one trace: each digests about half of its chunks, and they swap."""
+"""Two processes that read one trace: each digests about half of its chunks, then they swap."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 _ENDED = "the process that shared the work on it ended"
 _AHEAD = 2
-"""So many chunks the first one digests while the second one is still being started."""
+"""Chunks that the first process digests while the second one is starting."""
 
 
 class Partner:
-    """One of the two; a context that never leaves the other one waiting.
+    """One of the two processes; a context that never leaves the other one waiting.
 
     Args:
-        number: 0 or 1; the second one is started by the first.
-        other: What leads to the other one.
+        number: 0, or 1 for the process that the first one starts.
+        other: The connection to the other process.
     """
 
     def __init__(self, number: int, other: Connection[Any, Any]) -> None:
@@ -36,34 +36,34 @@ class Partner:
         self._handing: threading.Thread | None = None
 
     def takes(self, chunk: int) -> bool:
-        """Return whether a chunk is to be digested by this one, by its number from 0."""
+        """Return whether this process digests a chunk, by its number from 0."""
         by_first = chunk < _AHEAD or chunk % 2 == 0
         return by_first == (self._number == 0)
 
     def swap(self, own: list[Any] | None) -> list[Any] | None:
-        """Return what the other one has, in exchange; None stands for having failed.
+        """Send our chunks, and return those of the other process; None means that one failed.
 
-        One speaks first while the other listens: a pipe holds less than either has to say.
+        The first one sends while the second one receives: a pipe cannot buffer the chunks.
 
         Raises:
-            CaptureError: The other one has ended.
+            CaptureError: The other process has ended.
         """
         try:
             if self._number == 0:
                 self._send(own)
-            theirs: list[Any] | None = self._receive()
+            received: list[Any] | None = self._receive()
             if self._number == 1:
                 self._send(own)
         except (EOFError, OSError) as error:
             self._sent = self._received = True
             raise CaptureError(_ENDED) from error
-        return theirs
+        return received
 
     def share(self, make: Callable[[], Found]) -> Found:
-        """Return what only the second one makes, once, and hands over.
+        """Return what only the second process makes, and sends to the first one.
 
         Raises:
-            CaptureError: The other one has ended.
+            CaptureError: The other process has ended.
         """
         if self._number == 0:
             try:
@@ -74,15 +74,15 @@ class Partner:
         made = make()
         packed = pickle.dumps(made)
         self._handing = threading.Thread(target=self._hand_over, args=(packed,))
-        self._handing.start()  # a pipe holds less, and the other one asks when it needs it
+        self._handing.start()  # a pipe cannot buffer it, and the other one reads it later
         return made
 
     def _hand_over(self, packed: bytes) -> None:
-        with contextlib.suppress(OSError):  # nobody wants it any more
+        with contextlib.suppress(OSError):  # the other process has ended
             self._other.send_bytes(packed)
 
     def finish(self) -> None:
-        """Wait until the other one has what was made for it, or is gone."""
+        """Wait until the other process has received what was made for it, or has ended."""
         if self._handing:
             self._handing.join()
 
@@ -93,8 +93,8 @@ class Partner:
     def _receive(self) -> list[Any] | None:
         packed = self._other.recv_bytes()
         self._received = True
-        theirs: list[Any] | None = pickle.loads(packed)  # noqa: S301 - from our own process
-        return theirs
+        received: list[Any] | None = pickle.loads(packed)  # noqa: S301 - from our own process
+        return received
 
     def __enter__(self) -> Partner:
         return self
@@ -105,8 +105,8 @@ class Partner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Say and hear what is still to be said and heard, so that neither waits for ever."""
-        with contextlib.suppress(EOFError, OSError):  # nobody waits any more
+        """Finish the swap, so that neither process waits for ever."""
+        with contextlib.suppress(EOFError, OSError):  # the other process has ended
             if self._number == 0 and not self._sent:
                 self._send(None)
             if not self._received:

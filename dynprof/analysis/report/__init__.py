@@ -1,7 +1,7 @@
 """One self-contained page about a capture: what its steps spend their time on, and what to try.
 
-In comes a measured trace with its findings; out goes one HTML file that asks nothing of the
-network. Others use ``contents`` (what it says, as data) and ``page`` (how it looks).
+Takes a measured trace with its findings, and writes one HTML file that never uses the network.
+Others use ``contents`` (the data of the page) and ``page`` (the file).
 """
 
 from dynprof.analysis.report.page import REPORT, write_report

@@ -9,13 +9,13 @@ function drawBandwidth() {
   section("bandwidth").hidden = !copies.length && !collectives.length;
   if (section("bandwidth").hidden) return;
   part("bandwidth", ".hint").textContent =
-    "Times are of the whole capture. Empty or unknown where the trace does not tell how much was moved, or how many ranks took part. Bus bandwidth is that of nccl-tests: it can be held against what the hardware can do.";
+    "Times are of the whole capture. A value is empty or unknown if the trace does not have the size, or the number of ranks. Bus bandwidth is that of nccl-tests: compare it with the hardware's.";
   const target = part("bandwidth", ".tables");
   if (links) drawLinks(target, links);
   if (collectives.length) {
     target.append(element("h3", "", split ? "Collectives that the ranks share" : "Collectives of this rank"),
-      element("p", "hint", split ? "A rank waits until the last one comes; then data moves."
-        : "Their time has waiting for other ranks in it: the bandwidth is that of the shortest."));
+      element("p", "hint", split ? "A rank waits until the last one arrives; then data moves."
+        : "Their time includes the wait for other ranks, so the bandwidth is that of the shortest one."));
     const times = split ? [["Waiting ms", time], ["Moving ms", time]] : [["Total ms", time]];
     new SortedTable(target, [["Collective", text], ["MB", inMegabytes], ["Count", whole], ...times,
       ["Algorithm GB/s", inGigabytes], ["Bus GB/s", inGigabytes]], collectives, 3, "collectives");

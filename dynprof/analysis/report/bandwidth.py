@@ -1,4 +1,4 @@
-"""What the page says of moving data: copies, collectives, and links between ranks."""
+"""The page's data on bandwidth: copies, collectives, and links between ranks."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from dynprof.analysis.ranks.comparison import Ranks
 
 MOST_ROWS, MOST_LINKS, WIDEST = 200, 200, 32
-"""Of more ranks than the last, links are a list and no matrix."""
+"""The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
 
 Data = dict[str, Any]
 
 
 def bandwidth(measured: MeasuredTrace, ranks: Ranks | None) -> Data:
-    """Return bandwidths in GB/s, sizes in MB and times in ms; None where unknown."""
+    """Return bandwidths in GB/s, sizes in MB and times in ms; None if unknown."""
     between = ranks.bandwidth if ranks else None
     return {
         "copies": [
@@ -44,7 +44,7 @@ def _ends(source: str, target: str) -> str:
 
 
 def _of_one(measured: MeasuredTrace) -> list[list[Any]]:
-    """Return the collectives of one trace, whose time has waiting for other ranks in it."""
+    """Return the collectives of one trace, whose time includes the wait for other ranks."""
     return [
         [
             _called(one.message.kind, one.group),
@@ -59,7 +59,7 @@ def _of_one(measured: MeasuredTrace) -> list[list[Any]]:
 
 
 def _of_all(between: Bandwidth) -> list[list[Any]]:
-    """Return the collectives that ranks share, their waiting apart from moving data."""
+    """Return the collectives that ranks share, with waiting and moving as separate times."""
     return [
         [
             _called(one.kind, one.group),
@@ -88,7 +88,7 @@ def _links(between: Bandwidth | None) -> Data | None:
     links = sorted(between.links, key=lambda link: link.bandwidth)
     ends = sorted({end for link in links for end in (link.source, link.target)})
     cells: dict[tuple[int, int], float] = {}
-    for link in links:  # of two kinds between the same ranks the slower one is shown
+    for link in links:  # the slower of two kinds between the same ranks is shown
         rate = link.large_bandwidth or link.bandwidth
         cells.setdefault((link.source, link.target), rate)
         if not link.one_way:

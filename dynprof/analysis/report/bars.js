@@ -1,5 +1,5 @@
 "use strict";
-// Bars that stand for times, next to each other on one scale.
+// Bars of times on one scale.
 
 const COLOURS = {
   "computing": "--computing", "communication": "--communication", "copying": "--copying",
@@ -41,10 +41,10 @@ function drawBar(parts, longest, className) {
   return bar;
 }
 
-/** Says which of the steps have a row, where not all have. */
+/** Says which steps have a row, if not all have. */
 function whichSteps(rows, count) {
   if (rows.length === count) return "";
-  return ` Drawn are the slowest steps and those next to them, ${rows.length} of ${count}; ${count - rows.length} are left out.`;
+  return ` The graph shows the slowest steps and their neighbours, ${rows.length} of ${count}; ${count - rows.length} are left out.`;
 }
 
 /**
@@ -69,7 +69,7 @@ function drawBars(target, rows, count = rows.length) {
   gap(left);
 }
 
-/** Names the colours of those parts that any bar has. */
+/** Draws the legend of the parts that occur in any bar. */
 function drawLegend(target, rows) {
   const named = new Set();
   for (const row of rows)

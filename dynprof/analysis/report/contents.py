@@ -1,4 +1,4 @@
-"""What a report says, as plain data that the page draws."""
+"""The content of a report, as plain data that the page draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynprof.analysis.ranks.longer_work import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.bandwidth import bandwidth
 from dynprof.analysis.report.critical_path import path_section, path_sentence
-from dynprof.analysis.report.drawn_steps import drawn
+from dynprof.analysis.report.drawn_steps import steps_to_draw
 from dynprof.analysis.report.sections import (
     marks,
     modules_data,
@@ -33,24 +33,26 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Cost, Manifest
 
 SLOWED = 1.15
-"""Recording that makes a step so many times as long is worth a warning."""
+"""Ratio of a step's time with and without recording from which the report warns."""
 WORST = 3
-"""So many findings are shown."""
+"""Findings that are shown, at most."""
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
-"""What the page says of each."""
-MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_BESIDE = 100, 1500, 64, 40
+"""The attributes of a finding that the page shows."""
+MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
 THINNEST = 1 / 5000
-"""What takes less of the time is left out of the flame graph."""
+"""Share of the time below which a frame is left out of the flame graph."""
+NOT_MEASURABLE = "not measurable"
+"""Text for a cost that the scatter of the steps hides."""
 
 Data = dict[str, Any]
 
 
 def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
-    """Return what a report says.
+    """Return the content of a report.
 
     Args:
         measured: The trace that it is about.
-        ranks: The ranks of its window, where several are to be compared.
+        ranks: The ranks of its window, if several are compared.
     """
     steps = measured.breakdown
     found = findings_among(measured, ranks)[:WORST]
@@ -59,7 +61,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "made_by": f"dynprof {__version__}",
         "verdict": " ".join(
             [
-                *_of_ranks(ranks)[:1],
+                *_rank_sentences(ranks)[:1],
                 str(measured.without_outliers.breakdown),
                 *path_sentence(measured),
             ]
@@ -85,20 +87,20 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     }
 
 
-def _of_ranks(ranks: Ranks | None) -> list[str]:
-    """Return what is said of the ranks, in sentences."""
+def _rank_sentences(ranks: Ranks | None) -> list[str]:
+    """Return the sentences about the ranks."""
     return [sentence(one) for one in ranks.words()] if ranks else []
 
 
 def _title(measured: MeasuredTrace) -> str:
-    """Return what the capture is of, in a few words."""
+    """Return the title: the steps, the rank and the host of the capture."""
     numbers = [number for number, _, _ in measured.marked if number is not None]
     steps = spanned(numbers[0], numbers[-1]).capitalize() if numbers else "A capture"
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
 def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
-    """Return where a step goes, and the worst that was found, in sentences."""
+    """Return where the time of a step goes, and the worst findings, in sentences."""
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
     return [
         str(measured.without_outliers.breakdown),
@@ -111,9 +113,9 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
 
 
 def _slowed(measured: MeasuredTrace) -> str:
-    """Return by how much recording slowed the job, where that is much.
+    """Return by how much recording slowed the job, if that is much.
 
-    By the shortest step: a long one may be so by its own doing, as one with a checkpoint.
+    The shortest step decides: a longer one may have another cause, such as a checkpoint.
     """
     if (manifest := measured.manifest) is None:
         return ""
@@ -126,20 +128,20 @@ def _slowed(measured: MeasuredTrace) -> str:
     said = f"Recording made the steps {least_ms / before_ms - 1:.0%} longer"
     said += f" ({before_ms:,.4g} ms before), if they did no more than others"
     if manifest.backend == "marks":
-        return f"{said}."  # there is no less detail than marks alone
-    said += ": what runs much Python has too large a share here"
+        return f"{said}."  # marks alone are the least detail
+    said += ": code that runs much Python has too large a share here"
     if manifest.backend == "python" or not manifest.request.config.get("with_stack"):
-        return f"{said}."  # it consists of stacks, or has none
-    return f"{said}; less detail, without stacks, slows less."
+        return f"{said}."  # it is all stacks, or has none
+    return f"{said}; recording without stacks slows less."
 
 
 def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
-    """Return where the time of steps goes, in ms; phases are those of the host's steps.
+    """Return where the time of steps goes, in ms; the phases are those of the host's steps.
 
-    ``skipped`` is how many steps before one are not drawn.
+    ``skipped`` is the number of steps before one that are not drawn.
     """
     phases = dict(zip(measured.marked, measured.phases, strict=True))
-    places = drawn([length for *_, length in steps.steps], MOST_STEPS)
+    places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
     rows = [
         {
             "number": step[0],
@@ -160,7 +162,7 @@ def _in_ms(times: dict[str, int]) -> dict[str, float]:
 
 
 def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
-    """Return a call tree, without what is too thin to be seen; times in us."""
+    """Return a call tree without frames that are too thin to see; times in us."""
     total = list(tree.own_ns)
     for place in range(len(total) - 1, -1, -1):
         if tree.parent[place] != ROOT:
@@ -185,7 +187,7 @@ def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
 
 
 def _memory(measured: MeasuredTrace) -> list[Data]:
-    """Return allocated memory over time by device, in ms and MB, with every peak that shows."""
+    """Return allocated memory over time by device, in ms and MB, with every visible peak."""
     found = []
     for device, (times, totals) in memory_timeline(measured.trace).items():
         kept = _peaks(times, totals)
@@ -201,7 +203,7 @@ def _memory(measured: MeasuredTrace) -> list[Data]:
 
 
 def _peaks(times: Any, totals: Any) -> Any:
-    """Return the places of the highest and the lowest point in each slice of the time."""
+    """Return the indexes of the highest and the lowest point in each slice of the time."""
     if len(times) <= MOST_POINTS:
         return np.arange(len(times))
     slices = (times - times[0]) * (MOST_POINTS // 2 - 1) // max(1, int(times[-1] - times[0]))
@@ -214,16 +216,16 @@ def _peaks(times: Any, totals: Any) -> Any:
 
 
 def _ranks(ranks: Ranks) -> Data:
-    """Return the mean step of each rank, and two of them operator by operator; times in ms."""
+    """Return the mean step of each rank, and the operators of two ranks; times in ms."""
     slowest, median = ranks.slowest(), ranks.median()
     means = sorted(ranks.means(), key=lambda mean: -(mean.length - mean.waiting))
     first = [mean for mean in means if mean.rank in (slowest, median)]
     rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MOST_RANKS]
     return {
         "count": len(ranks),
-        "verdicts": _of_ranks(ranks),
+        "verdicts": _rank_sentences(ranks),
         "slowest": slowest,
-        "chosen": ranks.chosen(),
+        "chosen": ranks.slowest_and_why(),
         "median": median,
         "rows": [
             {
@@ -239,47 +241,43 @@ def _ranks(ranks: Ranks) -> Data:
         ],
         "beside": [
             [name, where, count, other, own / 1e6, others / 1e6]
-            for name, where, count, other, own, others in ranks.beside(slowest, median)[
-                :MOST_BESIDE
-            ]
+            for name, where, count, other, own, others in ranks.operator_differences(
+                slowest, median
+            )[:MOST_DIFFERENCES]
         ],
     }
 
 
-def _of_nobody(measured: MeasuredTrace) -> str:
-    """Return how much of a device's work cannot be given to an operator."""
+def _unattributed(measured: MeasuredTrace) -> str:
+    """Return how much of the devices' work belongs to no operator, in a sentence."""
     unknown = measured.operators.device_unknown
     if not unknown:
         return ""
     whole = int(measured.trace.spans["length"][measured.launches.work].sum())
     return (
-        f"Of the devices' {ms(whole)} of work {ms(unknown)} belong to no operator: the calls that "
-        "started it are not in the trace, or no operator was recorded around them."
+        f"Of the devices' {ms(whole)} of work, {ms(unknown)} belong to no operator: their launches "
+        "are not in the trace, or no operator was recorded around them."
     )
 
 
 def _warnings(measured: MeasuredTrace) -> list[str]:
-    """Return what is missing from the capture, in sentences."""
-    found = [*measured.truncation.sentences(), _of_nobody(measured)]
+    """Return what is missing in the capture, in sentences."""
+    found = [*measured.truncation.sentences(), _unattributed(measured)]
     if measured.manifest:
         found += [*_cut_short(measured), *measured.manifest.remarks, _slowed(measured)]
     return [one for one in found if one]
 
 
 def _cut_short(measured: MeasuredTrace) -> list[str]:
-    """Return why steps that were asked for, or events of theirs, are not in the capture."""
+    """Return why requested steps, or events of theirs, are not in the capture."""
     if not measured.manifest:
         return []
     reason, lost = measured.manifest.reason, measured.manifest.lost
     return [f"closed early: {reason}", *lost] if reason else [*lost]
 
 
-NOT_MEASURABLE = "not measurable"
-"""Stands for a cost that the scatter of the steps hides."""
-
-
 def about(measured: MeasuredTrace) -> list[tuple[str, str]]:
-    """Return facts about the capture: what it is of, and what it cost."""
+    """Return facts about the capture: its origin and its cost."""
     found = [
         ("file", measured.path.name),
         ("rank", str(measured.rank)),
@@ -301,7 +299,7 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
     measured = {
         "opening": cost.open_ms,
         "closing": cost.close_ms,
-        "saving, beside the training": cost.save_ms,
+        "saving, during the training": cost.save_ms,
         "a step before": cost.step_before_ms,
         "a step while recording": cost.step_during_ms,
         "a step after": cost.step_after_ms,
@@ -318,7 +316,7 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def _lost(cost: Cost) -> str:
-    """Return what a capture cost in all; nothing where that has not been counted yet."""
+    """Return the total cost of a capture; empty if it has not been counted yet."""
     if cost.is_hidden:
         return NOT_MEASURABLE
     return "" if cost.extra_ms is None else ms(cost.extra_ms * 1e6)

@@ -1,5 +1,5 @@
 "use strict";
-// The critical path: what it consists of in each step, and what a step would take without it.
+// The critical path: its parts in each step, and the time of a step without one of them.
 
 Object.assign(COLOURS, {
   "host": "--forward", "launches": "--optimizer", "kernels": "--computing", "copies": "--copying",

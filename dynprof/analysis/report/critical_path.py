@@ -1,4 +1,4 @@
-"""What a report says of the critical path."""
+"""The report's section and sentence on the critical path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.overhead import profiler_of
-from dynprof.analysis.report.drawn_steps import drawn
+from dynprof.analysis.report.drawn_steps import steps_to_draw
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
@@ -24,15 +24,22 @@ if TYPE_CHECKING:
 
 MOST_STEPS, MOST_ROWS = 40, 100
 _SHOWN = 0.005
-"""Smaller shares are not named in words."""
+"""Share of the path below which a part is not named in the sentence."""
 _SAYS_MORE = 0.1
-"""The path is worth a sentence where a share of it differs so much from what the device is busy."""
+"""Difference between a share of the path and that of the busy device that is worth a sentence."""
 _WORTH = 0.03
-"""What would save less of a step is not named in words."""
+"""Share of a step below which a saving is not named in the sentence."""
+_WORDS = {
+    "between kernels": "gaps between kernels",
+    "return to the host": "returning to the host",
+    "unknown wait": "waiting for something unknown",
+}
+"""Names of parts in a sentence, if they differ."""
+_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
 
 
 def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
-    """Return the section of the page; times in ms."""
+    """Return the data of the page's section; times in ms."""
     path = measured.critical_path
     if path is None or not path.length:
         return None
@@ -44,7 +51,7 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
             "parts": _in_ms(path.parts(place)),
             "skipped": skipped,
         }
-        for place, skipped in drawn(lengths, MOST_STEPS)
+        for place, skipped in steps_to_draw(lengths, MOST_STEPS)
     ]
     return {
         "about": _about(path, measured.breakdown),
@@ -64,33 +71,33 @@ def _in_ms(times: dict[str, float]) -> dict[str, float]:
 
 
 def _about(path: CriticalPath, steps: Breakdown) -> list[str]:
-    """Return how the path is to be read, in sentences."""
+    """Return how to read the path, in sentences."""
     if path.on_host:
         waits = (
             " Waiting for a collective counts as its work." if steps.parts[COMMUNICATION] else ""
         )
         return [
-            "No device worked: the path is the thread of the steps itself, and autograd's where "
+            "No device worked: the path is the thread of the steps itself, and autograd's while "
             f"it waits for that one.{waits}"
         ]
     found = [
-        "What a step had to wait for, from the end of the one before until host and devices were "
-        "done with it: back along launches, streams, events and synchronisations. What something "
-        "else hides is not on it."
+        "The work that a step had to wait for, until host and devices were done with it. It is "
+        "found backwards along launches, streams, events and synchronisations, to the end of the "
+        "step before. Work that other work hides is not on the path."
     ]
     if not path.waits_recorded:
         found.append(
-            "The trace does not say what streams wait for. Where a wait was asked for, the work "
-            "that ended last before is taken for it; the rest is an unknown wait. "
-            "profiler_level Level1 records it (in torch, enable_cuda_sync_events)."
+            "The trace does not show what streams wait for. A requested wait is charged to the "
+            "work that ended last before it; the rest is an unknown wait. To record what streams "
+            "wait for, set profiler_level Level1 (in torch, enable_cuda_sync_events)."
         )
     return found
 
 
 def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
-    """Return what the path consists of in the mean step, by name, the longest first.
+    """Return the parts of the path in the mean step by name, the longest first.
 
-    What a profiler itself does is under the profiler's name.
+    A profiler's own work has the profiler's name.
     """
     times, steps = path.times, max(1, len(path.ends))
     keys = np.stack([times.name, times.part, times.phase], axis=1)
@@ -110,17 +117,8 @@ def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
     return [[*what, pieces / steps, ns / steps / 1e6] for what, (pieces, ns) in longest]
 
 
-_WORDS = {
-    "between kernels": "gaps between kernels",
-    "return to the host": "returning to the host",
-    "unknown wait": "waiting for something unknown",
-}
-"""How parts are called in a sentence, where it is another way."""
-_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
-
-
 def path_sentence(measured: MeasuredTrace) -> list[str]:
-    """Return what the path says beyond the shares of the verdict: a sentence, or none."""
+    """Return a sentence on the path if it shows more than the shares of the verdict."""
     path, steps = measured.critical_path, measured.breakdown
     if path is None or path.on_host or steps.on_host or not path.length:
         return []
@@ -137,7 +135,7 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
     whole = "a step" if steps.marked else "the trace"
     if measured.outliers:
-        whole = "the mean step"  # of all: a path leads through the outliers too
+        whole = "the mean step"  # of all steps, as the path includes the outliers
     return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
 
 

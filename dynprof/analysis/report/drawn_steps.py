@@ -1,4 +1,4 @@
-"""Which steps the page draws, where there are too many for all of them."""
+"""The steps that the page draws, if there are too many to draw all."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def drawn(lengths: Sequence[float], most: int) -> list[tuple[int, int]]:
-    """Return the slowest steps and the one before and after each: place, and steps skipped before.
+def steps_to_draw(lengths: Sequence[float], most: int) -> list[tuple[int, int]]:
+    """Return the slowest steps and their neighbours: index, and number of steps skipped before it.
 
-    In the order of the steps, which are all there is where there is room for them.
+    They are in the order of the steps; all steps are returned if they fit.
 
     Args:
-        lengths: How long each step took.
-        most: How many steps there is room for.
+        lengths: The time of each step.
+        most: The most steps to return.
     """
     chosen: set[int] = set()
     for slow in sorted(range(len(lengths)), key=lambda place: -lengths[place]):

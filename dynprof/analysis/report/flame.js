@@ -1,10 +1,10 @@
 "use strict";
-// A flame graph that grows downwards: a click makes a frame as wide as the graph.
+// A flame graph that grows downwards. A click makes a frame as wide as the graph.
 
 const ROW = 20, NARROWEST = 0.0008;
 
 class FlameGraph {
-  /** `data`: names, and of each node the place of its name, of its parent, and its total in us. */
+  /** `data`: names, and for each node the index of its name and of its parent, and its total in us. */
   constructor(section, data) {
     this.graph = section.querySelector(".graph");
     this.told = section.querySelector(".told");
@@ -16,11 +16,11 @@ class FlameGraph {
     this.graph.addEventListener("click", (event) => this.onNode(event, (node) => this.zoom(node)));
     this.graph.addEventListener("keydown", (event) => this.onNode(event, (node) => this.move(event, node)));
     for (const kind of ["mouseover", "focusin"])
-      this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.tell(node)));
+      this.graph.addEventListener(kind, (event) => this.onNode(event, (node) => this.describe(node)));
     this.load(data);
   }
 
-  /** Shows other data of the same form. */
+  /** Shows other data of the same format. */
   load(data) {
     this.nodes = data.name.map((name, place) => ({
       name: data.names[name], parent: data.parent[place], total: data.total[place], children: [],
@@ -45,20 +45,20 @@ class FlameGraph {
     node.drawn.focus();
   }
 
-  /** Arrow keys lead to what a node lies in, to what lies in it, and to its neighbours. */
+  /** Moves the focus by arrow keys: to the parent, the first child, or a neighbour. */
   move(event, node) {
-    const beside = node.above ? node.above.children : [node];
-    const place = beside.indexOf(node);
+    const siblings = node.above ? node.above.children : [node];
+    const place = siblings.indexOf(node);
     const to = {
       ArrowUp: node.above, ArrowDown: node.children[0],
-      ArrowLeft: beside[place - 1], ArrowRight: beside[place + 1],
+      ArrowLeft: siblings[place - 1], ArrowRight: siblings[place + 1],
     }[event.key];
     if (!to?.drawn?.isConnected) return;
     event.preventDefault();
     to.drawn.focus();
   }
 
-  /** Draws a node over the whole width, what it lies in above it, and what lies in it below. */
+  /** Draws a node over the whole width, with its parents above it and its children below. */
   show(node) {
     this.shown = node;
     this.reset.hidden = node === this.top;
@@ -73,7 +73,7 @@ class FlameGraph {
     this.graph.replaceChildren(drawn);
     this.graph.style.height = `${(deepest + 1) * ROW + 2}px`;
     this.found.textContent = words ? this.matched(node) : "";
-    this.tell(node);
+    this.describe(node);
   }
 
   drawBelow(drawn, node, depth) {
@@ -111,14 +111,14 @@ class FlameGraph {
   measured(node) {
     const own = node.total - node.children.reduce((sum, child) => sum + child.total, 0);
     const share = (100 * node.total / (this.top.total || 1)).toFixed(1);
-    return `${inMs(node.total / 1000)}, ${share}% of all; ${inMs(Math.max(0, own) / 1000)} its own`;
+    return `${inMs(node.total / 1000)}, ${share}% of all; ${inMs(Math.max(0, own) / 1000)} own`;
   }
 
-  tell(node) {
+  describe(node) {
     this.told.textContent = `${node.name}: ${this.measured(node)}`;
   }
 
-  /** Says what share of the shown node matches; a match inside a match counts once. */
+  /** Returns the share of the shown node that matches; a match inside a match counts once. */
   matched(node) {
     let sum = 0;
     const waiting = [node];
@@ -131,7 +131,7 @@ class FlameGraph {
   }
 }
 
-/** Operators are warm, what is of autograd green, modules violet, Python frames blue. */
+/** Operators are warm, autograd is green, modules are violet, Python frames are blue. */
 function colourOf(name) {
   let hash = 0;
   for (const letter of name) hash = (hash * 31 + letter.codePointAt(0)) % 997;

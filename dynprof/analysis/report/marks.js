@@ -7,7 +7,7 @@ function drawMarks() {
   if (!rows.length) return;
   part("marks", ".hint").textContent =
     (rows.length < count ? `The first ${rows.length} of ${count}. ` : "") +
-    "What the script set through mstx. Times in ms; First is counted from the first event of the trace.";
+    "Marks that the script set through mstx. Times in ms; First counts from the first event of the trace.";
   const columns = [["Name", text], ["Kind", text], ["Domain", text], ["Count", whole],
     ["First", time], ["Total", time], ["Longest", time]];
   new SortedTable(part("marks", ".table"), columns, rows, 5, "marks");

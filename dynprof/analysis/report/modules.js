@@ -2,7 +2,7 @@
 // The tree of modules: a table whose rows open and close.
 
 class ModuleTree {
-  /** `title` of the tree; `columns`: [title, how to show a value, its place in a row]; `by`: what opens. */
+  /** `columns`: [title, format of a value, its index in a row]; `by`: the weight by which rows open. */
   constructor(target, title, columns, rows, by) {
     this.columns = columns;
     this.body = element("tbody");
@@ -29,7 +29,7 @@ class ModuleTree {
     this.draw();
   }
 
-  /** Opens what has most, from the top down, as long as the table stays short. */
+  /** Opens the largest rows, from the top down, as long as the table stays short. */
   openWidest(by) {
     let shown = this.top.length;
     const waiting = [...this.top];
@@ -86,12 +86,12 @@ function drawModules() {
   if (!rows.length) return;
   section("modules").querySelector("h2").textContent = ofLabels ? "By label" : "By module";
   const [noun, nouns] = ofLabels ? ["label", "labels"] : ["module", "modules"];
-  const said = ["Times in ms with all that lies inside, over the whole capture; what a backward pass takes is with the " +
-    `${noun} that went forward.`];
+  const said = ["Times in ms over the whole capture, including everything inside. A backward pass counts for the " +
+    `${noun} of its forward pass.`];
   if (ofLabels) said.push("No module was recorded; with_stack and with_modules record them.");
   if (rows.length < count) said.push(`The ${rows.length} largest of ${count}.`);
   if (device && outside) said.push(`${inMs(outside)} of the device's time belong to none of these ${nouns}.`);
-  if (unknown) said.push(`Who started ${inMs(unknown)} of it is not known: the launches are not in the trace.`);
+  if (unknown) said.push(`For ${inMs(unknown)} of it the launches are not in the trace.`);
   part("modules", ".hint").textContent = said.join(" ");
   const columns = [["Calls", whole, 2]];
   if (device) columns.push(["Device, forward", time, 8], ["own", time, 7], ["Device, backward", time, 10], ["own", time, 9]);

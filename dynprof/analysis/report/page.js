@@ -1,5 +1,5 @@
 "use strict";
-// Puts the data on the page. Names come from traces: they are text, never markup.
+// Draws the data on the page. Names come from traces, so they are text, never markup.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const section = (name) => document.getElementById(name);
@@ -13,7 +13,7 @@ const time = (value) => value === null ? "" :
 function drawHead() {
   section("title").textContent = data.title;
   section("verdict").textContent = data.verdict;
-  section("made").textContent = `Made by ${data.made_by}. This page asks nothing of the network.`;
+  section("made").textContent = `Made by ${data.made_by}. This page does not use the network.`;
   section("warnings").hidden = data.warnings.length === 0;
   section("warnings").append(...data.warnings.map((one) => element("li", "", one)));
   for (const [name, value] of data.about)
@@ -62,7 +62,7 @@ function drawRanks() {
     [`rank ${median}`, whole], [`Own ms, rank ${slowest}`, time], [`rank ${median}`, time],
     ["Difference", time]];
   const target = part("ranks", ".beside");
-  target.append(element("h3", "", `A step of rank ${slowest} beside one of rank ${median}${count > 2 ? ", the median of the others" : ""}`));
+  target.append(element("h3", "", `A step of rank ${slowest} compared with one of rank ${median}${count > 2 ? ", the median of the others" : ""}`));
   new SortedTable(target, columns, beside.map((row) => [...row, row[4] - row[5]]), 6, "the comparison");
 }
 
@@ -73,9 +73,9 @@ function drawFlame() {
   choice.hidden = !data.flame_on_device;
   const say = () => {
     const { hidden } = data[choice.value];
-    const thin = hidden ? ` Too thin to be shown: ${counted(hidden, "path")}.` : "";
-    const what = choice.value === "flame" ? "within the steps" : "of the whole capture, by the device's time for what each started";
-    part("flame", ".hint").textContent = `Python frames and operators ${what}, of all threads that ran operators. A click widens one.${thin}`;
+    const thin = hidden ? ` Too thin to show: ${counted(hidden, "path")}.` : "";
+    const what = choice.value === "flame" ? "within the steps" : "of the whole capture, by the device's time for the work they launched";
+    part("flame", ".hint").textContent = `Python frames and operators ${what}, of all threads that ran operators. Click one to widen it.${thin}`;
   };
   choice.addEventListener("change", () => { graph.load(data[choice.value]); say(); });
   say();
@@ -87,7 +87,7 @@ function drawOperators() {
   if (!rows.length) return;
   part("operators", ".hint").textContent =
     (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
-    "Times in ms, over the whole capture; own is without what lies inside.";
+    "Times in ms, over the whole capture; own excludes what is called inside.";
   const columns = [["Name", text], ["Where", text], ["Count", whole], ["Own", time], ["Total", time]];
   if (devices) columns.push(["On device", time], ["On device, its backward", time]);
   new SortedTable(part("operators", ".table"), columns, rows, 3, "operators");
@@ -95,7 +95,7 @@ function drawOperators() {
 
 function drawMemory() {
   section("memory").hidden = data.memory.length === 0;
-  part("memory", ".hint").textContent = "Tensor memory that is allocated; drag across to look closer, double-click to go back.";
+  part("memory", ".hint").textContent = "Allocated tensor memory. Drag to zoom in, double-click to zoom out.";
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };

@@ -1,4 +1,4 @@
-"""The page: markup, styles, scripts and data in one file that asks nothing of the network."""
+"""The page: markup, styles, scripts and data in one file that never uses the network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.ranks.comparison import Ranks
 
 REPORT = "report.html"
-"""What the file is called."""
+"""Name of the file."""
 _MARK = re.compile(r"\{\{(\w+)\}\}")
 _PARTS = Path(__file__).parent
 _STYLES = ("bundled/uPlot.min.css", "page.css")
@@ -42,12 +42,12 @@ def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None
 
     Args:
         measured: The trace.
-        path: Where to.
-        ranks: The ranks of its window, where several are to be compared.
+        path: The file to write.
+        ranks: The ranks of its window, if several are compared.
 
     Raises:
         CaptureError: This installation lacks a part of the page.
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     data = json.dumps(contents(measured, ranks), separators=(",", ":"), allow_nan=False)
     page = (_PARTS / "page.html").read_text(encoding="utf-8")
@@ -55,7 +55,7 @@ def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None
         "title": html.escape(measured.path.name),
         "styles": "".join(f"<style>{_part(name)}</style>\n" for name in _STYLES),
         "scripts": "".join(f"<script>{_part(name)}</script>\n" for name in _SCRIPTS),
-        # In a script element nothing but "</script" and "<!--" is markup.
+        # In a script element only "</script" and "<!--" are markup.
         "data": data.replace("<", "\\u003c"),
     }
     write_atomic(path, _MARK.sub(lambda mark: parts[mark[1]], page))
@@ -63,15 +63,15 @@ def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None
 
 
 def _part(name: str) -> str:
-    """Return a part of the page as it lies in the package.
+    """Return a part of the page from the package.
 
     Raises:
-        CaptureError: It is not there.
+        CaptureError: The part is missing.
     """
     try:
         return (_PARTS / name).read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise CaptureError(
-            f"{error.filename} is missing: it comes with the installation, so install dynprof "
+            f"{error.filename} is missing: it is part of the installation, so install dynprof "
             "with pip (from a checkout: pip install -e .)"
         ) from error

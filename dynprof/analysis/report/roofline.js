@@ -1,5 +1,5 @@
 "use strict";
-// Operators under the roofs of the device: rates beside what is possible.
+// Operators under the roofs of the device: their rates, and what is possible.
 
 function drawRoofline() {
   const { rows, peak, on_host: onHost } = data.roofline;
@@ -22,11 +22,11 @@ const rate = (value) => value === null ? "" : value.toLocaleString("en", { maxim
 function saidOfRoofline({ rows, count, peak, device, covered, on_host: onHost }) {
   const said = [];
   if (rows.length < count) said.push(`The ${rows.length} with the most time of ${count}.`);
-  said.push("What operators had to calculate and to move at least, by their shapes, in the time that " +
+  said.push("The FLOPs and bytes that operators need at least, by their shapes, in the time that " +
     (onHost ? "the host was in them." : "the device worked for them."));
-  if (covered !== null) said.push(`They have ${Math.round(100 * covered)}% of the device's time.`);
+  if (covered !== null) said.push(`They take ${Math.round(100 * covered)}% of the device's time.`);
   if (peak) said.push(`The device, ${device}, moves at most ${whole(peak.gb_s)} GB/s (${peak.source}).`);
-  else if (device) said.push(`What ${device} can do at most is in no table: DYNPROF_PEAKS names a file that has it.`);
+  else if (device) said.push(`The peaks of ${device} are unknown: set DYNPROF_PEAKS to a file that has them.`);
   return said.join(" ");
 }
 

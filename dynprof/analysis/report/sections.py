@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 MOST_OPERATORS = 2000
+MOST = 500
+"""Rows of marks that are shown, at most."""
+MOST_MODULES = 1000
+MOST_SHOWN = 25
+MOST_WORKS = 300
+LONGEST_SHAPES = 120
 
 
 def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
@@ -44,14 +50,10 @@ def _ms(*times: int | None) -> list[float | None]:
     return [None if time is None else time / 1e6 for time in times]
 
 
-MOST = 500
-"""So many rows are shown."""
-
-
 def marks(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of name, kind, domain, count, first moment and times, in ms.
 
-    Those of moments have no times. The first is counted from the trace's first event.
+    Moments have no times. The first moment counts from the trace's first event.
     """
     trace, found = measured.trace, measured.marks
     kinds: dict[tuple[str, str, str], int] = {}
@@ -61,31 +63,27 @@ def marks(measured: MeasuredTrace) -> dict[str, Any]:
     lengths, starts = (trace.spans[name][found.span] for name in ("length", "start"))
     rows = []
     for (name, kind, domain), number in kinds.items():
-        mine = places == number
-        first = (int(starts[mine].min()) - int(trace.spans["start"].min())) / 1e6
-        row = [name, kind, domain, int(mine.sum()), first]
-        total = int(lengths[mine].sum()) / 1e6
-        times = [None, None] if kind == KINDS[MOMENT] else [total, int(lengths[mine].max()) / 1e6]
+        chosen = places == number
+        first = (int(starts[chosen].min()) - int(trace.spans["start"].min())) / 1e6
+        row = [name, kind, domain, int(chosen.sum()), first]
+        total = int(lengths[chosen].sum()) / 1e6
+        times = [None, None] if kind == KINDS[MOMENT] else [total, int(lengths[chosen].max()) / 1e6]
         rows.append([*row, *times])
     return {"rows": rows[:MOST], "count": len(rows)}
 
 
-MOST_MODULES = 1000
-
-
 def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
-    """Return what each module spent, forward and backward, in ms, MB and 10^9 operations.
+    """Return the cost of each module, forward and backward, in ms, MB and 10^9 operations.
 
-    Each row has its name, the place of what it lies in, and how often it went forward; then pairs
-    of its own and of what it spent with all in it. Of many the largest are kept, with all that
-    they lie in.
+    Each row has the name, the index of the parent, and the number of calls; then pairs of own and
+    total cost. If there are many modules, the largest are kept, with all their parents.
     """
     found = measured.modules
     device = bool(len(measured.launches.work))
     weight = [row.forward_total + row.backward_total for row in found.rows]
     size = [(one.device if device else one.host) for one in weight]
     kept = set(sorted(range(len(size)), key=lambda place: -size[place])[:MOST_MODULES])
-    for place in sorted(kept, reverse=True):  # what one lies in comes before it
+    for place in sorted(kept, reverse=True):  # parents come first
         while (place := found.rows[place].parent) != ROOT:
             kept.add(place)
     places = {place: number for number, place in enumerate(sorted(kept))}
@@ -119,11 +117,8 @@ def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
     }
 
 
-MOST_SHOWN = 25
-
-
 def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
-    """Return operators, place in the code, count, kernels in each, and times in ms."""
+    """Return rows of operators, line of code, count, kernels in each, and times in ms."""
     chosen = measured.sequences[:MOST_SHOWN]
     rows = [
         [
@@ -138,10 +133,6 @@ def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
         for one, source in zip(chosen, sources(measured, chosen), strict=True)
     ]
     return {"rows": rows, "count": len(measured.sequences)}
-
-
-MOST_WORKS = 300
-LONGEST_SHAPES = 120
 
 
 def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 // A table that can be searched, and sorted by any column.
 
 const FIRST_ROWS = 25;
-const FEW_ROWS = 8;  // are seen at a glance, and not searched
+const FEW_ROWS = 8;  // need no search
 
 class SortedTable {
-  /** `columns`: [title, how to show a value]; `rows` of values, sorted by column `by`. */
+  /** `columns`: [title, format of a value]; `rows` of values, sorted by column `by`. */
   constructor(target, columns, rows, by, label) {
     Object.assign(this, { columns, rows, by, ascending: false, all: false });
     this.search = element("input");

@@ -1,5 +1,5 @@
 "use strict";
-// Why the device was idle, and how long what was launched waited for its start.
+// Why the device was idle, and how long launched work waited for its start.
 
 Object.assign(COLOURS, {
   "host blocked": "--communication", "host late": "--loading", "queued": "--copying",
@@ -12,13 +12,13 @@ function drawWaiting() {
   section("waiting").hidden = false;
   const idle = Object.values(found.kinds).reduce((sum, one) => sum + one, 0);
   part("waiting", ".hint").textContent =
-    `Device ${found.device} runs nothing for ${inMs(idle)} of ${found.step}: until the next launch the host is blocked in a call or late, ` +
-    `from then on the work is queued.${found.kinds["nothing to do"] ? " Before the first launch and after the last there is nothing to do." : ""}`;
+    `Device ${found.device} runs nothing for ${inMs(idle)} of ${found.step}. Until the next launch the host is blocked in a call or late; ` +
+    `after it the work is queued.${found.kinds["nothing to do"] ? " Before the first launch and after the last there is nothing to do." : ""}`;
   const rows = [{ name: `device ${found.device}`, value: idle, bars: [found.kinds] }];
   drawBars(part("waiting", ".bars"), rows);
   drawLegend(part("waiting", ".legend"), rows);
   if (found.causes.length)
-    new SortedTable(part("waiting", ".causes"), [["Cause, of several the first", text], ["ms", time], ["%", percent]],
+    new SortedTable(part("waiting", ".causes"), [["Cause (the first of several)", text], ["ms", time], ["%", percent]],
       found.causes.map(([name, ms]) => [name, ms, 100 * ms / idle]), 1, "causes");
   drawStreams(found);
   drawOverTime(".depth", found.depth.ms, found.depth.depth, "in the queue",
@@ -34,7 +34,7 @@ function drawStreams({ streams, count, percentiles, behind, delay }) {
   const half = delay ? `Half of the work starts within ${micro(delay[0])} us after the call that launched it has ended. ` : "";
   const shown = streams.length < count ? `The first ${streams.length} of ${count} streams.` : "";
   part("waiting", ".queued").textContent =
-    `${half}Idle times of a stream are those of the whole capture; before its first launch and after its last it had nothing to do. ${shown}`;
+    `${half}Idle times of a stream are those of the whole capture. Before its first launch and after its last it had nothing to do. ${shown}`;
   if (behind.length)
     new SortedTable(part("waiting", ".behind"), [["What ran while other work of its stream waited", text], ["Runs", whole], ["Waiting ms, of all that waited", time]],
       behind, 2, "kernels");

@@ -1,4 +1,4 @@
-"""Why the device was idle, and how long what was launched waited, as plain data."""
+"""Why the device was idle, and how long launched work waited, as plain data."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Data = dict[str, Any]
 
 
 def waiting(measured: MeasuredTrace) -> Data | None:
-    """Return why the device was idle in the mean step, in ms; None where no device worked."""
+    """Return why the device was idle in the mean step, in ms; None if no device worked."""
     steps, found = measured.breakdown, measured.idle
     if found is None:
         return None
@@ -59,7 +59,7 @@ def waiting(measured: MeasuredTrace) -> Data | None:
 
 
 def _behind(measured: MeasuredTrace, queues: Iterable[Queue]) -> list[list[Any]]:
-    """Return behind what other work of its stream waited longest: name, count, and ms together."""
+    """Return the work that held up its stream longest: name, count, and total ms of waiting."""
     counts, times = Counter[str](), Counter[str]()
     for one in queues:
         for name, count, time in queue_blockers(measured.trace, measured.launches, one):
@@ -68,8 +68,8 @@ def _behind(measured: MeasuredTrace, queues: Iterable[Queue]) -> list[list[Any]]
     return [[name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns]
 
 
-def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
-    """Return the gaps of a stream over the whole trace, in ms, and what waits in its queue."""
+def _stream(measured: MeasuredTrace, stream: int, own: Queue) -> Data:
+    """Return the gaps of a stream over the whole trace, in ms, and the depth of its queue."""
     trace, started, device = measured.trace, measured.launches, measured.breakdown.device
     found = gaps(trace, started, measured.marked, device, stream)
     why = idle(trace, started, measured.host_waits, found)
@@ -78,38 +78,38 @@ def _stream(measured: MeasuredTrace, stream: int, mine: Queue) -> Data:
     left_out = {QUEUED} if told else {QUEUED, EVENT}
     return {
         "stream": stream,
-        "count": len(mine.work),
+        "count": len(own.work),
         "kinds": {name: time / 1e6 for name, time in kinds.items() if name not in left_out},
-        "delay": _delays(mine),
-        "depth": mine.depth_percentiles(),
+        "delay": _delays(own),
+        "depth": own.depth_percentiles(),
     }
 
 
 def _delays(found: Queue) -> list[float] | None:
-    """Return percentiles of the time from launch to start, in us; None where nothing is known."""
+    """Return percentiles of the time from launch to start, in us; None if unknown."""
     if not len(found.work):
         return None
     return [float(delay) / 1e3 for delay in np.percentile(found.delay, PERCENTILES)]
 
 
 def _depth(found: Queue) -> Data:
-    """Return the depth of the queue over time, of each slice of it the most, in ms."""
+    """Return the highest depth of the queue in each slice of time; times in ms."""
     kept = _highest(found.times, found.depth)
     times = found.times[kept] - found.times[:1]
     return {"ms": (times / 1e6).tolist(), "depth": found.depth[kept].tolist()}
 
 
 def _delays_over_time(found: Queue) -> Data:
-    """Return the delays of launches over time, of each slice of it the longest, in ms and us."""
+    """Return the longest delay of a launch in each slice of time; times in ms, delays in us."""
     order = np.argsort(found.launched, kind="stable")
     times, delays = found.launched[order], found.delay[order]
     kept = _highest(times, delays)
-    times = times[kept] - found.times[:1]  # on the axis of the depth
+    times = times[kept] - found.times[:1]  # same origin as the depth
     return {"ms": (times / 1e6).tolist(), "us": (delays[kept] / 1e3).tolist()}
 
 
 def _highest(times: Numbers, values: Numbers) -> Numbers:
-    """Return the places to be drawn: of each slice of time the highest, where there are many."""
+    """Return the indexes of the points to draw: if there are many, the highest of each slice."""
     if len(times) <= MOST_POINTS:
         return np.arange(len(times))
     slices = (times - times[0]) * MOST_POINTS // (int(times[-1] - times[0]) + 1)

@@ -1,4 +1,4 @@
-"""Where traces are analysed: in processes of this machine, or on a Dask cluster."""
+"""Executors that analyse traces: processes of this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 
 
 class Inline(Executor):
-    """Does the work at once, in this process."""
+    """Runs a task at once, in this process."""
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return the future of what was done."""
+        """Run the task, and return its completed future."""
         future: Future[Any] = Future()
         future.set_result(function(*args, **kwargs))
         return future
 
 
 class Workers(Executor):
-    """Does the work in fresh interpreters of dynprof's own, as many as asked for.
+    """Runs tasks in fresh interpreters of dynprof's own.
 
-    Those of multiprocessing look for modules in the working directory, where anybody may have put
-    some, and import the caller's script.
+    Processes of multiprocessing would import the caller's script. They would also find modules in
+    the working directory, where any user may have put some.
 
     Args:
-        count: How many.
-        inherited: What the first one inherits, under the same number; it is closed here then.
-        shared: Descriptors that all inherit.
-        places: The paths and URLs of what they work on.
+        count: The number of processes.
+        inherited: A connection that the first one inherits, under the same number; it is then
+            closed here.
+        shared: Descriptors that all processes inherit.
+        places: The paths and URLs that they work on.
     """
 
     def __init__(
@@ -51,16 +52,16 @@ class Workers(Executor):
     ) -> None:
         self._inherited, self._shared = inherited, shared
         self._places = tuple(map(str, places))
-        self._threads = ThreadPoolExecutor(count)  # one waits for each
+        self._threads = ThreadPoolExecutor(count)  # a thread waits for each process
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
         self._all: list[subprocess.Popen[bytes]] = []
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Return the future of what one of them will do."""
-        return self._threads.submit(self._do, (function, args, kwargs))
+        """Return the future of a task that one of the processes runs."""
+        return self._threads.submit(self._run, (function, args, kwargs))
 
     def end(self) -> None:
-        """End them, also in the middle of what they do."""
+        """End the processes, even during a task."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for process in self._all:
             process.kill()
@@ -68,8 +69,8 @@ class Workers(Executor):
         for process in self._all:
             process.communicate()
 
-    def _do(self, task: tuple[Any, ...]) -> Any:
-        process = self._one()
+    def _run(self, task: tuple[Any, ...]) -> Any:
+        process = self._idle_process()
         try:
             _send(process, task)
             problem, result = pickle.load(_pipe(process.stdout))  # noqa: S301 - our own process
@@ -80,11 +81,11 @@ class Workers(Executor):
             raise ChildProcessError(problem)
         return result
 
-    def _one(self) -> subprocess.Popen[bytes]:
+    def _idle_process(self) -> subprocess.Popen[bytes]:
         with contextlib.suppress(queue.Empty):
             return self._idle.get_nowait()
         given, self._inherited = self._inherited, None
-        with given or contextlib.nullcontext():  # closed also where none can be started
+        with given or contextlib.nullcontext():  # closed even if the start fails
             process = subprocess.Popen(
                 command("dynprof.analysis.runs.worker"),
                 env=environment(*self._places),
@@ -110,22 +111,22 @@ def _pipe(end: IO[bytes] | None) -> IO[bytes]:
 
 @contextlib.contextmanager
 def processes(count: int, places: Iterable[object] = ()) -> Iterator[Executor]:
-    """Give so many processes of this machine; with one, the work is done here.
+    """Yield an executor with ``count`` processes of this machine; with 1, this process.
 
     Args:
-        count: How many.
-        places: The paths and URLs of what they work on.
+        count: The number of processes.
+        places: The paths and URLs that they work on.
     """
     if count <= 1:
         yield Inline()
         return
-    with ended(Workers(count, places=places)) as workers:
+    with closing(Workers(count, places=places)) as workers:
         yield workers
 
 
 @contextlib.contextmanager
-def ended(workers: Workers) -> Iterator[Workers]:
-    """Give processes, and end them: all is done then, or nobody wants it any more."""
+def closing(workers: Workers) -> Iterator[Workers]:
+    """End the processes at exit: all tasks are done then, or no longer needed."""
     try:
         yield workers
     finally:
@@ -134,7 +135,7 @@ def ended(workers: Workers) -> Iterator[Workers]:
 
 @contextlib.contextmanager
 def dask(scheduler: str) -> Iterator[Executor]:
-    """Give the workers of a Dask cluster; dynprof is installed there too.
+    """Yield the workers of a Dask cluster, on which dynprof is installed too.
 
     Args:
         scheduler: The address, such as ``tcp://10.0.0.1:8786``, or the scheduler's file.

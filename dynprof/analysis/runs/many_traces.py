@@ -1,4 +1,4 @@
-"""Many traces at once: a broken one does not keep the others, and ranks are compared."""
+"""Analyses many traces in parallel, also if some are broken, and compares their ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.database import write_ranks_database
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.two_processes import Partner
-from dynprof.analysis.runs.executors import Workers, ended
+from dynprof.analysis.runs.executors import Workers, closing
 from dynprof.analysis.runs.executors import processes as processes_here
 from dynprof.analysis.runs.one_trace import (
     FILES,
@@ -33,8 +33,8 @@ from dynprof.analysis.runs.one_trace import (
     folder_of,
     write_analysis,
 )
-from dynprof.analysis.runs.recorded_window import asked_for
-from dynprof.analysis.runs.remote_files import place_of
+from dynprof.analysis.runs.recorded_window import requested_ranks
+from dynprof.analysis.runs.remote_files import workspace_of
 from dynprof.errors import DynprofError, describe, why_not_written
 
 if TYPE_CHECKING:
@@ -43,30 +43,28 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from dynprof.analysis.runs.remote_files import Place
+    from dynprof.analysis.runs.remote_files import Workspace
 
 LARGE = 30 << 20
-"""Bytes of a trace, uncompressed, from which on a second process is worth its start."""
+"""Uncompressed bytes of a trace from which a second process is worth its start."""
 _PACKED = 12
-"""By how much a trace is smaller when it is packed, about."""
-
-
-_FIRST = ((VIEWS,), (PATH,))
-"""What each of two processes begins with, where they share a trace."""
-_THEN = (OPERATORS, MEMORY, FILES, RANK)
-"""What whichever has time takes then, the longest first."""
+"""About the ratio of uncompressed to compressed bytes of a trace."""
+_FIRST_PARTS = ((VIEWS,), (PATH,))
+"""The first parts of each of two processes that share a trace."""
+_SHARED_PARTS = (OPERATORS, MEMORY, FILES, RANK)
+"""The parts that either process takes after its first ones, the longest first."""
 
 
 @dataclass
 class Outcome:
-    """What became of several traces.
+    """The results of several traces.
 
     Attributes:
         made: The files that were written.
-        problems: Why a trace could not be analysed, by its path.
-        torn: What a trace lacks that ends too early, by its path; it was analysed so far.
-        left_out: Which traces have nothing to say in a file, by what it is and why.
-        verdicts: What is to be said of the ranks of a window, by its folder.
+        problems: The reason why a trace could not be analysed, by its path.
+        torn: What a trace lacks that ends too early, by its path; the rest was analysed.
+        left_out: The traces that do not have a file, by the file and the reason.
+        verdicts: Sentences about the ranks of a window, by its folder.
     """
 
     made: list[Path] = field(default_factory=list)
@@ -78,7 +76,7 @@ class Outcome:
     _databases: set[Path] = field(default_factory=set)
 
     def note(self, found: _Found) -> None:
-        """Take what became of one trace."""
+        """Add the results of one trace."""
         self.made += found.made
         if found.torn:
             self.torn[found.trace] = found.torn
@@ -92,9 +90,9 @@ class Outcome:
             self._databases.add(found.trace.parent)
 
     def compare_ranks(self) -> None:
-        """Write the tables of each folder that holds several ranks, and judge them.
+        """Write the tables and verdicts of each folder that has several ranks.
 
-        Where that fails, the folder is a problem.
+        If that fails, the folder is added to the problems.
         """
         for folder, traces in self._analysed.items():
             if len(traces) > 1:
@@ -106,36 +104,36 @@ class Outcome:
                     self.problems[folder] = describe(error)
 
     def _compare(self, folder: Path, traces: list[Path]) -> None:
-        with place_of(folder) as place:
+        with workspace_of(folder) as place:
             ranks = ranks_of(traces, place)
             if len(ranks) > 1:
                 made = [*write_tables(ranks.tables(), place.base / FOLDER)]
                 if folder in self._databases:
                     made += write_ranks_database(ranks, place.base / FOLDER)
-                self.made += map(place.deliver, made)
+                self.made += map(place.upload, made)
                 self.verdicts[folder] = ranks.words()
 
 
-def ranks_of(traces: Sequence[Path], place: Place, into: Path | None = None) -> Ranks:
-    """Return the ranks of traces of one place, analysed into what :func:`folder_of` names."""
+def ranks_of(traces: Sequence[Path], place: Workspace, into: Path | None = None) -> Ranks:
+    """Return the ranks of the traces of a workspace, from the results in :func:`folder_of`."""
     traces = oldest_first(traces)
     return Ranks(
         {
             table: [place.fetch(parquet_file(folder_of(trace, into), table)) for trace in traces]
             for table in RANK_TABLES
         },
-        asked_for(traces, place),
+        requested_ranks(traces, place),
     )
 
 
 def oldest_first(traces: Sequence[Path]) -> list[Path]:
-    """Return traces in the order of their last change."""
+    """Return traces by the time of their last change."""
     return sorted(traces, key=lambda trace: (trace.stat().st_mtime, str(trace)))
 
 
 @dataclass
 class _Found:
-    """What became of one trace, on its way from another process."""
+    """The results of one trace, as another process returns them."""
 
     trace: Path
     made: list[Path] = field(default_factory=list)
@@ -146,7 +144,7 @@ class _Found:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: _Found) -> None:
-        """Take what another process did of the same trace."""
+        """Add the results of another process for the same trace."""
         self.made += other.made
         self.torn = self.torn or other.torn
         self.problem = other.problem or self.problem
@@ -166,24 +164,24 @@ def analyse_each(
     into: Path | None = None,
     on_end: Callable[[Path], None] = lambda _: None,
 ) -> Outcome:
-    """Make what can be made from each trace.
+    """Write all results of each trace.
 
     Args:
         traces: The traces.
-        types: The forms of tables; left out, those that each one's config asks for.
-        processes: How many processes at most; left out, one for each processor.
-        executor: What works instead of processes of this machine.
-        parts: Which of it.
-        compare: Compare the ranks of each folder.
-        into: A folder of this machine for what is made; else next to each trace.
-        on_end: Called when one is done.
+        types: The formats of tables; by default those that the config of each trace requests.
+        processes: The most processes to use; by default one for each processor.
+        executor: An executor to use instead of processes of this machine.
+        parts: The parts of the work to do.
+        compare: Whether to compare the ranks of each folder.
+        into: A folder of this machine for the results; by default next to each trace.
+        on_end: Called with each trace that is done.
     """
     outcome = Outcome()
     most = processes or os.cpu_count() or 1
     share = executor is None and parts == PARTS and 2 * len(traces) <= most
     with executor or processes_here(min(most, len(traces)), traces) as pool:
         pending = {
-            pool.submit(_analyse_by_two, trace, types)
+            pool.submit(_analyse_in_two_processes, trace, types)
             if share and _is_large(trace)
             else pool.submit(_analyse, trace, parts, types, into=into): trace
             for trace in traces
@@ -201,33 +199,35 @@ def _is_large(trace: Path) -> bool:
     return trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1) > LARGE
 
 
-def _analyse_by_two(trace: Path, types: Collection[str] | None) -> _Found:
-    """Analyse a trace together with a second process, which is started for it."""
+def _analyse_in_two_processes(trace: Path, types: Collection[str] | None) -> _Found:
+    """Analyse a trace together with a second process, which this function starts."""
     here, there = multiprocessing.Pipe()
     with (
-        _offered(_THEN) as offer,
-        ended(Workers(1, inherited=there, shared=(offer,), places=(trace,))) as second,
+        _part_queue(_SHARED_PARTS) as offer,
+        closing(Workers(1, inherited=there, shared=(offer,), places=(trace,))) as second,
     ):
-        pending = second.submit(_analyse_beside, trace, types, there.fileno(), offer)
+        pending = second.submit(_analyse_in_second_process, trace, types, there.fileno(), offer)
         with here:
-            parts = _taken(_FIRST[0], offer)
+            parts = _next_parts(_FIRST_PARTS[0], offer)
             found = _analyse(trace, parts, types, Partner(0, here))
         found.add(_result(pending, trace))
     return found
 
 
-def _analyse_beside(trace: Path, types: Collection[str] | None, end: int, offer: int) -> _Found:
-    """Do the part of the second process, which inherits what leads to the first."""
+def _analyse_in_second_process(
+    trace: Path, types: Collection[str] | None, end: int, offer: int
+) -> _Found:
+    """Do the part of the second process, which inherits the connection to the first one."""
     with Connection(end) as here:
         partner = Partner(1, here)
-        found = _analyse(trace, _taken(_FIRST[1], offer), types, partner)
+        found = _analyse(trace, _next_parts(_FIRST_PARTS[1], offer), types, partner)
         partner.finish()
     return found
 
 
 @contextlib.contextmanager
-def _offered(parts: Sequence[str]) -> Iterator[int]:
-    """Give a pipe with a byte for each part: who reads it does the part, and nobody else."""
+def _part_queue(parts: Sequence[str]) -> Iterator[int]:
+    """Yield a pipe with a byte for each part: only the process that reads it does the part."""
     reading, writing = os.pipe()
     try:
         os.write(writing, bytes(PARTS.index(part) for part in parts))
@@ -237,15 +237,15 @@ def _offered(parts: Sequence[str]) -> Iterator[int]:
         os.close(reading)
 
 
-def _taken(first: Sequence[str], offer: int) -> Iterator[str]:
-    """Yield what a process begins with, then what it takes of what is offered."""
+def _next_parts(first: Sequence[str], offer: int) -> Iterator[str]:
+    """Yield the first parts of a process, then those that it takes from the queue."""
     yield from first
     while part := os.read(offer, 1):
         yield PARTS[part[0]]
 
 
 def _result(done: Future[_Found], trace: Path) -> _Found:
-    """Return what became of a trace, also where the process that had it died."""
+    """Return the results of a trace, also if its process died."""
     error = done.exception()
     if error is None:
         return done.result()
@@ -254,7 +254,7 @@ def _result(done: Future[_Found], trace: Path) -> _Found:
 
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
-    """Look for no garbage meanwhile: among millions of small objects there is next to none."""
+    """Turn garbage collection off: millions of small objects have next to no garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -273,12 +273,12 @@ def _analyse(
 ) -> _Found:
     found = _Found(trace)
     try:
-        with _no_collections(), place_of(trace.parent) as place:
+        with _no_collections(), workspace_of(trace.parent) as place:
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
             found.torn = " ".join(measured.truncation.sentences())
             for part in parts:
                 for path in write_analysis(measured, types, (part,), into):
-                    found.made.append(path if into else place.deliver(path))
+                    found.made.append(path if into else place.upload(path))
                 found.ranked |= part == RANK
                 if part == VIEWS:
                     found.left_out = left_out(measured)

@@ -1,4 +1,4 @@
-"""One trace of all ranks of a window, or of some: on one clock, with arrows between collectives."""
+"""Merges the traces of ranks of a window: on one clock, with arrows between collectives."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, packed, steps_process
-from dynprof.analysis.output.whole_files import FOLDER, own_folder
+from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, gzip_writer, steps_process
+from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
 from dynprof.analysis.ranks.clock_words import clock_words
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.ranks.comparison import Ranks
 
 MERGED = "merged.json.gz"
-"""What the file is called. Not as a trace of one rank is: it is none to be analysed."""
+"""Name of the file. It does not match the names of traces: it must not be analysed as one."""
 SLOWEST, MEDIAN = "slowest", "median"
 _DAY_NS = 86_400 * 10**9
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
@@ -37,9 +37,9 @@ class Merged:
     """A merged trace that was written.
 
     Attributes:
-        path: Where it lies.
-        words: What is to be said of it.
-        problems: Why a rank could not be read, by its trace.
+        path: Its path.
+        words: Sentences about it.
+        problems: The reason why a rank could not be read, by its trace.
     """
 
     path: Path
@@ -57,42 +57,43 @@ def merge(
 
     Args:
         path: A folder.
-        wanted: Which ranks, such as ``slowest,median,0-3``; empty for all.
-        output: The file or folder to write to; left out, into ``analysis`` beside the traces.
-        on_rank: Called when one is written.
+        wanted: The ranks, such as ``slowest,median,0-3``; empty for all.
+        output: The file or folder to write to; by default ``analysis`` next to the traces.
+        on_rank: Called with each rank that is written.
 
     Raises:
-        CaptureError: There are no two ranks, none that are wanted, or one cannot be read.
-        OSError: It cannot be written.
+        CaptureError: There are fewer than two ranks, a wanted rank is missing, or one cannot be
+            read.
+        OSError: The file cannot be written.
     """
     traces = window_below(path)
     folder = window_folder(path, traces)
     with compared(traces, folder, elsewhere=output is not None) as (ranks, ready, problems):
         if len(ranks) < 2:
-            single = f"{path} holds a single rank: dynprof view opens it"
+            single = f"{path} holds a single rank; open it with dynprof view"
             raise CaptureError("\n".join((single, *window_words(ready))))
         chosen = chosen_ranks(ranks, wanted)
         target = _prepared(output, folder / FOLDER)
-        clocks, meetings = ranks.clocks(), ranks.meet(chosen)
+        clocks, shared = ranks.clocks(), ranks.arrivals_among(chosen)
         pids = itertools.count(STEPS_PID + 1)
         parts = (
             MergedRank(
-                ready[ranks.place_of(rank)], rank, place=place, of=len(chosen),
-                ahead_ns=clocks.get(rank, (rank, 0))[1], meetings=meetings(rank),
+                ready[ranks.file_index(rank)], rank, place=place, of=len(chosen),
+                ahead_ns=clocks.get(rank, (rank, 0))[1], shared=shared(rank),
                 new_pid=lambda: next(pids),
             )
             for place, rank in enumerate(chosen)
         )  # fmt: skip
         words = _written(target, parts, chosen, on_rank)
-        words += [*clock_words(ranks, chosen), *ranks.steps_apart(), *window_words(ready)]
+        words += [*clock_words(ranks, chosen), *ranks.different_steps(), *window_words(ready)]
         return Merged(target, words, problems)
 
 
 def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:
-    """Return the ranks that a text such as ``slowest,median,0-3`` names, in order.
+    """Return the ranks that a text such as ``slowest,median,0-3`` names, ascending.
 
     Raises:
-        CaptureError: It is no such text, or names a rank that is not there.
+        CaptureError: The text is invalid, or names a rank that does not exist.
     """
     there, found = set(ranks.numbers()), set[int]()
     for word in (word.strip() for word in wanted.split(",") if word.strip()):
@@ -102,7 +103,7 @@ def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:
             first, last = int(span[1]), int(span[2] or span[1])
             named = {rank for rank in there if first <= rank <= last}
             if not named:
-                raise CaptureError(f"rank {word} is not there; there are {listed_ranks(there)}")
+                raise CaptureError(f"there is no rank {word}; there are {listed_ranks(there)}")
             found |= named
         else:
             raise CaptureError(f"{word!r} names no rank: write slowest, median, 3 or 0-7")
@@ -112,9 +113,9 @@ def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:
 def _written(
     target: Path, parts: Iterable[MergedRank], chosen: list[int], on_rank: Callable[[object], None]
 ) -> list[str]:
-    """Write the ranks one after the other; return what is to be said of them."""
+    """Write the ranks one after the other; return sentences about them."""
     arrows, words = 0, []
-    with atomic_file(target) as file, packed(file) as sink:
+    with atomic_file(target) as file, gzip_writer(file) as sink:
         origin = None
         for part, rank in zip(parts, chosen, strict=True):
             if origin is None and (first := part.first_ns()) is not None:
@@ -126,7 +127,7 @@ def _written(
             for piece in part.events(origin):
                 sink.write(b",\n" + piece)
             if part.torn:
-                words.append(f"rank {rank}: {part.torn}; what there is was merged")
+                words.append(f"rank {rank}: {part.torn}; the events before that were merged")
             arrows += part.arrows
             on_rank(rank)
         if origin is None:
@@ -137,18 +138,18 @@ def _written(
 
 
 def _head(origin: int, chosen: list[int]) -> bytes:
-    """Return the beginning of the file, up to the first events."""
+    """Return the start of the file, up to the first events."""
     members = {"dynprof": {"version": __version__, "ranks": chosen}, "displayTimeUnit": "ms",
                "baseTimeNanoseconds": origin}  # fmt: skip
     return json.dumps(members)[:-1].encode() + b', "traceEvents": [\n' + steps_process()
 
 
 def _prepared(output: Path | None, folder: Path) -> Path:
-    """Return where the file goes; the folder is there."""
+    """Return the path of the file to write, after creating its folder."""
     if output and output.is_dir():
         return output / MERGED
     if output:
         make_dir(output.absolute().parent)
         return output
-    own_folder(folder)
+    make_output_folder(folder)
     return folder / MERGED

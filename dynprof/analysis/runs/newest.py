@@ -1,4 +1,4 @@
-"""The newest window below a path, and its newest trace: what is none does not stand in the way."""
+"""The newest window below a path, and its newest trace; broken or empty ones are passed over."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import traces_in
-from dynprof.analysis.runs.recorded_window import captured_below, some, why_no_capture
+from dynprof.analysis.runs.recorded_window import captured_below, first_few, why_no_capture
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import files_below, written_s
 from dynprof.runtime.layout import INFO_DIR, WINDOW_RECORD
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def newest_window(path: Path) -> tuple[Path, list[str]]:
-    """Return what to read of what a command was given, and which newer windows are passed over.
+    """Return the path to read for a command's argument, and the newer windows that are passed over.
 
-    Of a folder that is the record of its newest window, if no trace lies beside it, else the folder
-    itself. Where some window has a capture, here or elsewhere, those that have none do not count.
+    For a folder this is the record of its newest window if that has no trace here, else the folder
+    itself. Windows without any capture do not count if another one has one, here or elsewhere.
     """
     if not path.is_dir():
         return path, []
@@ -29,11 +29,11 @@ def newest_window(path: Path) -> tuple[Path, list[str]]:
     records, passed_over = _newer(path, traces), list[str]()
     for record in records:
         if not (why := why_no_capture(record)):
-            return record, some(passed_over, "more window")
+            return record, first_few(passed_over, "more window")
         passed_over.append(f"{record.parent.parent.name}: {why}")
     if records and not traces:
         return records[0], []
-    return path, some(passed_over, "more window")
+    return path, first_few(passed_over, "more window")
 
 
 def _traces_below(path: Path) -> list[Path]:
@@ -44,7 +44,7 @@ def _traces_below(path: Path) -> list[Path]:
 
 
 def _newer(path: Path, traces: Sequence[Path]) -> list[Path]:
-    """Return the records of the windows that are newer than all that has traces, newest first."""
+    """Return the records of the windows that are newer than all traces, newest first."""
     wanted = (INFO_DIR, WINDOW_RECORD)
     records = [file for file in files_below(path) if file.parts[-2:] == wanted]
     folders = {trace.parent for trace in traces}
@@ -57,13 +57,13 @@ def _newer(path: Path, traces: Sequence[Path]) -> list[Path]:
 
 
 def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
-    """Return the newest trace in a folder, as :func:`captured_below` has them.
+    """Return the newest trace of those that :func:`captured_below` finds.
 
     Returns:
-        The trace, and why newer files were passed over, by their paths.
+        The trace, and the reasons why newer files were passed over, by their paths.
 
     Raises:
-        CaptureError: There is none, or none that can be read.
+        CaptureError: There is no trace that can be read.
     """
     problems: dict[Path, str] = {}
     empty: MeasuredTrace | None = None

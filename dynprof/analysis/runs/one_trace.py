@@ -1,4 +1,4 @@
-"""Which traces lie where, and what is made from one."""
+"""Finds traces, and writes the results of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.output.own_tables import own_tables, path_tables, sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
-from dynprof.analysis.output.whole_files import FOLDER, check_space, own_folder, write_json_files
+from dynprof.analysis.output.whole_files import (
+    FOLDER,
+    check_space,
+    make_output_folder,
+    write_json_files,
+)
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.errors import CaptureError
@@ -31,28 +36,28 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
 OUTPUT = VENDORS_ANALYSIS_DIR
-"""What the vendor calls the folder of its tables."""
+"""The vendor's name for the folder of its tables."""
 EXPORT_TYPES = ("text", "db")
 OPERATORS, VIEWS, MEMORY, RANK = "operators", "views", "memory", "rank"
 FILES, PATH = "files", "critical path"
 PARTS = (RANK, PATH, OPERATORS, VIEWS, MEMORY, FILES)
-"""Of the work on a trace, in their order. Views are the report, what is made of the same measures,
-and the database; events go with memory; files are the vendor's json."""
+"""Parts of the work on a trace, in order. Views are the report, results from the same measures,
+and the database. Events belong to memory. Files are the vendor's json."""
 _ENDINGS = ("trace.json", "trace.json.gz")
 
 
 def traces_in(path: Path) -> list[Path]:
-    """Return the traces in a folder, at any depth, or the one that ``path`` is.
+    """Return the traces in a folder, at any depth, or ``path`` itself if it is a file.
 
     Raises:
         CaptureError: There is none.
     """
     if isinstance(path, Path) and path.is_symlink():
-        path = path.resolve()  # a person named it; links that lie in a folder are not followed
+        path = path.resolve()  # the user named it; links inside a folder are not followed
     if path.is_file():
         return [path]
     found = sorted(file for file in files_below(path) if file.name.endswith(_ENDINGS))
-    found = [p for p in found if p.parent.name != INFO_DIR]  # operators' arguments lie there
+    found = [p for p in found if p.parent.name != INFO_DIR]  # that has operators' arguments
     if not found and not path.exists():
         raise CaptureError(f"{path}: there is no such file or folder")
     if not found:
@@ -62,14 +67,14 @@ def traces_in(path: Path) -> list[Path]:
 
 def _why_none(path: Path) -> str:
     named = (folder for folder in folders_below(path) if folder.name.endswith(VENDORS_FOLDER))
-    # One that has such a folder is named so, and has lost its trace.
+    # A folder with INFO_DIR is dynprof's own with the vendor's name, and has lost its trace.
     if not all((folder / INFO_DIR).exists() for folder in named):
         return f"folders that end with {VENDORS_FOLDER} are read by torch_npu's own analyse()"
-    return "no file there ends with trace.json[.gz]; one of another name is read where it is named"
+    return "no file there ends with trace.json[.gz]; give the path of a file with another name"
 
 
 def newest_in(path: Path) -> Path:
-    """Return the newest of the traces in a folder.
+    """Return the newest trace in a folder.
 
     Raises:
         CaptureError: There is none.
@@ -78,7 +83,7 @@ def newest_in(path: Path) -> Path:
 
 
 def export_types(measured: MeasuredTrace) -> tuple[str, ...]:
-    """Return the forms of tables that the config of a trace asks for; text unless it says."""
+    """Return the formats of tables that the config of a trace requests; by default text."""
     config = measured.manifest.request.config if measured.manifest else {}
     inner = config.get("experimental_config")
     asked = inner.get("export_type", "text") if isinstance(inner, dict) else "text"
@@ -92,13 +97,13 @@ def write_analysis(
     parts: Iterable[str] = PARTS,
     into: Path | None = None,
 ) -> Iterator[Path]:
-    """Make what can be made from a trace; yield the files.
+    """Write the results of a trace; yield the files.
 
     Args:
         measured: The trace.
-        types: The forms of tables; left out, those that its config asks for.
-        parts: Which of it; two processes may share the work on a large trace.
-        into: As :func:`folder_of` takes it.
+        types: The formats of tables; by default those that its config requests.
+        parts: The parts of the work to do; two processes may share a large trace.
+        into: See :func:`folder_of`.
     """
     folder = folder_of(measured.path, into)
     wanted = export_types(measured) if types is None else types
@@ -106,19 +111,19 @@ def write_analysis(
         if part != RANK:
             copied = measured.trace.size if part == FILES and "text" in wanted else 0
             check_space(measured, folder, copied)
-            check_space(measured, Path(tempfile.gettempdir()))  # databases are made there
-            own_folder(folder)
-            own_folder(_results(measured, folder) / OUTPUT)
+            check_space(measured, Path(tempfile.gettempdir()))  # databases are built there
+            make_output_folder(folder)
+            make_output_folder(_results(measured, folder) / OUTPUT)
         yield from _WRITERS[part](measured, folder, wanted)
 
 
 def _write_rank(measured: MeasuredTrace, folder: Path, _: Collection[str]) -> Iterator[Path]:
-    """Write what ranks are compared by."""
+    """Write the tables by which ranks are compared."""
     yield from write_rank_tables(measured, folder)
 
 
 def _write_path(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
-    """Write the critical path; find it in any case, as another process's report waits for it."""
+    """Write the critical path. Compute it in any case: another process's report waits for it."""
     tables = path_tables(measured)
     if "text" in wanted:
         yield from write_tables(tables, folder)
@@ -134,7 +139,7 @@ def _write_operators(
 
 
 def _write_memory(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
-    """Write what was allocated, and every event."""
+    """Write the tables of memory, and every event."""
     if "text" in wanted:
         yield from write_tables(memory_tables(measured), _results(measured, folder) / OUTPUT)
     yield from write_events(measured, folder)
@@ -142,7 +147,7 @@ def _write_memory(measured: MeasuredTrace, folder: Path, wanted: Collection[str]
 
 
 def _write_files(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
-    """Write the vendor's json."""
+    """Write the vendor's json files."""
     results = _results(measured, folder)
     if "text" in wanted:
         yield from write_json_files(measured, results / OUTPUT)
@@ -151,7 +156,7 @@ def _write_files(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
 
 
 def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
-    """Write the report, what is made of the same measures, and the database."""
+    """Write the report, results from the same measures, and the database."""
     if "text" in wanted:
         yield from write_tables(own_tables(measured), folder)
         yield from write_tables(bandwidth_tables(measured), folder)
@@ -168,7 +173,7 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
 
 
 def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Path]:
-    """Write what the vendor calls the analysis, if the trace's level has any."""
+    """Write the vendor's ``analysis.db``, if the trace's level has it."""
     if is_written(measured, path.name):
         with file_for_library(path) as made:
             write_analysis_database(measured, made)
@@ -186,23 +191,23 @@ _WRITERS = {
 
 
 def draw_memory(path: Path) -> Iterator[Path]:
-    """Draw the memory of a trace alone; yield the files.
+    """Draw only the memory of a trace; yield the files.
 
     Raises:
-        CaptureError: It cannot be read.
-        OSError: The place cannot be written.
+        CaptureError: The trace cannot be read.
+        OSError: A file cannot be written.
     """
     folder = folder_of(path)
-    own_folder(folder)
+    make_output_folder(folder)
     yield from write_memory_timeline(MeasuredTrace(path).trace, folder, path.name)
 
 
 def folder_of(path: Path, into: Path | None = None) -> Path:
-    """Return where what is made from a trace goes; for the vendor's files see :func:`_results`.
+    """Return the folder for the results of a trace; for the vendor's files see :func:`_results`.
 
     Args:
         path: The trace.
-        into: A folder instead of the one next to the trace, where this user may not write there.
+        into: A folder to use instead of the trace's, if this user cannot write there.
     """
     stem = trace_stem(path)
     if path.suffix == ".gz" and path.with_suffix("").exists():  # the same trace, or another one
@@ -215,11 +220,11 @@ def folder_of(path: Path, into: Path | None = None) -> Path:
 
 
 def _results(measured: MeasuredTrace, folder: Path) -> Path:
-    """Return where the vendor's files of a trace go: to the root of a folder named as the vendor's.
+    """Return the folder for the vendor's files of a trace: its own folder if named as the vendor's.
 
     Args:
         measured: The trace.
-        folder: Where what is made from it goes otherwise.
+        folder: The folder for its other results, which is used otherwise.
     """
     place = measured.path.parent
     is_vendors = place.name.endswith(VENDORS_FOLDER) and folder.is_relative_to(place)

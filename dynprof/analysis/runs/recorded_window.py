@@ -1,7 +1,7 @@
-"""What the record of a window of several ranks adds to the traces that lie beside it.
+"""What the record of a window of several ranks adds to the traces next to it.
 
-Ranks that share no disk leave their captures where each of them watches; only ``window.json``,
-where the leader watches, knows them all, and who is missing.
+Ranks that share no disk leave their captures on their own disks. Only the leader's ``window.json``
+lists them all, and the missing ranks.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from dynprof.runtime.plural import counted, listed_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from dynprof.analysis.runs.remote_files import Place
+    from dynprof.analysis.runs.remote_files import Workspace
     from dynprof.captures.manifest import Manifest
     from dynprof.captures.window_record import RankRecord, WindowRecord
 
 MOST_WORDS = 8
-"""What was noticed of a window, and what there is to say of its ranks: so many of each are said."""
+"""Remarks on a window that are shown, and sentences about its ranks, at most."""
 
 
 def captured_below(path: Path) -> list[Path]:
-    """Return the traces in a folder, of the window whose record ``path`` is, or the one it is.
+    """Return the traces of ``path``: a folder, the record of a window, or a trace.
 
     Raises:
         CaptureError: There is none.
     """
-    if is_alone(path):
-        return traces_of(path)
+    if is_lone_record(path):
+        return traces_of_record(path)
     return traces_in(path.parent.parent if path.name == WINDOW_RECORD else path)
 
 
-def is_alone(path: Path) -> bool:
-    """Return whether a path is the record of a window, and no trace lies beside it."""
+def is_lone_record(path: Path) -> bool:
+    """Return whether a path is the record of a window that has no trace next to it."""
     if path.name != WINDOW_RECORD:
         return False
     folder = path.parent.parent
@@ -52,31 +52,31 @@ def is_alone(path: Path) -> bool:
         return True
 
 
-def traces_of(alone: Path) -> list[Path]:
-    """Return the traces of a window of which only the record lies in its folder.
+def traces_of_record(record_path: Path) -> list[Path]:
+    """Return the traces of a window that has only its record in its folder.
 
     Raises:
-        CaptureError: None is here; the text says of each rank why, and where it lies.
+        CaptureError: None is on this machine; the message says why for each rank, and where it is.
     """
-    if traces := named_traces(alone):
+    if traces := named_traces(record_path):
         return traces
     try:
-        words = _words(alone, traces)
+        words = _words(record_path, traces)
     except OSError as error:
         words = [describe(error)]
-    raise CaptureError("\n".join((f"{alone} names no capture that is here", *words)))
+    raise CaptureError("\n".join((f"{record_path} names no capture that is here", *words)))
 
 
-def why_no_capture(alone: Path) -> str:
-    """Return why a window of which only the record lies in its folder has no capture anywhere.
+def why_no_capture(record_path: Path) -> str:
+    """Return why a window that has only its record in its folder has no capture anywhere.
 
-    That is empty where one is here, or saved elsewhere.
+    Empty if a capture is here, or was saved elsewhere.
     """
     try:
-        record = load_window_record(alone)
+        record = load_window_record(record_path)
     except CaptureError as error:
         return str(error).partition("\n")[0]
-    if any(one.outcome == "saved" for one in record.ranks.values()) or named_traces(alone):
+    if any(one.outcome == "saved" for one in record.ranks.values()) or named_traces(record_path):
         return ""
     reasons: dict[str, list[int]] = {}
     for rank in record.asked:
@@ -86,16 +86,16 @@ def why_no_capture(alone: Path) -> str:
     return f"no capture is here of {told}"
 
 
-def record_beside(folder: Path) -> Path | None:
-    """Return the record of the window that a folder is of, if it has one."""
+def record_in(folder: Path) -> Path | None:
+    """Return the record in the folder of a window, if it has one."""
     path = folder / INFO_DIR / WINDOW_RECORD
     return path if may_be_read(path) else None
 
 
 def named_traces(record_path: Path) -> list[Path]:
-    """Return the traces of a window that its record names and this machine has, by rank.
+    """Return the traces that the record of a window names and this machine has, by rank.
 
-    Only those of the user whose the record is: nobody has others read what they may not.
+    Only traces of the record's owner count: a record must not make others read foreign files.
     """
     try:
         return list(_by_rank(record_path, load_window_record(record_path)).values())
@@ -109,13 +109,13 @@ def _by_rank(record_path: Path, record: WindowRecord) -> dict[int, Path]:
     return {rank: trace for rank, trace in found.items() if trace}
 
 
-def asked_for(traces: Sequence[Path], place: Place) -> Callable[[int], Iterable[int]]:
-    """Return what says which ranks of a job of so many were asked for a window.
+def requested_ranks(traces: Sequence[Path], place: Workspace) -> Callable[[int], Iterable[int]]:
+    """Return a function that maps the job's number of ranks to those that were requested.
 
-    That is the record in its place, else the config of its newest trace, and all where there is
-    neither.
+    The source is the window's record, else the config of its newest trace; without both, all ranks
+    were requested.
     """
-    if path := record_beside(place.folder):
+    if path := record_in(place.folder):
         with contextlib.suppress(CaptureError, OSError):
             record = load_window_record(place.fetch(path))
             return lambda _: record.asked
@@ -123,13 +123,13 @@ def asked_for(traces: Sequence[Path], place: Place) -> Callable[[int], Iterable[
     return manifest.request.selected_ranks if manifest else range
 
 
-def words_on_others(traces: Sequence[Path]) -> list[str]:
-    """Return what there is to say of a window by its record.
+def record_words(traces: Sequence[Path]) -> list[str]:
+    """Return sentences about a window from its record.
 
-    That is what was noticed, which ranks are not among its traces, and which have not all steps.
+    They are its remarks, the ranks that are not among its traces, and those that lack steps.
     """
     folders = dict.fromkeys(trace.parent for trace in traces)
-    path = next(filter(None, map(record_beside, folders)), None)
+    path = next(filter(None, map(record_in, folders)), None)
     try:
         return _words(path, traces) if path else []
     except (CaptureError, OSError) as error:
@@ -145,17 +145,17 @@ def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
     of_ranks = [
         text for rank in dict.fromkeys(record.asked) for text in _of(record, rank, with_trace)
     ]
-    return [*some(record.remarks, "more remark"), *some(of_ranks, "more rank")]
+    return [*first_few(record.remarks, "more remark"), *first_few(of_ranks, "more rank")]
 
 
 def _recorded(traces: Sequence[Path]) -> set[int]:
-    """Return the ranks whose traces these are: the record may be older, where a disk was full."""
+    """Return the ranks of these traces: the record may be older than they, if a disk was full."""
     found = (find_manifest(trace)[1] for trace in traces)
     return {manifest.rank for manifest in found if manifest}
 
 
 def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
-    """Say of a rank what is not as it should be."""
+    """Yield sentences about what is wrong with a rank."""
     one = record.ranks.get(rank)
     if rank in record.missing and rank in with_trace:
         yield f'rank {rank}: its capture is here, though the record says "{record.missing[rank]}"'
@@ -163,34 +163,34 @@ def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
         yield f"rank {rank} is missing: {record.missing[rank]}"
     elif one and rank not in with_trace:
         if one.outcome == "saved":
-            yield f"rank {rank}: its capture lies on {one.host}, {one.capture}"
+            yield f"rank {rank}: its capture is on {one.host}, {one.capture}"
         else:
-            yield f"rank {rank} has no capture: {one.outcome}, as rank 0 last heard"
+            yield f"rank {rank} has no capture: {one.outcome}, by its last report to rank 0"
     if one and one.cut:
         yield f"rank {rank} was cut short: {one.cut}"
 
 
-def some(words: Sequence[str], noun: str) -> list[str]:
-    """Return the first of what there is to say, and how many more there are."""
+def first_few(words: Sequence[str], noun: str) -> list[str]:
+    """Return the first sentences, and how many more there are."""
     more = len(words) - MOST_WORDS
     return [*words[:MOST_WORDS], *([f"and so for {counted(more, noun)}"] if more > 0 else [])]
 
 
 def _trace_of(record: WindowRecord, rank: int, owner: int) -> Path | None:
-    """Return the trace of a rank, if what lies there on this machine is what the record names."""
+    """Return the trace of a rank, if the record names it and this machine has that capture."""
     one = record.ranks[rank]
     with contextlib.suppress(CaptureError, OSError, ValueError):
         path = Path(one.capture)
         manifest = load_manifest(path) if path.is_absolute() and may_be_read(path) else None
-        if manifest and manifest.trace and _is_of(record, rank, one, manifest):
+        if manifest and manifest.trace and _is_capture_of(record, rank, one, manifest):
             trace = path.parent.parent / Path(manifest.trace).name
             owners = {path.lstat().st_uid, trace.lstat().st_uid}
             return trace if owners == {owner} and may_be_read(trace) else None
     return None
 
 
-def _is_of(record: WindowRecord, rank: int, one: RankRecord, manifest: Manifest) -> bool:
-    """Tell a rank's capture from one that happens to have its path on another machine."""
+def _is_capture_of(record: WindowRecord, rank: int, one: RankRecord, manifest: Manifest) -> bool:
+    """Return whether a manifest is the rank's own, not one that has the same path by chance."""
     same = manifest.request.edited_at, manifest.request.sha256
     wanted = record.request.edited_at, record.request.sha256
     return (manifest.rank, manifest.host, same) == (rank, one.host, wanted)

@@ -1,6 +1,6 @@
-"""Where captures lie: on this machine, or behind any of fsspec's file systems.
+"""Captures on this machine, or on any of fsspec's file systems.
 
-What is behind one is fetched to be worked on, and what was made of it is sent back.
+Remote captures are downloaded for the analysis, and the results are uploaded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def located(text: str) -> Path:
-    """Return the path that a text names: of this machine, or behind one of fsspec's file systems.
+    """Return the path that a text names: of this machine, or of one of fsspec's file systems.
 
-    A path of the latter kind has the methods of :class:`pathlib.Path`.
+    A remote path has the methods of :class:`pathlib.Path` too.
 
     Raises:
-        CaptureError: What the text names cannot be had here.
+        CaptureError: The text names a path that cannot be reached.
     """
     if "://" not in text:
         return Path(text)
@@ -36,21 +36,21 @@ def located(text: str) -> Path:
         raise CaptureError(install(text, "fsspec", "dask")) from error
     try:
         found: Any = UPath(text)
-        found.fs  # noqa: B018 - the file system's own package is looked for here
+        found.fs  # noqa: B018 - imports the file system's own package
     except (ImportError, ValueError) as error:
         raise CaptureError(f"{text} cannot be reached: {error}") from error
     return found if not isinstance(found, Path) else Path(found)
 
 
-class Place:
-    """A folder of this machine, worked on as it is.
+class Workspace:
+    """A folder of this machine, used directly.
 
     Args:
         folder: The folder.
 
     Attributes:
         folder: The folder.
-        base: Where to work.
+        base: The local folder to work in.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,19 +58,19 @@ class Place:
         self.base = folder
 
     def fetch(self, path: Path) -> Path:
-        """Return a file of the folder as one of this machine."""
+        """Return the local path of a file of the folder."""
         return path
 
     def fetch_capture(self, trace: Path) -> Path:
-        """Return a trace of the folder as one of this machine, with its manifest beside it."""
+        """Return the local path of a trace of the folder, with its manifest next to it."""
         return trace
 
-    def deliver(self, made: Path) -> Path:
-        """Return where a file that was made below :attr:`base` lies in the end."""
+    def upload(self, made: Path) -> Path:
+        """Return the final path of a file that was written below :attr:`base`."""
         return made
 
 
-class _Remote(Place):
+class _RemoteWorkspace(Workspace):
     """A folder of another machine, and a temporary one to work in."""
 
     def __init__(self, folder: Path, base: Path) -> None:
@@ -81,7 +81,7 @@ class _Remote(Place):
         remote: Any = path
         below = remote.path[len(self.folder.path) :].lstrip("/")
         if ".." in below.split("/"):
-            raise CaptureError(f"{path} has .. in its name, and is not fetched")
+            raise CaptureError(f"{path} has .. in its name; it is not downloaded")
         copy: Path = self.base / below
         copy.parent.mkdir(parents=True, exist_ok=True)
         remote.fs.get_file(remote.path, str(copy))
@@ -93,7 +93,7 @@ class _Remote(Place):
             self.fetch(manifest)
         return self.fetch(trace)
 
-    def deliver(self, made: Path) -> Path:
+    def upload(self, made: Path) -> Path:
         target: Any = self.folder.joinpath(*made.relative_to(self.base).parts)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.fs.put_file(str(made), target.path)
@@ -101,10 +101,10 @@ class _Remote(Place):
 
 
 @contextlib.contextmanager
-def place_of(folder: Path) -> Iterator[Place]:
-    """Give the place to work on a folder's files."""
+def workspace_of(folder: Path) -> Iterator[Workspace]:
+    """Yield the workspace for a folder's files."""
     if isinstance(folder, Path):
-        yield Place(folder)
+        yield Workspace(folder)
         return
     with tempfile.TemporaryDirectory(prefix="dynprof") as base:
-        yield _Remote(folder, Path(base))
+        yield _RemoteWorkspace(folder, Path(base))

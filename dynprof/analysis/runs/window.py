@@ -1,8 +1,8 @@
-"""Which traces are of one window: those of the newest folder, and what other folders have of it.
+"""The traces of one window: those of the newest folder, and of other folders of the same request.
 
-A rank that sees an edit while another one is a step further records other steps, and so its trace
-lies in another folder; both bear the time of the edit, and their manifests its request. Those of
-ranks that share no disk are named by the record beside the leader's.
+If a rank sees an edit while another one is a step further, they record different steps, and their
+traces are in different folders. Both names have the time of the edit, both manifests its request.
+The record next to the leader's trace names the traces of ranks that share no disk.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.analysis.runs.recorded_window import (
-    is_alone,
+    is_lone_record,
     named_traces,
-    record_beside,
-    traces_of,
-    words_on_others,
+    record_in,
+    record_words,
+    traces_of_record,
 )
 from dynprof.errors import CaptureError
 from dynprof.runtime.layout import ROLE, WINDOW_RECORD
@@ -27,37 +27,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FOLDER = re.compile(rf"step_\d+-\d+(_\d{{8}}T\d{{6}}Z(?:_{ROLE})?)")
-"""As ``window_dir_name`` makes it; the roles of a job have windows of their own."""
+"""Matches the names of ``window_dir_name``; each role of a job has its own windows."""
 
 
 def window_below(path: Path, newest: Path | None = None) -> list[Path]:
-    """Return the traces of the newest window below a path; the newest is among them.
+    """Return the traces of the newest window below a path, including its newest trace.
 
     Args:
-        path: A trace, which then is alone, a folder, or the record of a window.
-        newest: Its newest trace, where others are to be passed over.
+        path: A folder, the record of a window, or a trace, which is then the only one.
+        newest: The newest trace to use, if newer ones must be passed over.
 
     Raises:
         CaptureError: There is none.
     """
-    if is_alone(path):
-        return traces_of(path)
+    if is_lone_record(path):
+        return traces_of_record(path)
     if path.name == WINDOW_RECORD:
         path = path.parent.parent
     newest = newest or newest_in(path)
     if path.is_file():
         return [newest]
-    together = _together(path, newest)
-    record = record_beside(newest.parent)
+    together = _traces_of_window(path, newest)
+    record = record_in(newest.parent)
     named = named_traces(record) if record else []
     known = {trace.absolute() for trace in together}
     return [*together, *(trace for trace in named if trace.absolute() not in known)]
 
 
-def _together(path: Path, newest: Path) -> list[Path]:
-    """Return the traces of a window that lie in its folder, and in others beside it."""
+def _traces_of_window(path: Path, newest: Path) -> list[Path]:
+    """Return the traces of a window that are in its folder, and in folders next to it."""
     here = [trace for trace in traces_in(path) if trace.parent == newest.parent]
-    others = [trace for folder in _alike(newest.parent) for trace in _traces(folder)]
+    others = [trace for folder in _folders_of_same_edit(newest.parent) for trace in _traces(folder)]
     wanted = _request(newest) if others else None
     if wanted is None:
         return here
@@ -65,8 +65,8 @@ def _together(path: Path, newest: Path) -> list[Path]:
     return [*(trace for trace in here if not joined or _request(trace) in (wanted, None)), *joined]
 
 
-def _alike(folder: Path) -> list[Path]:
-    """Return the folders beside this one that are named for an edit of the same second."""
+def _folders_of_same_edit(folder: Path) -> list[Path]:
+    """Return the folders next to this one whose names have an edit in the same second."""
     own = _FOLDER.fullmatch(folder.absolute().name)
     if own is None:
         return []
@@ -80,36 +80,36 @@ def _alike(folder: Path) -> list[Path]:
 def _traces(folder: Path) -> list[Path]:
     try:
         return [trace for trace in traces_in(folder) if trace.parent == folder]
-    except CaptureError:  # only what was made from one is left there
+    except CaptureError:  # only results are left there
         return []
 
 
 def _request(trace: Path) -> tuple[str, str] | None:
-    """Return the time and the bytes of the edit that a trace was recorded for.
+    """Return the time and the hash of the edit that a trace was recorded for.
 
-    Its number is that of its process, which may have begun later than the others.
+    Its number is not used: processes count edits from their own start.
     """
     manifest = find_manifest(trace)[1]
     return (manifest.request.edited_at, manifest.request.sha256) if manifest else None
 
 
 def window_folder(path: Path, traces: Sequence[Path]) -> Path:
-    """Return where what is made of a whole window goes: beside its record, else its newest trace.
+    """Return the folder for results of a whole window: that of its record, else its newest trace.
 
     Args:
-        path: Below which the window was found.
-        traces: Those of the window.
+        path: The path below which the window was found.
+        traces: The traces of the window.
     """
-    if is_alone(path):
+    if is_lone_record(path):
         return path.parent.parent
     newest_first = sorted(traces, key=lambda trace: -trace.stat().st_mtime)
     folders = [trace.parent for trace in newest_first]
-    return next(filter(record_beside, folders), folders[0])
+    return next(filter(record_in, folders), folders[0])
 
 
 def window_words(traces: Sequence[Path]) -> list[str]:
-    """Return what is to be said of the traces of one window: from where, and who is not there."""
+    """Return sentences on the traces of one window: joined folders, and missing ranks."""
     folders = sorted({trace.absolute().parent for trace in traces})
     names = sorted({folder.name for folder in folders})
     joined = [f"joined by their request: {', '.join(names)}"] if len(names) > 1 else []
-    return joined + words_on_others(traces)
+    return joined + record_words(traces)

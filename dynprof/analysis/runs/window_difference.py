@@ -1,4 +1,4 @@
-"""Two windows against each other: their ranks on average, each with the same ranks."""
+"""Compares two windows by the mean step of the ranks that both have."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Window:
     """One side of a comparison.
 
     Attributes:
-        steps: What a step of each rank takes.
-        devices: The names of what they ran on.
-        remarks: What is to be known of it, though its numbers mean the same.
-        passed_over: Why newer or other traces were not read.
+        steps: The mean step of each rank.
+        devices: The names of their devices.
+        remarks: Notes on it that do not change the meaning of its numbers.
+        passed_over: The reasons why newer or other traces were not read.
     """
 
     steps: dict[int, MeanStep] = field(default_factory=dict)
@@ -33,33 +33,33 @@ class Window:
     passed_over: list[str] = field(default_factory=list)
 
     def read(self, trace: Path) -> None:
-        """Add what a rank recorded, if that can be read."""
+        """Add the trace of a rank, if it can be read."""
         try:
             self.add(MeasuredTrace(trace))
         except CaptureError as error:
             self.passed_over.append(str(error))
 
     def add(self, measured: MeasuredTrace) -> None:
-        """Add what a rank recorded."""
+        """Add the trace of a rank."""
         self.steps[measured.rank] = MeanStep.of(measured)
         self.remarks += [f"{measured.path}: {words}" for words in measured.truncation.sentences()]
         if measured.device_name:
             self.devices.add(measured.device_name)
 
     def of(self, ranks: set[int]) -> MeanStep:
-        """Return what a step of some ranks takes on average."""
+        """Return the mean step of some ranks."""
         return MeanStep.of_ranks([step for rank, step in self.steps.items() if rank in ranks])
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two captures side by side.
+    """The comparison of two captures.
 
     Attributes:
-        one: What a step of the first takes.
-        other: What one of the second takes.
-        remarks: What is to be known of them, though their numbers mean the same.
-        passed_over: Why traces were not read.
+        one: The mean step of the first one.
+        other: The mean step of the second one.
+        remarks: Notes on them that do not change the meaning of their numbers.
+        passed_over: The reasons why traces were not read.
     """
 
     one: MeanStep
@@ -69,14 +69,14 @@ class Comparison:
 
 
 def compare(first: Path, second: Path) -> Comparison:
-    """Compare two captures; of windows of several ranks, those ranks that both have.
+    """Compare two captures; for windows of several ranks, the ranks that both have.
 
     Args:
-        first: A trace, a folder, of which the newest window is taken, or the record of a window.
-        second: Another.
+        first: A trace, a folder, whose newest window is used, or the record of a window.
+        second: Another one.
 
     Raises:
-        CaptureError: There is no capture, or none that can be read.
+        CaptureError: There is no capture that can be read.
     """
     one, other = _read(first), _read(second)
     both = one.steps.keys() & other.steps.keys()
@@ -105,11 +105,11 @@ def _devices(one: Window, other: Window) -> list[str]:
     if not one.devices or not other.devices or one.devices == other.devices:
         return []
     first, second = (" and ".join(sorted(window.devices)) for window in (one, other))
-    return [f"1 ran on {first}, 2 on {second}: kernels may bear other names"]
+    return [f"1 ran on {first}, 2 on {second}; kernels may have other names"]
 
 
 def _ranks(one: Window, other: Window, both: set[int]) -> list[str]:
-    """Say which ranks are compared, where that is not plain."""
+    """Return which ranks are compared, unless it is obvious."""
     if not both:
         first, second = (listed_ranks(window.steps) for window in (one, other))
         return [f"1 is {first}, 2 {second}"]

@@ -1,4 +1,4 @@
-"""A report on the newest window below a path: on its one trace, or on the slowest of its ranks."""
+"""Reports on the newest window below a path: on its only trace, or on the slowest of its ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.whole_files import FOLDER, own_folder
+from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.report.page import REPORT, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
 from dynprof.analysis.runs.newest import newest_measured
 from dynprof.analysis.runs.one_trace import RANK, folder_of
-from dynprof.analysis.runs.remote_files import Place
+from dynprof.analysis.runs.remote_files import Workspace
 from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
@@ -35,9 +35,9 @@ class Report:
     """A report that was written.
 
     Attributes:
-        path: Where it lies.
-        words: The verdict, and what was found.
-        problems: Why a rank could not be read, by its trace.
+        path: Its path.
+        words: The verdict and the findings.
+        problems: The reason why a rank could not be read, by its trace.
     """
 
     path: Path
@@ -49,12 +49,12 @@ def report_on(path: Path, output: Path | None = None) -> Report:
     """Write a report.
 
     Args:
-        path: A trace, or a folder: its newest window is taken.
-        output: Where to; left out, into ``analysis`` beside the trace.
+        path: A trace, or a folder, whose newest window is used.
+        output: The file or folder to write to; by default ``analysis`` next to the trace.
 
     Raises:
-        CaptureError: There is no trace, or none that can be read.
-        OSError: It cannot be written.
+        CaptureError: There is no trace that can be read.
+        OSError: The report cannot be written.
     """
     measured, problems = newest_measured(path)
     traces = [t for t in window_below(path, measured.path) if t not in problems]
@@ -77,9 +77,9 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
     with compared(traces, folder, elsewhere=output is not None) as (ranks, ready, problems):
         if len(ranks) < 2:
             return _on_one(MeasuredTrace(ready[-1]), output, problems, window_words(ready))
-        measured = MeasuredTrace(ready[ranks.place_of(ranks.slowest())])
+        measured = MeasuredTrace(ready[ranks.file_index(ranks.slowest())])
         target = _prepared(output, folder / FOLDER)
-        about = f"what follows is of {ranks.chosen()}"
+        about = f"what follows is about {ranks.slowest_and_why()}"
         of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
         words = [*of_ranks, *verdict(measured, ranks)]
         return Report(write_report(measured, target, ranks), words, problems)
@@ -89,21 +89,21 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
 def compared(
     traces: Sequence[Path], folder: Path, *, elsewhere: bool
 ) -> Iterator[tuple[Ranks, list[Path], dict[Path, str]]]:
-    """Compare ranks, after making what they are compared by where it is not there yet.
+    """Compare ranks, after writing the tables for it that are missing.
 
     Args:
-        traces: Those of one window.
-        folder: The one of the newest.
-        elsewhere: Make it in a temporary folder where this user may not write next to the traces.
+        traces: The traces of one window.
+        folder: The folder of the newest one.
+        elsewhere: Use a temporary folder if this user cannot write next to the traces.
 
     Yields:
-        The ranks, the traces as :meth:`Ranks.place_of` counts them, and why others cannot be read.
+        The ranks, the traces by :meth:`Ranks.file_index`, and why others cannot be read.
 
     Raises:
-        CaptureError: None of them can be read.
-        OSError: This user may not write next to any of them.
+        CaptureError: None of the traces can be read.
+        OSError: This user cannot write next to any of them.
     """
-    missing = [trace for trace in traces if not _compared(trace)]
+    missing = [trace for trace in traces if not _has_rank_tables(trace)]
     with contextlib.ExitStack() as stack:
         into = None
         if elsewhere and not all(map(_is_writable, missing)):
@@ -115,28 +115,28 @@ def compared(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / FOLDER))
         if not ready:
             raise CaptureError(next(iter(outcome.problems.values())))
-        yield ranks_of(ready, Place(folder), into), ready, outcome.problems
+        yield ranks_of(ready, Workspace(folder), into), ready, outcome.problems
 
 
 def _is_writable(trace: Path) -> bool:
-    """Return whether this user may write where what is made from a trace lies."""
+    """Return whether this user may write the results of a trace next to it."""
     places = parquet_file(folder_of(trace), RANK_TABLES[0]).parents
     return os.access(next(place for place in places if place.exists()), os.W_OK | os.X_OK)
 
 
 def _prepared(output: Path | None, folder: Path) -> Path:
-    """Return where the report goes; the folder is there."""
+    """Return the path of the report to write, after creating its folder."""
     if output:
         if output.is_dir():
             return output / REPORT
         make_dir(output.absolute().parent)
         return output
-    own_folder(folder)
+    make_output_folder(folder)
     return folder / REPORT
 
 
-def _compared(trace: Path) -> bool:
-    """Return whether what a rank is compared by was made from the trace as it is."""
+def _has_rank_tables(trace: Path) -> bool:
+    """Return whether a trace has its tables for the comparison, and they are not older."""
     tables = [parquet_file(folder_of(trace), name) for name in RANK_TABLES]
     made = [table.stat().st_mtime for table in tables if table.is_file()]
     return len(made) == len(tables) and min(made) >= trace.stat().st_mtime

@@ -1,7 +1,7 @@
-"""What a process of :class:`dynprof.analysis.runs.executors.Workers` does: one task after another.
+"""The process of :class:`dynprof.analysis.runs.executors.Workers`: runs one task after another.
 
-Tasks come on its standard input, results go to what was its standard output; whatever prints
-meanwhile, prints to standard error.
+It reads tasks from standard input, and writes results to the original standard output. Code that
+prints during a task prints to standard error.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Serve until the one who asks is gone, also in the middle of a task."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends who asks, and so this one
+    """Serve until the parent process has ended, and then end even during a task."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this one
     results = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     tasks = os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
     with ThreadPoolExecutor(1) as thread:
-        while tasks.peek(1):  # nothing: the other end is closed
+        while tasks.peek(1):  # empty: the parent has closed it
             function, arguments, named = pickle.load(tasks)  # noqa: S301 - from our own
             done = thread.submit(function, *arguments, **named)
             done.add_done_callback(partial(_answer, results))

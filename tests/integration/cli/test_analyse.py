@@ -17,8 +17,8 @@ def test_the_database_is_named_where_nobody_asks_for_it(tmp_path: Path) -> None:
     trace = tmp_path / "a.trace.json"
     trace.write_text(json.dumps({"traceEvents": [event]}))
     missing = (
-        "not written: ascend_pytorch_profiler.db, export_type asks for text alone; "
-        "with db it is made (1 capture)"
+        "not written: ascend_pytorch_profiler.db, export_type is text only; "
+        "add db for it (1 capture)"
     )
     code, _, errors = dynprof("analyse", trace)
     assert (code, missing in errors.splitlines()) == (0, True), errors

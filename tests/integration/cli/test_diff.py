@@ -108,4 +108,4 @@ def test_other_devices_are_said(tmp_path: Path) -> None:
     same, other = (run([*DYNPROF, "diff", paths[0], path]) for path in paths)
     assert (same.returncode, same.stderr) == (0, "")
     assert other.returncode == 0
-    assert other.stderr == "1 ran on NVIDIA A100, 2 on NVIDIA H100: kernels may bear other names\n"
+    assert other.stderr == "1 ran on NVIDIA A100, 2 on NVIDIA H100; kernels may have other names\n"

@@ -87,7 +87,7 @@ def test_a_window_is_one_thing_wherever_its_captures_lie(tmp_path: Path) -> None
             assert code == 0, errors
             (path,) = set((tmp_path / "desk_0").glob("step_*")) - {first_folder(first)}
             place.symlink_to(path)
-            said = {"report": "What follows is of rank", "merge": "merged: ranks "}
+            said = {"report": "What follows is about rank", "merge": "merged: ranks "}
             said["merge"] += "0 to 2" if ranks == "all" else "1 to 2"
             for command, words in said.items():
                 code, output, errors = dynprof(command, tmp_path / "desk_0")
@@ -101,7 +101,7 @@ def test_a_window_is_one_thing_wherever_its_captures_lie(tmp_path: Path) -> None
     code, output, errors = dynprof("merge", first.resolve())
     assert code == 0, errors
     assert "merged: ranks 0 to 1" in errors
-    assert "rank 2: its capture lies on " in errors
+    assert "rank 2: its capture is on " in errors
     assert f"desk_2/{first.resolve().name}/info/rank_2.info.json" in errors
 
 

@@ -157,17 +157,16 @@ def test_in_the_place_of_a_table(tmp_path: Path) -> None:
     assert dynprof("analyse", tmp_path)[0] == 0
     table = tmp_path / "analysis" / "rank1.pt" / "parquet" / "collectives.parquet"
     code = "import sys, pathlib; from dynprof.analysis.runs.many_traces import ranks_of\n"
-    code += (
-        "from dynprof.analysis.runs.remote_files import Place; place = pathlib.Path(sys.argv[1])\n"
-    )
-    code += "ranks_of(sorted(place.glob('*.json')), Place(place))"
+    code += "from dynprof.analysis.runs.remote_files import Workspace\n"
+    code += "place = pathlib.Path(sys.argv[1])\n"
+    code += "ranks_of(sorted(place.glob('*.json')), Workspace(place))"
     table.unlink()
     for kind in KINDS:
         plant(table, kind)
         text = run(code, tmp_path)
         links = kind in ("device", "link")
         why = "it is a symbolic link" if links else f"{KINDS[kind]} is in the place"
-        assert f"analyse them again: {table}: {why}" in text
+        assert f"run dynprof analyse again: {table}: {why}" in text
         table.rename(table.with_name(kind))
 
 

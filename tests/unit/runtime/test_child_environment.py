@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.runs.executors import Workers, ended
+from dynprof.analysis.runs.executors import Workers, closing
 from dynprof.backends.torch import detached_close_selftest
 from dynprof.captures.analysis_start import begin_analysis
 from dynprof.captures.deliveries import send_once
@@ -58,7 +58,7 @@ def delivery(place: str) -> str:
 
 def worker(place: str) -> str:
     """Return what a worker of ``dynprof analyse`` shows for traces in some place."""
-    with ended(Workers(1, places=[f"{place}/a.trace.json"])) as workers:
+    with closing(Workers(1, places=[f"{place}/a.trace.json"])) as workers:
         found = {name: workers.submit(os.getenv, name).result() for name in (*KEYS, *OTHERS)}
     return json.dumps({name: value for name, value in found.items() if value is not None})
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.ranks.clocks import joined
+from dynprof.analysis.ranks.clocks import join_clocks
 from dynprof.analysis.runs.many_traces import analyse_each, ranks_of
 from dynprof.analysis.runs.one_trace import traces_in
-from dynprof.analysis.runs.remote_files import Place
+from dynprof.analysis.runs.remote_files import Workspace
 from tests.link_traces import (
     AHEAD_US,
     ELEMENTS,
@@ -70,9 +70,7 @@ def test_a_rank_all_of_whose_links_are_slow(tmp_path: Path) -> None:
     """It is the rank: in groups of two, whatever rank 3 takes part in is slow."""
     pairs(tmp_path, {(rank, 3): 5.0 for rank in range(3)}, {})
     said = words(tmp_path)
-    assert said[0].startswith(
-        "rank 3 moves data slowly over 3 links, all that it has: at most 2 GB"
-    )
+    assert said[0].startswith("rank 3 moves data slowly over all of its 3 links: at most 2 GB")
     assert not any("the link" in one for one in said)
 
 
@@ -121,7 +119,7 @@ def test_waiting_and_moving_are_all_the_time(tmp_path: Path, seed: int) -> None:
         assert float(rows[link]["Waiting(us)"]) == pytest.approx(waiting, abs=0.5)
         size = 4 * ELEMENTS * ROUNDS
         assert float(rows[link]["Bandwidth(GB/s)"]) == pytest.approx(size / moving / 1e3, rel=1e-3)
-    found = ranks_of(traces_in(tmp_path), Place(tmp_path)).bandwidth
+    found = ranks_of(traces_in(tmp_path), Workspace(tmp_path)).bandwidth
     whole = sum(event["dur"] for sides in ends.values() for side in sides for event in side)
     counted = sum(row.ranks * (row.waiting + row.moving) for row in found.traffic)
     assert counted == pytest.approx(whole * 1000, rel=1e-6)
@@ -184,8 +182,8 @@ def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
         save(tmp_path, {rank: mine})
     assert words(tmp_path)[:2] == [
         "no rank keeps the others waiting",
-        "8 of 20 collectives did not end together, as when a clock is set meanwhile: nobody "
-        "knows who waits for whom there",
+        "8 of 20 collectives did not end together, as if a clock was set in between; the waits "
+        "in them are unknown",
     ]
 
 
@@ -209,4 +207,11 @@ def test_who_leaves_later_has_its_clock_all_the_same(
 def test_clocks_are_joined_over_groups() -> None:
     """Through ranks that are in several; who meets nobody else's group keeps its own first."""
     edges = [(1, 0, 5), (3, 2, 7), (2, 1, 10), (9, 8, 1), (3, 0, 999)]
-    assert joined(edges) == {0: (0, 0), 1: (0, 5), 2: (0, 15), 3: (0, 22), 8: (8, 0), 9: (8, 1)}
+    assert join_clocks(edges) == {
+        0: (0, 0),
+        1: (0, 5),
+        2: (0, 15),
+        3: (0, 22),
+        8: (8, 0),
+        9: (8, 1),
+    }

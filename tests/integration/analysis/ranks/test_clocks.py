@@ -23,7 +23,7 @@ def matched(ranks: Ranks, taken: list[list[Taken]]) -> list[set[int]]:
     """Return, by place, which collectives were taken for the same one."""
     true = {(rank, one.begin): one.true for rank, mine in enumerate(taken) for one in mine}
     found: dict[int, set[int]] = {}
-    for rank, place, begin in ranks.found("SELECT rank, place, begin_ns FROM shared"):
+    for rank, place, begin in ranks.query("SELECT rank, place, begin_ns FROM shared"):
         found.setdefault(place, set()).add(true[rank, begin])
     return [found[place] for place in sorted(found)]
 
@@ -38,7 +38,7 @@ def test_on_one_host_loose_ends_are_matched(tmp_path: Path, marked: bool) -> Non
     said = ranks.words()
     assert not any("matched" in one or "end together" in one for one in said)
     assert clock_words(ranks, [0, 1, 2, 3]) == [
-        "ranks 0 to 3 are of one host, whose clock is taken as it stands"
+        "ranks 0 to 3 are of one host, whose clock is used unchanged"
     ]
 
 
@@ -69,7 +69,7 @@ def test_between_hosts_clocks_are_aligned_as_finely_as_ends_tell(tmp_path: Path)
     """Two ranks of a host are on one clock; what is said of both covers what is true."""
     ranks = TWO_HOSTS.ranks(tmp_path)
     assert matched(ranks, TWO_HOSTS.taken()) == [{true} for true in range(80)]
-    clocks, doubt = ranks.clocks(), ranks.doubt_ns()
+    clocks, doubt = ranks.clocks(), ranks.uncertainty_ns()
     assert clocks[1] == (0, 0)
     assert clocks[2] == clocks[3]
     assert abs(clocks[2][1] - 5 * MS) <= doubt < 3 * MS

@@ -80,7 +80,9 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
     assert late_one.behind_ns == pytest.approx(5e6, rel=0.1)
     assert late_one.own_ns - late_one.others_ns == 5_000_000
     assert (len(found), found.slowest()) == (ranks, planted)
-    assert found.beside(planted, found.median()) == [("aten::mm", "host", 3, 3, 85e6, 80e6)]
+    assert found.operator_differences(planted, found.median()) == [
+        ("aten::mm", "host", 3, 3, 85e6, 80e6)
+    ]
 
 
 @pytest.mark.parametrize("name", ["run[1]", "run[0-9]"])
@@ -101,7 +103,7 @@ def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
     with connection() as database:
         for (path,) in files.values():
             database.execute(f"COPY (SELECT 0 AS rank, 1 AS step) TO '{path}' (FORMAT parquet)")
-    with pytest.raises(CaptureError, match="cannot be read, analyse them again"):
+    with pytest.raises(CaptureError, match="cannot be read; run dynprof analyse again"):
         Ranks(files)
 
 
@@ -189,7 +191,7 @@ def test_ranks_without_collectives(tmp_path: Path) -> None:
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
     assert outcome.problems == {}
     said, *_ = outcome.verdicts[tmp_path]
-    assert said == "no collective was recorded, so nobody knows who waits for whom"
+    assert said == "no collective was recorded, so it is unknown which rank waits for which"
 
 
 def test_gloos_collectives_beside_a_device(tmp_path: Path) -> None:

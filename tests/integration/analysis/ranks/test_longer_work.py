@@ -12,7 +12,7 @@ from tests.rank_traces import MS, write
 if TYPE_CHECKING:
     from pathlib import Path
 
-FIRST = "See first whether one rank keeps the others waiting"
+FIRST = "First see whether one rank keeps the others waiting"
 
 
 def said(folder: Path) -> str:
@@ -25,11 +25,13 @@ def test_what_the_late_rank_does_longer_is_found(tmp_path: Path) -> None:
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
     words = said(tmp_path)
-    (said_of_it,) = re.findall(r"Rank 2 keeps the others waiting: Its own work takes .*?\.", words)
-    assert re.search(r"ms a step on average, the median of the others \d+", said_of_it)
+    (said_of_it,) = re.findall(
+        r"Rank 2 keeps the others waiting: Its own work averages .*?\.", words
+    )
+    assert re.search(r"ms a step, the median of the others \d+", said_of_it)
     assert "It takes longer by 30 ms in aten::mm (1 time on both)." in words
     assert FIRST not in words
-    assert "What follows is of rank 2, which others wait for.\n" in words
+    assert "What follows is about rank 2, which others wait for.\n" in words
     assert '"title":"Rank 2 keeps the others waiting"' in report_on(tmp_path).path.read_text()
 
 
@@ -53,8 +55,8 @@ def test_two_ranks_are_compared_with_each_other(tmp_path: Path) -> None:
     path.write_text(json.dumps(trace))
     late, other = 90 - 35, (5 * (90 - 65) + 300) / 6  # a step without its collective
     assert (
-        "Rank 0 comes last to 5 of 5 collectives, 30.0 ms after the other rank; its own work takes "
-        f"{late:.1f} ms a step on average, the other rank's {other:.1f} ms." in said(tmp_path)
+        "Rank 0 comes last to 5 of 5 collectives, 30.0 ms after the other rank; its own work "
+        f"averages {late:.1f} ms a step, the other rank's {other:.1f} ms." in said(tmp_path)
     )
 
 
@@ -64,5 +66,5 @@ def test_where_nobody_waits_the_question_stays(tmp_path: Path) -> None:
         write(tmp_path, rank)
     words = said(tmp_path)
     assert FIRST in words
-    assert "What follows is of rank 0, which has the most work of its own.\n" in words
+    assert "What follows is about rank 0, which has the most work of its own.\n" in words
     assert "keeps the others waiting: Its" not in words

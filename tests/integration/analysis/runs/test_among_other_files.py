@@ -84,7 +84,7 @@ def test_an_empty_trace_alone(tmp_path: Path) -> None:
 def test_a_file_of_any_name(tmp_path: Path, name: str) -> None:
     """It is read where it is named, and only there."""
     path = random_trace(tmp_path, 1).rename(tmp_path / name)
-    with pytest.raises(CaptureError, match="read where it is named"):
+    with pytest.raises(CaptureError, match="give the path of a file with another name"):
         traces_in(tmp_path)
     assert newest_measured(path)[0].path == path
     assert report_on(path).path.is_file()

@@ -263,7 +263,7 @@ def test_where_nobody_shares_any_there_are_no_others(tmp_path: Path) -> None:
     assert merge(tmp_path).words == [
         "merged: ranks 0 to 1",
         "ranks 0 to 1 shared no collective with each other that could be matched: their clocks are "
-        "taken as they stand",
+        "used unchanged",
     ]
 
 

@@ -15,7 +15,7 @@ from tests.rank_traces import write
 if TYPE_CHECKING:
     from pathlib import Path
 
-ELSEWHERE = "rank 1: its capture lies on node1, /prof_config/w/info/rank_1.info.json"
+ELSEWHERE = "rank 1: its capture is on node1, /prof_config/w/info/rank_1.info.json"
 MISSING = "rank 2 is missing: it does not answer"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from dynprof.analysis.runs.many_traces import analyse_each, ranks_of
 from dynprof.analysis.runs.one_trace import traces_in
-from dynprof.analysis.runs.remote_files import Place
+from dynprof.analysis.runs.remote_files import Workspace
 from dynprof.analysis.runs.window import window_below
 from dynprof.analysis.runs.window_report import report_on
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
@@ -106,7 +106,7 @@ def test_collectives_are_matched_from_the_first_common_step(apart: Path) -> None
     """And so no clock is taken for a step ahead of the others."""
     report_on(apart)
     traces = window_below(apart)
-    ranks: Ranks = ranks_of(traces, Place(apart))
+    ranks: Ranks = ranks_of(traces, Workspace(apart))
     assert ranks.clocks() == dict.fromkeys(range(4), (0, 0))
 
 

@@ -87,8 +87,8 @@ def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> N
     for number in range(40):
         job.kernel("short", FREE + number / 100, 0.008, launched=EARLY - 1)
     found = job.found(tmp_path)[QUEUE]
-    assert "half of that time in gaps of 19,602.0 us or more" in found.detail
-    assert "another process on the same device" in found.advice
+    assert "half of the time in gaps of 19,602.0 us or more" in found.detail
+    assert "another process on the device" in found.advice
 
 
 def test_memory_for_the_recording_is_none_of_the_jobs(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_small_kernels_launched_late_or_early(tmp_path: Path) -> None:
         said.kernel("add", FREE + number * 0.05, 0.008, launched=FREE + number * 0.05 - 0.012)
     detail = said.found(tmp_path)[SLOW_LAUNCHES].detail
     assert "From launch to launch the host takes 60.0 us" in detail
-    assert "what the device runs before takes 8.0 us" in detail
+    assert "the work before the gap takes 8.0 us" in detail
 
 
 RULES = (

@@ -395,7 +395,7 @@ def test_long_in_a_call_to_launch_or_elsewhere(tmp_path: Path) -> None:
         if event["ts"] % 100_000 == 61_000:
             event["dur"] = 18_990.0
     detail = only(job, tmp_path, HOST)
-    assert "does something else than launch, or is long in a call to (19 ms)" in detail
+    assert "does something other than launching, or is long in a launch call (19 ms)" in detail
     assert "A first launch loads the kernel" in detail
     assert "or is long" not in only(Planted(launched=LATE), tmp_path, HOST)
 

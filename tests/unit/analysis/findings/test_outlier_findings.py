@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.findings.finding import Finding
-from dynprof.analysis.findings.ranking import advised_once, all_findings
+from dynprof.analysis.findings.ranking import all_findings, without_repeated_advice
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file, write_rank_tables
@@ -137,15 +137,17 @@ def test_slow_steps_without_a_known_cause_are_told_together(tmp_path: Path) -> N
     """No cause is said to be the same."""
     many: list[Span] = [(f"aten::{n}", "cpu_op", 10 + 10 * n, 10) for n in range(10)]
     first, *others = all_findings(job(tmp_path, {1: many, 4: many}))
-    assert first.detail.endswith("The trace does not tell why. Nor does it for step 4.")
+    why = "The trace does not show why. The cause is also unknown for step 4."
+    assert first.detail.endswith(why)
     assert not any("Step 4" in one.title for one in others)
 
 
 def test_advice_is_left_out_only_right_below_the_same() -> None:
     """With another finding between, "As above." would mean that one."""
     one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
-    named = Finding("", 0, "", "Do this. To have lines named, record with stacks: dynprof arm.")
-    said = [found.advice for found in advised_once([named, one, one, two, one, three])]
+    advice = "Do this. To see the lines of code, record with stacks: dynprof arm."
+    named = Finding("", 0, "", advice)
+    said = [found.advice for found in without_repeated_advice([named, one, one, two, one, three])]
     assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
 
 
@@ -190,7 +192,7 @@ def test_the_command_that_names_lines_is_told_once(tmp_path: Path) -> None:
     bare: list[Span] = [("aten::mm", "cpu_op", 1, 3), ("dataloader", "user_annotation", 4, 3)]
     said = "\n".join(map(str, all_findings(job(tmp_path, {}, bare))))
     assert said.count("record with stacks: with_stack=True") == 1
-    assert "the usual ones" in said
+    assert "The usual causes are" in said
     frame: Span = ("job.py(2): train", "python_function", 0, 10)
     said = "\n".join(map(str, all_findings(job(tmp_path, {}, [*bare, frame]))))
     assert "record with stacks" not in said

@@ -26,7 +26,7 @@ def test_a_full_disk_ends_the_analysis_with_both_sizes(
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": [EVENT]}))
     monkeypatch.setattr(whole_files, "free_disk_mb", lambda _: 1000.0)
-    with pytest.raises(CaptureError, match=r"1,000 MB are free .* leaves 1,024 MB"):
+    with pytest.raises(CaptureError, match=r"1,000 MB are free .* 1,024 MB must stay free"):
         list(write_analysis(MeasuredTrace(path), None))
     assert not list(tmp_path.rglob("*.csv"))
 

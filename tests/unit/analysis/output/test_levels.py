@@ -177,13 +177,13 @@ def test_each_file_is_left_out_for_one_reason(tmp_path: Path, level: str) -> Non
 @pytest.mark.parametrize(
     ("inner", "why"),
     [
-        ({}, "nothing was marked; mstx does"),
+        ({}, "nothing was marked; set mstx"),
         ({"mstx": True}, "nothing was marked"),
         ({"msprof_tx": True}, "nothing was marked"),
         ({"profiler_level": "Level_none"}, "nothing was marked"),
         (
             {"mstx": True, "mstx_domain_include": ["typo"]},
-            "nothing was marked in the domains that were asked for",
+            "nothing was marked in the requested domains",
         ),
     ],
 )
@@ -206,9 +206,9 @@ def test_a_database_that_the_config_does_not_ask_for_is_named(
     inner = {"export_type": asked} if asked else {}
     reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
     why = reasons.get("ascend_pytorch_profiler.db", "")
-    assert (why == "export_type asks for text alone; with db it is made") == said
+    assert (why == "export_type is text only; add db for it") == said
     assert bool(why) == said
-    tables = {"tables in csv and json": "export_type asks for db alone; with text they are made"}
+    tables = {"tables in csv and json": "export_type is db only; add text for them"}
     assert (tables.items() <= reasons.items()) == (asked == "db")
 
 
@@ -221,7 +221,7 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
     reasons = left_out(measured)
     assert not (TABLES | MORE) & set(reasons)
     assert "AI CPU" in reasons["data_preprocess.csv"]
-    assert "caches" in reasons["l2_cache.csv"]
+    assert "cache hits" in reasons["l2_cache.csv"]
     assert reasons["msprof_tx.csv"] == "nothing was marked"  # no domain was asked for
 
 

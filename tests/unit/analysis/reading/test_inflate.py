@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.reading.inflate import HARMLESS
+from dynprof.analysis.reading.inflate import NEVER_REFUSED
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
 
@@ -30,12 +30,12 @@ def padded(path: Path, size: int) -> Path:
 
 def test_a_trace_that_unpacks_to_far_too_much_is_refused_with_both_sizes(tmp_path: Path) -> None:
     """Before it fills memory or disk."""
-    path = padded(tmp_path / "a.trace.json.gz", 2 * HARMLESS)
+    path = padded(tmp_path / "a.trace.json.gz", 2 * NEVER_REFUSED)
     with pytest.raises(CaptureError, match=r"0\.1 MB unpack to more than 67 MB"):
         load_trace(path)
 
 
 def test_a_small_trace_that_packs_well_is_read(tmp_path: Path) -> None:
     """One of a single event again and again does."""
-    path = padded(tmp_path / "a.trace.json.gz", HARMLESS // 2)
+    path = padded(tmp_path / "a.trace.json.gz", NEVER_REFUSED // 2)
     assert len(load_trace(path).spans["start"]) == 2

@@ -224,7 +224,7 @@ def test_lists_without_end_are_refused(tmp_path: Path, place: str) -> None:
     parts = {"first event": [odd, *parts], "last event": [*parts, odd]}.get(place, parts)
     members = {"head": (f'"a": {deep}, ', ""), "end": ("", f', "a": {deep}')}.get(place, ("", ""))
     text = f'{{{members[0]}"traceEvents": [{", ".join(parts)}]{members[1]}}}'
-    with pytest.raises(CaptureError, match="has lists in lists without end"):
+    with pytest.raises(CaptureError, match="its lists are nested too deep"):
         load_trace(write(tmp_path / "t.json", text))
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dynprof.analysis.report.drawn_steps import drawn
+from dynprof.analysis.report.drawn_steps import steps_to_draw
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -14,7 +14,7 @@ def test_the_slowest_and_their_neighbours(seed: int) -> None:
     """There is room for at least a third of them as slow ones; what is skipped adds up."""
     source = random.Random(seed)  # noqa: S311 - nothing is secret here
     lengths = [source.random() for _ in range(source.randint(0, 300))]
-    rows = drawn(lengths, 100)
+    rows = steps_to_draw(lengths, 100)
     places = [place for place, _ in rows]
     left_out = set(range(len(lengths))) - set(places)
     assert places == sorted(set(places))
@@ -29,4 +29,4 @@ def test_an_outlier_in_the_middle_has_its_neighbours() -> None:
     """Where there is room for three."""
     lengths = [1.0] * 10
     lengths[5] = 9.0
-    assert drawn(lengths, 3) == [(4, 4), (5, 0), (6, 0)]
+    assert steps_to_draw(lengths, 3) == [(4, 4), (5, 0), (6, 0)]

@@ -63,7 +63,7 @@ def test_unknown_waits_are_explained(tmp_path: Path) -> None:
     job.launch("ncclKernel_AllReduce", 600, 700, 100, SIDE)
     about = contents(job.measured(tmp_path))["critical_path"]["about"]
     assert len(about) == 2
-    assert "does not say what streams wait for" in about[1]
+    assert "does not show what streams wait for" in about[1]
 
 
 def test_a_trace_without_a_device(tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def test_nobody_is_told_to_record_less_than_there_is(tmp_path: Path) -> None:
         lines = verdict(MeasuredTrace(measured.path))
         (said[backend],) = (line for line in lines if "100% longer (10 ms before)" in line)
     slowed = "Recording made the steps 100% longer (10 ms before), if they did no more than others"
-    share = f"{slowed}: what runs much Python has too large a share here"
+    share = f"{slowed}: code that runs much Python has too large a share here"
     assert said == {
-        "torch": f"{share}; less detail, without stacks, slows less.",
+        "torch": f"{share}; recording without stacks slows less.",
         "marks": f"{slowed}.",
         "python": f"{share}.",
         "torch without stacks": f"{share}.",

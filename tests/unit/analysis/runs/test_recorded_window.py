@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dynprof.analysis.runs.recorded_window import MOST_WORDS, named_traces, words_on_others
+from dynprof.analysis.runs.recorded_window import MOST_WORDS, named_traces, record_words
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.captures.window_record import RankRecord, WindowRecord, load_window_record
 
@@ -48,8 +48,8 @@ def test_the_captures_that_it_names_are_found(tmp_path: Path) -> None:
     traces = named_traces(path)
     assert traces == [tmp_path / "desk_1" / "w" / "b.trace.json"]
     (tmp_path / "w" / "a.trace.json").write_text("{}")
-    words = words_on_others([tmp_path / "w" / "a.trace.json", *traces])
-    assert words == [f"rank 2: its capture lies on a, {gone}"]
+    words = record_words([tmp_path / "w" / "a.trace.json", *traces])
+    assert words == [f"rank 2: its capture is on a, {gone}"]
 
 
 @pytest.mark.parametrize("trace", ["/{elsewhere}/v.trace.json", "../{elsewhere}/v.trace.json"])
@@ -88,8 +88,8 @@ def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> N
     path = record(tmp_path / "w", {1: one}, (1,))
     assert named_traces(path) == []
     (tmp_path / "w" / "a.trace.json").write_text("{}")
-    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == [
-        f"rank 1: its capture lies on a, {one}"
+    assert record_words([tmp_path / "w" / "a.trace.json"]) == [
+        f"rank 1: its capture is on a, {one}"
     ]
 
 
@@ -98,7 +98,7 @@ def test_of_many_that_are_elsewhere_some_are_named(tmp_path: Path) -> None:
     captures = {rank: f"/elsewhere/info/rank_{rank}.info.json" for rank in range(1000)}
     record(tmp_path / "w", captures, (*range(1000), *range(1000)))
     (tmp_path / "w" / "a.trace.json").write_text("{}")
-    words = words_on_others([tmp_path / "w" / "a.trace.json"])
+    words = record_words([tmp_path / "w" / "a.trace.json"])
     assert len(words) == MOST_WORDS + 1
     assert words[-1] == f"and so for {1000 - MOST_WORDS} more ranks"
 
@@ -116,11 +116,11 @@ def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> N
         asked=(0, 1, 2), ranks=ranks, missing={2: "it does not answer"}, agreed_ms=1,
         complete=False, remarks=tuple(odd),
     ).save(tmp_path / "w" / "info" / "window.json")  # fmt: skip
-    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == [
+    assert record_words([tmp_path / "w" / "a.trace.json"]) == [
         *odd[:MOST_WORDS],
         "and so for 2 more remarks",
         "rank 0 was cut short: cancelled",
-        "rank 1 has no capture: failed, as rank 0 last heard",
+        "rank 1 has no capture: failed, by its last report to rank 0",
         "rank 2 is missing: it does not answer",
     ]
 
@@ -130,7 +130,7 @@ def test_a_record_that_was_not_brought_up_to_date_denies_no_capture(tmp_path: Pa
     capture(tmp_path / "w", 0, "a.trace.json")
     path = record(tmp_path / "w", {0: ""}, (0,))
     path.write_text(path.read_text().replace('"saved"', '"open"'))
-    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == []
+    assert record_words([tmp_path / "w" / "a.trace.json"]) == []
 
 
 def test_a_rank_whose_capture_is_here_is_not_missing(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_rank_whose_capture_is_here_is_not_missing(tmp_path: Path) -> None:
     told = load_window_record(path)
     silent = dict.fromkeys((0, 1), "it does not answer")
     told.model_copy(update={"missing": silent}).save(path)
-    assert words_on_others([tmp_path / "w" / "a.trace.json"]) == [
+    assert record_words([tmp_path / "w" / "a.trace.json"]) == [
         'rank 0: its capture is here, though the record says "it does not answer"',
         "rank 1 is missing: it does not answer",
     ]
