@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import owned
+from dynprof.cli.config_directory import run_as_owner
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
-from dynprof.cli.terminal_tables import waiting
+from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.plural import counted
 
@@ -36,12 +36,12 @@ class Workers(StrEnum):
     dask = "dask"
 
 
-def _owned(context: typer.Context, path: str) -> str:
+def _path_argument(context: typer.Context, path: str) -> str:
     """Return a path or URL; root's command is run by the user who owns it on this machine."""
     kind, _, rest = path.rpartition("://")
     if context.resilient_parsing or kind not in ("", "file", "local"):
         return path
-    there = owned(Path(rest))
+    there = run_as_owner(Path(rest))
     return path if kind else str(there)
 
 
@@ -51,7 +51,7 @@ def analyse(
         typer.Argument(
             help="A trace, or a folder with captures in it; with dask, also a URL.",
             show_default=False,
-            callback=_owned,
+            callback=_path_argument,
         ),
     ],
     export_type: Annotated[
@@ -89,16 +89,16 @@ def analyse(
         there = located(path)
         say_skipped(there)
         traces = traces_in(there)
-        outcome = _analysed(traces, types, processes, dask(scheduler) if scheduler else None)
+        outcome = _analyse_all(traces, types, processes, dask(scheduler) if scheduler else None)
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
     if types:
         for reason in [one for one in outcome.left_out if one[1] in NOT_ASKED_FOR]:
             del outcome.left_out[reason]  # of the config, in whose place stands the option
-    _tell(outcome)
+    _print_outcome(outcome)
 
 
-def _analysed(
+def _analyse_all(
     traces: list[Path],
     types: list[str] | None,
     processes: int | None,
@@ -107,11 +107,11 @@ def _analysed(
     """Analyse them, with a progress bar where it takes long."""
     from dynprof.analysis.runs.many_traces import analyse_each
 
-    with waiting("analysing", len(traces)) as done:
+    with progress_bar("analysing", len(traces)) as done:
         return analyse_each(traces, types, processes=processes, executor=executor, on_end=done)
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     """Print what was made and what is to be said of it."""
     for made in sorted(outcome.made, key=str):
         say(made)

@@ -16,11 +16,11 @@ from dynprof.errors import MissingExtraError
 from dynprof.runtime.error_boundary import ended_by_interrupt
 from dynprof.version import __version__
 
-NARROW = 60
+NARROW_COLUMNS = 60
 """On fewer columns the framed tables of the help would cut the names of options: it goes plain."""
 _COLUMNS = shutil.get_terminal_size().columns
-_MARKUP: Literal["rich"] | None = None if _COLUMNS < NARROW else "rich"
-_SETTINGS = {"terminal_width": _COLUMNS} if _COLUMNS < NARROW else {}
+_MARKUP: Literal["rich"] | None = None if _COLUMNS < NARROW_COLUMNS else "rich"
+_SETTINGS = {"terminal_width": _COLUMNS} if _COLUMNS < NARROW_COLUMNS else {}
 COMMANDS = {
     "run": "Run a job so that it watches a config, as if its script called dp.init() and"
     " dp.step().",
@@ -45,7 +45,7 @@ COMMANDS = {
     " it.",
 }
 """Each command, in the order of the help, with the first paragraph of its docstring."""
-_HOMES = {"detach": "attach", "cancel": "arm"}
+_MODULES = {"detach": "attach", "cancel": "arm"}
 """The module of a command that has none of its own name."""
 
 
@@ -69,20 +69,20 @@ class _Command(TyperCommand):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return its options and arguments."""
-        return _taking_plain_values(super().get_params(ctx))
+        return _skip_conversion(super().get_params(ctx))
 
 
-def _taking_plain_values(parameters: list[Any]) -> list[Any]:
+def _skip_conversion(parameters: list[Any]) -> list[Any]:
     """Have options that are not given, and a directory, taken without Typer's conversion.
 
     Typer 0.29 loads pydantic for it: a third of the time of ``status``.
     """
     for parameter in parameters:
-        parameter.process_value = functools.partial(_processed, parameter)
+        parameter.process_value = functools.partial(_process_value, parameter)
     return parameters
 
 
-def _processed(parameter: Any, ctx: Any, value: Any) -> Any:
+def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
     """Return a parameter's value for the command, as click's ``process_value``."""
     if value is None and not (parameter.required or parameter.multiple):
         plain = None
@@ -98,25 +98,25 @@ class _Listed(TyperCommand):
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
         """Parse the command line of the command itself."""
-        return _loaded(str(self.name)).make_context(*arguments, **named)
+        return _load(str(self.name)).make_context(*arguments, **named)
 
 
-def _loaded(name: str) -> Any:
+def _load(name: str) -> Any:
     """Import a command, and return it with its options."""
     with ended_by_interrupt():
-        module = importlib.import_module(f"dynprof.cli.{_HOMES.get(name, name)}")
+        module = importlib.import_module(f"dynprof.cli.{_MODULES.get(name, name)}")
     command = getattr(module, name)
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
-    alone = typer.Typer(
+    single = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=_MARKUP
     )
-    alone.command(
+    single.command(
         name,
         cls=_Command,
         help="\n\n".join(" ".join(text.split()) for text in paragraphs),
-        context_settings=getattr(module, "PASSED_ON", None),
+        context_settings=getattr(module, "CONTEXT_SETTINGS", None),
     )(command)
-    return typer.main.get_command(alone)
+    return typer.main.get_command(single)
 
 
 class _Group(TyperGroup):
@@ -129,7 +129,7 @@ class _Group(TyperGroup):
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return its options, and those of completion."""
-        found = _taking_plain_values(super().get_params(ctx))
+        found = _skip_conversion(super().get_params(ctx))
         for option in found:
             option.metavar = ""
         return found

@@ -13,18 +13,27 @@ from dynprof.cli.config_directory import (
     by_role,
     directory_of,
     each_rank,
-    elsewhere,
     health,
     live,
-    nobody,
+    other_config_hint,
     ranks_of,
+    why_unwatched,
 )
-from dynprof.cli.late_ranks import with_newcomers
+from dynprof.cli.late_ranks import with_new_ranks
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
-from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
-from dynprof.cli.preflight import foretold
-from dynprof.cli.whole_job import led_elsewhere
+from dynprof.cli.outcome import (
+    INVALID,
+    NOT_ASKED,
+    NOT_SERVED,
+    NOT_WATCHED,
+    RANK_LOST,
+    UNREADABLE,
+    fail,
+    say,
+)
+from dynprof.cli.preflight import predict_answer
+from dynprof.cli.whole_job import remote_leader
 from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
@@ -52,15 +61,15 @@ Timeout = Annotated[
         help="With --wait: at most so long.",
     ),
 ]
-ANEW = {"cancel": False, "start_step": 0}
+REQUEST_ONLY = {"cancel": False, "start_step": 0}
 """What belongs to one request only: not kept from the one before."""
 
-STAYS = (
+CANCEL_FAILED_HINT = (
     "; what is open stays open, and what waits goes on to wait: mend the file and cancel once more,"
     ' or put {"cancel": true} in its place'
 )
 """What a cancel leaves that does not come about."""
-MEND = (
+REPAIR_HINT = (
     "; correct the line, or remove the file and run dynprof init {directory}, "
     "which live jobs take for a request"
 )
@@ -82,7 +91,7 @@ def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **giv
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """
-    _save(directory, changes(given), ANEW, wait=wait, timeout=timeout)
+    _save_and_report(directory, changes(given), REQUEST_ONLY, wait=wait, timeout=timeout)
 
 
 def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) -> None:
@@ -94,10 +103,10 @@ def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) ->
 
     Example: dynprof cancel prof_config
     """
-    _save(directory, {("cancel",): True}, {}, wait=wait, timeout=timeout)
+    _save_and_report(directory, {("cancel",): True}, {}, wait=wait, timeout=timeout)
 
 
-def _save(
+def _save_and_report(
     directory: Path,
     asked: dict[tuple[str, ...], Any],
     resets: dict[str, Any],
@@ -112,7 +121,7 @@ def _save(
     undo = "" if ("cancel",) in asked else f"; dynprof cancel {directory} takes it back"
     can_be_cancelled = True
     try:
-        raw, before = _changed(path, asked, resets)
+        raw, before = _save_changes(path, asked, resets)
         stays = "the request stays"
         code, why, can_be_cancelled = _after_saving(
             path, raw, before, asked, wait=wait, timeout=timeout
@@ -144,18 +153,18 @@ def _after_saving(
     if text := mounted_alone(path):
         say(text, err=True)
     digest = hashlib.sha256(raw).hexdigest()
-    before = with_newcomers(path.parent, digest, before)
+    before = with_new_ranks(path.parent, digest, before)
     if not before:
-        fail(f"{path} is saved, but {_nobody_asked(path.parent)}", NOBODY)
+        fail(f"{path} is saved, but {_why_no_rank(path.parent)}", NOT_WATCHED)
     parsed = parse_config(raw)
     config = parsed.config
-    if followers := led_elsewhere(before):
-        fail(f"{path} is saved, but {followers}; save it there", UNSERVED)
-    missing = _tell_who_is_missing(before, config)
+    if followers := remote_leader(before):
+        fail(f"{path} is saved, but {followers}; save it there", NOT_SERVED)
+    missing = _print_missing_ranks(before, config)
     if not config.cancel:
-        _warn_of_others(before, config)
+        _print_conflicts(before, config)
     watching = [s for s in before if config.cancel or config.asked_ranks.may_ask(s.rank)]
-    leading = [] if watching else _leads_for_others(before, config)
+    leading = [] if watching else _remote_leaders(before, config)
     if not (watching or leading):
         there = ranks_of(before, each_rank)
         text = f"{path} is saved, but asks for no rank that is running (running: {there})"
@@ -164,34 +173,34 @@ def _after_saving(
     said = f"{asked_of} asked" if watching else "the rank here leads those that are asked"
     say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
-        _tell_what_is_asked(watching, inherited(config, asked))
-        _tell_what_is_recorded(config)
-        _tell_what_has_no_effect(parsed, path)
+        _print_request_notes(watching, inherited(config, asked))
+        _print_recorded_steps(config)
+        _print_ignored_settings(parsed, path)
     if not wait:
         return 0, "", True
     from dynprof.cli.request_follower import Follower
 
     follower = Follower(path, digest, before)
-    code = _followed(follower, watching or leading, timeout)
-    code = max(code, LOST) if missing else code
-    return code, follower.gave_up, follower.can_be_cancelled
+    code = _follow(follower, watching or leading, timeout)
+    code = max(code, RANK_LOST) if missing else code
+    return code, follower.stop_reason, follower.can_be_cancelled
 
 
-def _followed(follower: Follower, asked: list[Status], timeout: float | None) -> int:
+def _follow(follower: Follower, asked: list[Status], timeout: float | None) -> int:
     try:
         return follower.follow(asked, timeout)
     except KeyboardInterrupt:
-        follower.gave_up = "Ctrl-C"
+        follower.stop_reason = "Ctrl-C"
         return 130
 
 
-def _nobody_asked(directory: Path) -> str:
+def _why_no_rank(directory: Path) -> str:
     if live(directory):
         return "who watches it has begun since, and is asked by the next save"
-    return nobody(directory)
+    return why_unwatched(directory)
 
 
-def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
+def _print_request_notes(watching: list[Status], rest: list[str]) -> None:
     if starting := sum(health(status) == "starting" for status in watching):
         ranks = counted(starting, "rank is", "ranks are")
         say(f"{ranks} in the first step still: a window opens after it", err=True)
@@ -202,7 +211,7 @@ def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
         say(f"kept from the file: {', '.join(rest)}", err=True)
 
 
-def _tell_what_is_recorded(config: ProfilerConfig) -> None:
+def _print_recorded_steps(config: ProfilerConfig) -> None:
     """Say which steps, where a warm-up comes between the one that is named and those."""
     warmup, multiple = config.warmup, config.multiple
     if warmup and config.named_step:
@@ -215,14 +224,14 @@ def _tell_what_is_recorded(config: ProfilerConfig) -> None:
         say(f"{text}, then records {counted(config.active, 'step')}", err=True)
 
 
-def _tell_what_has_no_effect(parsed: Parsed, path: Path) -> None:
+def _print_ignored_settings(parsed: Parsed, path: Path) -> None:
     """Say what the job will leave out; what it refuses it says itself."""
-    for text, is_refusal in foretold(parsed, path):
+    for text, is_refusal in predict_answer(parsed, path):
         if not is_refusal:
             say(text, err=True)
 
 
-def _leads_for_others(before: list[Status], config: ProfilerConfig) -> list[Status]:
+def _remote_leaders(before: list[Status], config: ProfilerConfig) -> list[Status]:
     """Return who leads ranks that are asked for and watch elsewhere."""
     leading = [status for status in before if status.agreement == LEADS and status.job]
     asked = config.asked_ranks
@@ -230,7 +239,7 @@ def _leads_for_others(before: list[Status], config: ProfilerConfig) -> list[Stat
     return [status for status in leading if status.job and first < status.job.ranks]
 
 
-def _tell_who_is_missing(before: list[Status], config: ProfilerConfig) -> bool:
+def _print_missing_ranks(before: list[Status], config: ProfilerConfig) -> bool:
     """Say which ranks are not seen here; return whether some of them are asked by no rank."""
     unasked = False
     for role, those in by_role(before).items():
@@ -256,7 +265,7 @@ def _world_size(before: list[Status]) -> int:
     return max(status.world_size for status in before)
 
 
-def _changed(
+def _save_changes(
     path: Path, asked: dict[tuple[str, ...], Any], resets: dict[str, Any]
 ) -> tuple[bytes, list[Status]]:
     """Save the changes; return what was written, and which ranks were alive before."""
@@ -267,20 +276,20 @@ def _changed(
     except UnicodeError:
         fail(f"{path}: half of a surrogate pair is no character; nothing was changed", INVALID)
     except FileNotFoundError:
-        hint = elsewhere(path.parent) or "; dynprof init makes one"
+        hint = other_config_hint(path.parent) or "; dynprof init makes one"
         fail(f"{path}: there is no such file{hint}", UNREADABLE)
     except ConfigError as error:
         for problem in error.problems:
             say(f"{path}: {problem}", err=True)
         in_file = any(problem.line for problem in error.problems)
-        mend = MEND.format(directory=path.parent) if in_file else ""
-        more = STAYS if ("cancel",) in asked else mend
+        repair = REPAIR_HINT.format(directory=path.parent) if in_file else ""
+        more = CANCEL_FAILED_HINT if ("cancel",) in asked else repair
         fail(f"{path}: nothing was changed{more}", INVALID)
     except OSError as error:
         fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
 
 
-def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
+def _print_conflicts(before: list[Status], config: ProfilerConfig) -> None:
     """Say which ranks nobody has, and whose requests end by this one."""
     size = _world_size(before)
     beyond = config.asked_ranks.beyond(size)
@@ -296,11 +305,13 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
     for status in before:
         for answer in status.edits:
             ends_too = bool(status.agreement) and answer.number in waiting
-            if (status in asked or ends_too) and (text := _in_the_way(status, answer, patience_s)):
+            if (status in asked or ends_too) and (
+                text := _effect_on_earlier(status, answer, patience_s)
+            ):
                 say(f"{status.named}: request {answer.number} {text}", err=True)
 
 
-def _in_the_way(status: Status, answer: Answer, patience_s: float) -> str:
+def _effect_on_earlier(status: Status, answer: Answer, patience_s: float) -> str:
     """Say what becomes of an earlier request, and what it makes of this one."""
     if answer.outcome == "waiting":
         unless = ", unless others have opened it" if status.agreement else ""

@@ -13,7 +13,7 @@ import typer
 from dynprof.cli.config_directory import health
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import StepOn, check_step_on
-from dynprof.cli.outcome import NOBODY, UNSERVED, fail, say
+from dynprof.cli.outcome import NOT_SERVED, NOT_WATCHED, fail, say
 from dynprof.errors import LaunchError
 from dynprof.launch.attaching import Answer, reach
 from dynprof.launch.candidates import Candidate, candidates, starts_ranks
@@ -73,15 +73,15 @@ def attach(
     Example: dynprof attach 12345 --config prof_config
     """
     check_step_on(step_on)
-    meant = _meant(pid, every)
+    targets = _targets(pid, every)
     if pid and (launcher := starts_ranks(pid)):
         text = f"process {pid} is {launcher}, which starts ranks and is none"
-        fail(f"{text}; attach those, or all by dynprof attach --all and their script", UNSERVED)
+        fail(f"{text}; attach those, or all by dynprof attach --all and their script", NOT_SERVED)
     codes = []
-    for one, folder in meant:
+    for one, folder in targets:
         directory = (config.absolute() if config else folder / "prof_config").expanduser()
         asked = {"action": "attach", "directory": str(directory), "steps": step_on}
-        codes.append(_tell(one, asked, timeout))
+        codes.append(_send(one, asked, timeout))
     raise typer.Exit(max(codes))
 
 
@@ -94,11 +94,11 @@ def detach(pid: _Pid = None, every: _All = None, timeout: _Timeout = TIMEOUT_S) 
     Example: dynprof detach 12345
     """
     raise typer.Exit(
-        max(_tell(one, {"action": "detach"}, timeout) for one, _ in _meant(pid, every))
+        max(_send(one, {"action": "detach"}, timeout) for one, _ in _targets(pid, every))
     )
 
 
-def _meant(pid: int | None, every: str | None) -> list[tuple[psutil.Process, Path]]:
+def _targets(pid: int | None, every: str | None) -> list[tuple[psutil.Process, Path]]:
     """Return the processes that are meant, and where each works."""
     if (pid is None) == (every is None):
         raise typer.BadParameter("give the id of a process, or --all NAME")
@@ -106,7 +106,7 @@ def _meant(pid: int | None, every: str | None) -> list[tuple[psutil.Process, Pat
         try:
             process = psutil.Process(pid)  # before anything of it is looked at
         except psutil.NoSuchProcess:
-            fail(f"there is no process {pid}", NOBODY)
+            fail(f"there is no process {pid}", NOT_WATCHED)
         folder = Path()
         with contextlib.suppress(OSError):  # what speaks against it is said when it is tried
             folder = Path(f"/proc/{pid}/cwd").resolve(strict=True)
@@ -115,48 +115,48 @@ def _meant(pid: int | None, every: str | None) -> list[tuple[psutil.Process, Pat
     if not found:
         fail(
             f"no process of this user runs {every} in Python; dynprof status --all lists them",
-            NOBODY,
+            NOT_WATCHED,
         )
     if len({one.folder for one in found}) > 1 and "/" not in str(every):
-        _refuse_several(str(every), found)
+        _refuse_ambiguous(str(every), found)
     return [(one.process, one.folder) for one in found]
 
 
-def _refuse_several(name: str, found: list[Candidate]) -> NoReturn:
+def _refuse_ambiguous(name: str, found: list[Candidate]) -> NoReturn:
     """Name the processes of several jobs, and say how to tell them apart."""
     for one in found:
         say(f"process {one.pid} works in {one.folder}", err=True)
     paths = {one.path for one in found}
     path = f"the path, as --all {found[0].path}, or " if len(paths) > 1 else ""
     text = f"{name} means processes in different directories; nothing was changed"
-    fail(f"{text}. Give {path}one PID at a time", UNSERVED)
+    fail(f"{text}. Give {path}one PID at a time", NOT_SERVED)
 
 
-def _tell(process: psutil.Process, asked: dict[str, Any], timeout_s: float) -> int:
+def _send(process: psutil.Process, asked: dict[str, Any], timeout_s: float) -> int:
     """Have one process do it; say what came of it, and return the exit code for that."""
     pid = process.pid
     try:
         answer = reach(pid, asked, timeout_s, process)
     except DoesNotStopError as error:
-        fail(f"{error}; nothing was changed, and no other process is tried", UNSERVED)
+        fail(f"{error}; nothing was changed, and no other process is tried", NOT_SERVED)
     except LaunchError as error:
         say(str(error), err=True)
-        return UNSERVED
+        return NOT_SERVED
     if failed := answer.said.get("failed"):
         done = {"attach": "watched", "detach": "detached"}[asked["action"]]
         say(f"process {pid} cannot be {done}: {failed}", err=True)
-        return UNSERVED
-    return _said(pid, answer)
+        return NOT_SERVED
+    return _print_answer(pid, answer)
 
 
-def _said(pid: int, answer: Answer) -> int:
+def _print_answer(pid: int, answer: Answer) -> int:
     took = f" Done after {answer.took_s:.2f} s."
-    if answer.stood_ms is not None:
-        stood = f"Its main thread stood for {answer.stood_ms:.1f} ms"
-        took = f" {stood}; done after {answer.took_s:.2f} s."
+    if answer.stopped_ms is not None:
+        stopped = f"Its main thread stood for {answer.stopped_ms:.1f} ms"
+        took = f" {stopped}; done after {answer.took_s:.2f} s."
     if directory := answer.said.get("begun"):
         say(f"process {pid} watches {directory}.{took}")
-        say(_steps_of(pid, answer.said.get("place", "")))
+        say(_step_source(pid, answer.said.get("place", "")))
         say(f"dynprof arm {pid} asks for a window, dynprof detach {pid} ends watching", err=True)
         return 0
     if directory := answer.said.get("ended"):
@@ -164,10 +164,10 @@ def _said(pid: int, answer: Answer) -> int:
         return 0
     directory = answer.said["watched"]
     say(f"process {pid} watches {directory} already; dynprof arm {pid} asks for a window", err=True)
-    return UNSERVED
+    return NOT_SERVED
 
 
-def _steps_of(pid: int, place: str) -> str:
+def _step_source(pid: int, place: str) -> str:
     """Say where its steps come from, once the first has ended; that is waited for a while.
 
     Args:

@@ -15,7 +15,7 @@ from dynprof.runtime.output import write_atomic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LEADING_THERE = (
+_REDIRECT_PAGE = (
     '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
     '<meta http-equiv="refresh" content="0;url={address}"><a href="{address}">dynprof view</a>\n'
 )
@@ -28,7 +28,7 @@ def open_page(address: str) -> None:
 
 
 @contextlib.contextmanager
-def opened_in_private(address: str) -> Iterator[None]:
+def open_privately(address: str) -> Iterator[None]:
     """Open an address that no other user may learn; every user can read a command line.
 
     The browser gets the name of a file that leads there, which this user alone can read and which
@@ -36,6 +36,6 @@ def opened_in_private(address: str) -> Iterator[None]:
     """
     with tempfile.TemporaryDirectory(prefix="dynprof-view-") as folder:
         page = Path(folder) / "view.html"
-        write_atomic(page, _LEADING_THERE.format(address=html.escape(address)), mode=0o600)
+        write_atomic(page, _REDIRECT_PAGE.format(address=html.escape(address)), mode=0o600)
         open_page(page.as_uri())
         yield

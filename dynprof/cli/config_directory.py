@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
+from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail
 from dynprof.errors import CaptureError, OwnerError
 from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, common_moment, load_status
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 LIVE = ("alive", "starting", "stuck")
 """The health of those that take requests."""
-THERE = (*LIVE, "ending")
+RUNNING = (*LIVE, "ending")
 
 _NAMED = typer.Argument(
     help="The directory given to dp.init(), or the id of a process that watches one.",
     show_default=False,
 )
 Directory = Annotated[Path, _NAMED]
-MaybeDirectory = Annotated[Path | None, _NAMED]
+OptionalDirectory = Annotated[Path | None, _NAMED]
 
 
-def owned(path: Path, named: str = "") -> Path:
+def run_as_owner(path: Path, named: str = "") -> Path:
     """Return a path that was given; where root typed the command, its owner runs it instead.
 
     Every command that takes a path calls this before it opens anything.
@@ -61,13 +61,13 @@ def captures_of(path: Path) -> Path:
         text = f"{scheme}:// is not read here; dynprof analyse makes report and tables there"
         fail(f"{text}, or copy the captures to this machine", UNREADABLE)
     if str(path) == path.name and path.name.isdecimal() and not os.path.lexists(path):
-        return owned(_watched_by(int(path.name)), named=path.name)
-    return owned(path)
+        return run_as_owner(_directory_of_process(int(path.name)), named=path.name)
+    return run_as_owner(path)
 
 
-def owned_argument(context: typer.Context, path: Path) -> Path:
-    """Return an argument as :func:`owned` does; as it is while the shell completes a line."""
-    return path if context.resilient_parsing else owned(path)
+def path_argument(context: typer.Context, path: Path) -> Path:
+    """Return an argument as :func:`run_as_owner` does; unchanged during shell completion."""
+    return path if context.resilient_parsing else run_as_owner(path)
 
 
 def _captures_argument(context: typer.Context, path: Path) -> Path:
@@ -95,7 +95,7 @@ def directory_of(path: Path) -> Path:
     return directory
 
 
-def _watched_by(pid: int) -> Path:
+def _directory_of_process(pid: int) -> Path:
     import psutil
 
     from dynprof.launch.watched_processes import watched_process
@@ -107,7 +107,7 @@ def _watched_by(pid: int) -> Path:
     except psutil.AccessDenied:
         fail(f"process {pid} is another user's; give the directory that it watches", UNREADABLE)
     if watched is None:
-        fail(f"process {pid} watches no config; dynprof attach {pid} has it watch one", NOBODY)
+        fail(f"process {pid} watches no config; dynprof attach {pid} has it watch one", NOT_WATCHED)
     return watched.directory
 
 
@@ -148,7 +148,7 @@ def each_rank(ranks: list[int]) -> str:
     return listed("rank", ranks)
 
 
-def nobody(directory: Path) -> str:
+def why_unwatched(directory: Path) -> str:
     """Return the sentence for a directory that no live process watches."""
     text = f"no process watches {directory}"
     if last := max(statuses(directory), key=lambda status: status.heartbeat, default=None):
@@ -157,17 +157,17 @@ def nobody(directory: Path) -> str:
             return f"{text} any more: the process is ending ({who}): {last.ending}"
         how = "stopped" if last.state == "stopped" else "was last heard of"
         text += f"; the last one ({last.named}, {last.host}, pid {last.pid}) {how} at "
-        return f"{text}{local(last.heartbeat)}{_unwatched(last)}"
-    return f"{text}; no job has called dp.init() on it yet{elsewhere(directory)}"
+        return f"{text}{local(last.heartbeat)}{_attach_hint(last)}"
+    return f"{text}; no job has called dp.init() on it yet{other_config_hint(directory)}"
 
 
-def _unwatched(status: Status) -> str:
+def _attach_hint(status: Status) -> str:
     if not status.runs_on:
         return ""
     return f", but the process runs on: dynprof attach {status.pid} has it watched again"
 
 
-def elsewhere(directory: Path) -> str:
+def other_config_hint(directory: Path) -> str:
     """Return, for the end of a sentence, where one level below a config lies; empty for nowhere."""
     found = sorted(path.parent for path in directory.glob(f"*/{CONFIG_NAME}"))
     return f"; there is a config in {', '.join(map(str, found[:3]))}" if found else ""
@@ -183,7 +183,7 @@ def moment_of(found: Iterable[Status]) -> float | None:
     return common_moment(found, time.time())
 
 
-def dated(columns: Sequence[Column], moment_s: float | None) -> list[Column]:
+def with_step_age(columns: Sequence[Column], moment_s: float | None) -> list[Column]:
     """Return the columns of a table of ranks, with the age of the steps over them."""
     head = "step" if moment_s is None else f"step {max(0.0, time.time() - moment_s):.0f} s ago"
     return [replace(one, head=head) if one.head == "step" else one for one in columns]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from dynprof.captures.manifest import Cost
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 CHANGES: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
 
 
@@ -78,7 +78,7 @@ def demo(
     except (TimeoutError, CaptureError, OSError, json.JSONDecodeError) as error:
         typer.echo(f"The demo failed: {describe(error)}", err=True)
         raise typer.Exit(1) from None
-    _tell(root, path, facts)
+    _print_results(root, path, facts)
 
 
 def _check_owner(directory: Path) -> None:
@@ -135,14 +135,14 @@ def _status_if(
 
 
 def _wait(job: subprocess.Popen[str], what: str, ready: Callable[[], Status | None]) -> Status:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if found := ready():
             return found
         if job.poll() is not None:
             raise TimeoutError(f"the job ended with code {job.returncode}, waiting for {what}")
         time.sleep(0.05)
-    raise TimeoutError(f"waited {PATIENCE_S:.0f} s for {what}")
+    raise TimeoutError(f"waited {TIMEOUT_S:.0f} s for {what}")
 
 
 def _idle_cost() -> dict[str, float]:
@@ -153,7 +153,7 @@ def _idle_cost() -> dict[str, float]:
     return facts
 
 
-def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
+def _print_results(root: Path, path: Path, facts: dict[str, float]) -> None:
     from dynprof.analysis.runs.window_report import report_on
 
     manifest = load_manifest(path)  # again: what it cost was completed when the job ended
@@ -172,7 +172,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
     typer.echo("What the report says first:\n")
     typer.echo(f"   {report.words[0]}\n")
     typer.echo("The five longest operators in it, by total time:\n")
-    for name, (total_us, calls) in longest(trace, 5):
+    for name, (total_us, calls) in longest_operators(trace, 5):
         typer.echo(f"   {total_us / 1e3:10.3f} ms  {calls:6} x  {name}")
     typer.echo("\nWhat it cost the job:\n")
     typer.echo(f"   opening {cost.open_ms:.1f} ms, closing {cost.close_ms:.1f} ms,")
@@ -180,7 +180,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
         f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording, "
         f"{_ms(cost.step_saving_ms)} while saving,"
     )
-    typer.echo(f"   training time lost until the trace was on disk: {lost(cost)};")
+    typer.echo(f"   training time lost until the trace was on disk: {lost_time(cost)};")
     typer.echo(
         f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
         f"an empty Python function {facts['empty_ns']:.0f} ns."
@@ -188,7 +188,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
     typer.echo(f"\nThe job ended by itself after {counted(facts['steps'], 'step')}.")
 
 
-def lost(cost: Cost) -> str:
+def lost_time(cost: Cost) -> str:
     """Return the training time that a capture cost, as far as it stands out from what is usual."""
     at_least_ms = cost.open_ms + cost.close_ms
     if cost.is_hidden or (cost.extra_ms is not None and cost.extra_ms < at_least_ms):
@@ -196,7 +196,7 @@ def lost(cost: Cost) -> str:
     return _ms(cost.extra_ms)
 
 
-def longest(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
+def longest_operators(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
     """Return the names with the largest total duration in us, and how often they were called."""
     total: Counter[str] = Counter()
     calls: Counter[str] = Counter()

@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.captures_elsewhere import newest_window
-from dynprof.cli.config_directory import owned_argument
+from dynprof.cli.config_directory import path_argument
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import ANY, Column, console, sentence, table, waiting
+from dynprof.cli.terminal_tables import (
+    UNLIMITED,
+    Column,
+    console,
+    progress_bar,
+    table,
+    wrapped,
+)
 from dynprof.errors import CaptureError, describe
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.difference import Growth
 
 COLUMNS = (
-    Column("name", 0, least=22, left=True),
+    Column("name", 0, min_width=22, left=True),
     Column("where", 4),
     Column("count 1", 6),
     Column("count 2", 5),
@@ -31,7 +38,7 @@ COLUMNS = (
 Trace = Annotated[
     Path,
     typer.Argument(
-        help="A trace, or a folder: its newest window.", show_default=False, callback=owned_argument
+        help="A trace, or a folder: its newest window.", show_default=False, callback=path_argument
     ),
 ]
 
@@ -62,7 +69,7 @@ def diff(
 
     try:
         first, second = newest_window(first), newest_window(second)
-        with waiting("reading"):
+        with progress_bar("reading"):
             compared = compare(first, second)
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
@@ -74,9 +81,9 @@ def diff(
     before, after = one.whole_ns / 1e6, other.whole_ns / 1e6
     shown = console()
     title = f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
-    shown.print(sentence(f"{_of(one.a_step, other.a_step)}: {title}", shown.width, style="italic"))
+    shown.print(wrapped(f"{_of(one.a_step, other.a_step)}: {title}", shown.width, style="italic"))
     if phases or rows:
-        cells = [_cells(row, narrow=shown.width < ANY) for row in (*phases, *rows)]
+        cells = [_cells(row, narrow=shown.width < UNLIMITED) for row in (*phases, *rows)]
         shown.print(table(COLUMNS, cells, shown.width))
     else:
         say("nothing in it changed")

@@ -11,7 +11,7 @@ from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.launch.pth_file import install as install_file
 from dynprof.launch.pth_file import is_installed, pth_file
 from dynprof.launch.pth_file import uninstall as uninstall_file
-from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG, directory_asked_for
+from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG, requested_directory
 
 
 def env(
@@ -46,14 +46,14 @@ def env(
     except OSError as error:
         fail(f"{pth_file()} cannot be changed: {error.strerror}", UNREADABLE)
     if not (install or uninstall):
-        _tell()
+        _print_state()
 
 
-def _tell() -> None:
+def _print_state() -> None:
     """Say how things stand."""
     state = "is installed" if is_installed() else "is not installed; dynprof env --install does it"
     say(f"{pth_file()} {state}")
     for name in (CONFIG, VENDORS_CONFIG, STEPS):
         say(f"{name}: {os.environ.get(name) or 'not set'}")
-    if other := directory_asked_for(os.environ)[1]:
+    if other := requested_directory(os.environ)[1]:
         say(other)

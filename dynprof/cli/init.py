@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.config_directory import live, owned_argument
+from dynprof.cli.config_directory import live, path_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
@@ -21,7 +21,7 @@ def init(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="The directory to give to dp.init().", show_default=False, callback=owned_argument
+            help="The directory to give to dp.init().", show_default=False, callback=path_argument
         ),
     ],
     activities: Annotated[

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
 
 POLL_S = 0.05
-FIRST_SIGN_S = 0.5
+FIRST_STATUS_S = 0.5
 """A process reads the config, and writes its first status a tenth of a second later, or two."""
 READ_S = 5.0
 """It looks at the config again two seconds after at the latest, where it had read the older one."""
 
 
-def with_newcomers(directory: Path, sha256: str, before: list[Status]) -> list[Status]:
+def with_new_ranks(directory: Path, sha256: str, before: list[Status]) -> list[Status]:
     """Return the ranks that a save asks: those before it, and newer ones that have read it.
 
     A process that comes up and finds what was saved as it begins is not asked for anything.
@@ -34,9 +34,9 @@ def with_newcomers(directory: Path, sha256: str, before: list[Status]) -> list[S
     known = {status.process for status in before}
     while True:
         new = [status for status in live(directory) if status.process not in known]
-        heard = [status for status in new if any(a.sha256 == sha256 for a in status.edits)]
-        patience_s = READ_S if new else 0.0 if before else FIRST_SIGN_S
-        if (new and len(heard) == len(new)) or time.monotonic() - began_s >= patience_s:
+        informed = [status for status in new if any(a.sha256 == sha256 for a in status.edits)]
+        patience_s = READ_S if new else 0.0 if before else FIRST_STATUS_S
+        if (new and len(informed) == len(new)) or time.monotonic() - began_s >= patience_s:
             # As they were before it: what has become of the save is asked later.
-            return [*before, *(replace(status, edits=()) for status in heard)]
+            return [*before, *(replace(status, edits=()) for status in informed)]
         time.sleep(POLL_S)

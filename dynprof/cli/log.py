@@ -17,13 +17,13 @@ from rich.text import Text
 
 from dynprof.cli.config_directory import Directory, directory_of
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import NOBODY, fail, say_skipped
+from dynprof.cli.outcome import NOT_WATCHED, fail, say_skipped
 from dynprof.journal.journal import LOG_BYTES, printable
 from dynprof.runtime.layout import LOG_DIR
 from dynprof.runtime.safe_open import open_inside
 
 POLL_S = 0.2
-MOST_BYTES = 8 * LOG_BYTES
+READ_BYTES = 8 * LOG_BYTES
 """Read of a log at a time; one that dynprof writes is never so large."""
 STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+)")
@@ -54,7 +54,10 @@ def log(
     say_skipped(directory / LOG_DIR)
     paths = _paths(directory)
     if not paths:
-        fail(f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet", NOBODY)
+        fail(
+            f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet",
+            NOT_WATCHED,
+        )
     console = Console(highlight=False, soft_wrap=True)
     tails = {path: _Tail(path) for path in paths}
     older = [_Tail(path).records() for path in _rotated(directory)]
@@ -91,7 +94,7 @@ class _Tail:
                     text = self._rest_of_rotated()  # another file under this name
                     self._inode, self._at = inode, 0
                 file.seek(self._at)
-                fresh = file.read(MOST_BYTES)
+                fresh = file.read(READ_BYTES)
         except OSError:
             return
         self._at += fresh.rfind(b"\n") + 1
@@ -112,7 +115,7 @@ class _Tail:
         with contextlib.suppress(OSError), open_inside(rotated, linked_folder=True) as file:
             if os.fstat(file.fileno()).st_ino == self._inode:
                 file.seek(self._at)
-                return file.read(MOST_BYTES)
+                return file.read(READ_BYTES)
         return b""
 
 

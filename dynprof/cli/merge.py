@@ -10,7 +10,7 @@ import typer
 from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import waiting
+from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
 
@@ -39,7 +39,7 @@ def merge(
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
-        with waiting("merging"):
+        with progress_bar("merging"):
             made = merged(path, ranks, output)
     except CaptureError as error:
         fail(str(error), UNREADABLE)

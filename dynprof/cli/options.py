@@ -36,7 +36,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
 """What the help shows for a value."""
-UNREMARKABLE = {"activities"}
+NOT_REPORTED = {"activities"}
 """A setting of the job rather than of a request: the file says it from the beginning."""
 
 
@@ -59,8 +59,8 @@ class Setting:
     kind: type
     help: str
     panel: str | None
-    may_be_one: bool
-    may_be_number: bool
+    accepts_one_value: bool
+    accepts_number: bool
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -111,10 +111,10 @@ class Setting:
         if self.kind is list:
             parts = [part.strip() for several in given for part in several.split(",")]
             found = [int(part) if part.isdigit() else part for part in parts]
-            return found[0] if self.may_be_one and len(found) == 1 else found
+            return found[0] if self.accepts_one_value and len(found) == 1 else found
         if self.kind in (int, float):
             return number_or_text(given, self.kind)
-        return number_or_text(given, int) if self.may_be_number else given
+        return number_or_text(given, int) if self.accepts_number else given
 
 
 def settings() -> Iterator[Setting]:
@@ -127,10 +127,10 @@ def settings() -> Iterator[Setting]:
     for panel, keys in PANELS.items():
         for key in keys:
             section, field = fields[key]
-            words = BRIEFS.get(key) or field.description or ""
+            words = SHORT_HELP.get(key) or field.description or ""
             kind = _kind(field)
-            number = kind is str and int in map(_plain, _parts(field.annotation))
-            yield Setting(section, key, kind, words, panel, _names_one(field), number)
+            number = kind is str and int in map(_base_type, _parts(field.annotation))
+            yield Setting(section, key, kind, words, panel, _is_enumeration(field), number)
 
 
 def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Parameter:
@@ -167,14 +167,14 @@ def changes(given: dict[str, Any]) -> dict[tuple[str, ...], Any]:
 
 def _kind(field: FieldInfo) -> type:
     """Return what the option of a field takes; a string where the field takes more than one."""
-    found = {_plain(part) for part in _parts(field.annotation)} - {type(None)}
+    found = {_base_type(part) for part in _parts(field.annotation)} - {type(None)}
     for kind in (bool, int, float, dict):
         if found == {kind}:
             return kind
-    return list if list in found and (str not in found or _names_one(field)) else str
+    return list if list in found and (str not in found or _is_enumeration(field)) else str
 
 
-def _names_one(field: FieldInfo) -> bool:
+def _is_enumeration(field: FieldInfo) -> bool:
     """Return whether a field takes one of some names."""
     return any(typing.get_origin(part) is typing.Literal for part in _parts(field.annotation))
 
@@ -185,10 +185,10 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
     return (annotation,)
 
 
-def _plain(annotation: Any) -> Any:
+def _base_type(annotation: Any) -> Any:
     origin = typing.get_origin(annotation)
     if origin is Annotated:
-        return _plain(typing.get_args(annotation)[0])
+        return _base_type(typing.get_args(annotation)[0])
     if origin is typing.Literal:
         return type(typing.get_args(annotation)[0])
     return origin or annotation
@@ -213,7 +213,7 @@ def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> lis
     found = []
     for setting in settings():
         section: Any = getattr(config, setting.section) if setting.section else config
-        if section is None or setting.path in given or setting.key in UNREMARKABLE:
+        if section is None or setting.path in given or setting.key in NOT_REPORTED:
             continue
         value = getattr(section, setting.key)
         default = type(section).model_fields[setting.key].get_default()
@@ -266,7 +266,7 @@ PANELS: dict[str | None, tuple[str, ...]] = {
 }  # fmt: skip
 """Each panel with its settings; without a title the one that comes first, beside --wait."""
 
-BRIEFS = {
+SHORT_HELP = {
     "warmup": "Steps with the profiler on before them.",
     "start_step": "Where the window opens; 0: the next step.",
     "ranks": 'Which ranks: all, 0-3,8, "every 64th", ...',

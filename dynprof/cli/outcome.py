@@ -12,10 +12,10 @@ from dynprof.runtime.job_files import skipped_below
 if TYPE_CHECKING:
     from pathlib import Path
 
-INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
+INVALID, UNREADABLE, NOT_WATCHED, NOT_SERVED, RANK_LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
 """The config cannot be used; no such file; nobody watches; not served; a rank died; none that is
 there is asked; a rank is stuck."""
-MOST_SKIPPED = 8
+MAX_SKIPPED = 8
 """Files that are named of those that a command skips: another user may plant any number."""
 
 
@@ -27,9 +27,9 @@ def say(text: object, *, err: bool = False) -> None:
 def say_skipped(folder: Path) -> None:
     """Name on stderr what of a folder a command does not read, and why."""
     found = skipped_below(folder)
-    for words in found[:MOST_SKIPPED]:
+    for words in found[:MAX_SKIPPED]:
         say(f"skipped: {printable(words)}", err=True)
-    if more := len(found[MOST_SKIPPED:]):
+    if more := len(found[MAX_SKIPPED:]):
         say(f"skipped: and {more:,} more", err=True)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dynprof.runtime.destination import Destination
 
 
-def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
+def predict_answer(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     """Yield what is to be said of a well-formed config, and whether it is a refusal.
 
     Args:
@@ -41,7 +41,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         rank=status.rank,
         capabilities=status.profilers,
         free_disk_mb=free_disk_mb(place.workshop),
-        prof_dir_problem=_why_no_place(place, layout),
+        prof_dir_problem=_why_not_writable(place, layout),
     )
     config = parsed.config
     if config.asked_ranks.chosen and status.agreement:  # it may be this one
@@ -55,7 +55,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         yield f"{located} ({status.named} on {status.host})", refused
 
 
-def _why_no_place(place: Destination, layout: Layout) -> str:
+def _why_not_writable(place: Destination, layout: Layout) -> str:
     """Say why a job cannot put captures there; what it may write is known to its own user only."""
     is_jobs_user = layout.root.stat().st_uid == os.geteuid()
     return place.why_not(layout) if is_jobs_user else place.why_forbidden(layout)

@@ -11,7 +11,7 @@ from dynprof.cli.browser import open_page
 from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import waiting
+from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
 
@@ -37,7 +37,7 @@ def report(
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
-        with waiting("reading"):
+        with progress_bar("reading"):
             made = report_on(path, output)
     except CaptureError as error:
         fail(str(error), UNREADABLE)

@@ -20,7 +20,7 @@ from dynprof.runtime.folders import make_dir, why_not_used
 from dynprof.runtime.rank import role_of
 from dynprof.runtime.who_may_change import why_not_watched
 
-PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Options after the first word that is none of ours belong to the job."""
 
 

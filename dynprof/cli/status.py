@@ -14,22 +14,22 @@ from rich.console import Group
 from dynprof.captures.left_behind import left_behind
 from dynprof.cli.config_directory import (
     LIVE,
-    THERE,
-    MaybeDirectory,
+    RUNNING,
+    OptionalDirectory,
     by_role,
-    dated,
     directory_of,
     health,
     in_json,
     moment_of,
-    nobody,
     ranks_of,
     statuses,
     step_of,
+    why_unwatched,
+    with_step_age,
 )
-from dynprof.cli.outcome import NOBODY, STUCK, UNREADABLE, fail, say, say_skipped
-from dynprof.cli.terminal_tables import Column, console, sentence, table
-from dynprof.cli.whole_job import job_lines, led_elsewhere
+from dynprof.cli.outcome import NOT_WATCHED, STUCK, UNREADABLE, fail, say, say_skipped
+from dynprof.cli.terminal_tables import Column, console, table, wrapped
+from dynprof.cli.whole_job import job_lines, remote_leader
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.status import stage_progress
 from dynprof.runtime.destination import is_url
@@ -48,21 +48,21 @@ STYLES = {
 }  # fmt: skip
 COLUMNS = (
     Column("rank", 0, left=True),
-    Column("process", 4, least=12, left=True),
+    Column("process", 4, min_width=12, left=True),
     Column("health", 1, left=True),
-    Column("profiler", 2, least=14, left=True),
+    Column("profiler", 2, min_width=14, left=True),
     Column("step", 3),
     Column("ms/step", 5),
     Column("request", 6, left=True),
 )
-MOST_RANKS = 64
+MAX_RANKS = 64
 """More ranks than this are shown only if something is the matter with them."""
-MOST_LEFT = 16
+MAX_UNSENT = 16
 """So many captures that nobody sends are named; all with ``--json``."""
 
 
 def status(
-    directory: MaybeDirectory = None,
+    directory: OptionalDirectory = None,
     watch: Annotated[
         bool, typer.Option("--watch", metavar="", help="Keep showing it, until Ctrl-C.")
     ] = False,
@@ -101,11 +101,11 @@ def status(
         _watch(directory)
     found = statuses(directory)
     if as_json:
-        typer.echo(json.dumps(_plain(directory, found), indent=2))
+        typer.echo(json.dumps(_as_json(directory, found), indent=2))
     elif not watch:
         _show(directory, found)
-    if not any(health(one) in THERE for one in found):
-        fail(nobody(directory), NOBODY)
+    if not any(health(one) in RUNNING for one in found):
+        fail(why_unwatched(directory), NOT_WATCHED)
     if stuck := [one for one in found if health(one) == "stuck"]:
         what = f"{ranks_of(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
         fail(f"{what}; dynprof log {directory} says since when, and in what", STUCK)
@@ -116,26 +116,26 @@ def _show(directory: Path, found: list[Status]) -> None:
     shown.print(screen(found, shown.width))
     if text := mounted_alone(directory / CONFIG_NAME):
         say(text)
-    left = _left(directory, found)
-    for one in left[:MOST_LEFT]:
+    left = _unsent_captures(directory, found)
+    for one in left[:MAX_UNSENT]:
         say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
-    if more := len(left[MOST_LEFT:]):
+    if more := len(left[MAX_UNSENT:]):
         say(f"so it is with {counted(more, 'more capture')}, which --json names")
 
 
-def _left(directory: Path, found: list[Status]) -> list[LeftBehind]:
+def _unsent_captures(directory: Path, found: list[Status]) -> list[LeftBehind]:
     """Return the captures that nobody sends, also from scratch directories that jobs may use."""
     places = {Path(place) for one in found for place in one.prof_dirs if not is_url(place)}
     return left_behind(directory.resolve(), places)
 
 
-def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
+def _as_json(directory: Path, found: list[Status]) -> dict[str, object]:
     moment = moment_of(found)
     return {
         "directory": str(directory),
         "moment": moment,
         "ranks": [in_json(one, moment) for one in found],
-        "left_behind": [str(one.folder) for one in _left(directory, found)],
+        "left_behind": [str(one.folder) for one in _unsent_captures(directory, found)],
     }
 
 
@@ -162,29 +162,29 @@ def _watch(directory: Path) -> None:
 
 def screen(found: list[Status], width: int) -> Group:
     """Return what is shown of the ranks of a directory, in lines of so many cells."""
-    many = len(found) > MOST_RANKS
+    many = len(found) > MAX_RANKS
     shown: list[Status] = []
     usual: list[Status] = []
     for one in found:
-        (usual if many and not _is_odd(one) else shown).append(one)
+        (usual if many and not _needs_attention(one) else shown).append(one)
     styles = [STYLES.get(health(one), "") for one in shown]
     moment = moment_of(found)
     rows = [_cells(one, moment) for one in shown]
-    ranks = table(dated(COLUMNS, moment), rows, width, styles)
-    alive = [one for one in found if health(one) in THERE]
+    ranks = table(with_step_age(COLUMNS, moment), rows, width, styles)
+    alive = [one for one in found if health(one) in RUNNING]
     jobs = [line for one in alive for line in job_lines(one)]
-    followers = (led_elsewhere(those) for those in by_role(alive).values())
+    followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
-    notes = [*jobs, *_doubles(found), *_fallbacks(alive), *_notes_of(shown)]
+    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_notes_of(shown)]
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
         others = counted(len(usual), "more rank" if shown else "rank")
         notes.append((f"{others}, alive and idle, at {at}", "dim"))
-    return Group(ranks, *(sentence(text, width, style) for text, style in notes))
+    return Group(ranks, *(wrapped(text, width, style) for text, style in notes))
 
 
-def _doubles(found: list[Status]) -> list[tuple[str, str]]:
+def _duplicate_ranks(found: list[Status]) -> list[tuple[str, str]]:
     counts = Counter(one.named for one in found if health(one) in LIVE)
     text = "processes are {} here: two jobs share the directory, or their ranks are unknown"
     return [
@@ -204,7 +204,7 @@ def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
     return [(f"{ranks_of(which)}: {text}", "yellow") for text, which in ranks.items()]
 
 
-def _is_odd(status: Status) -> bool:
+def _needs_attention(status: Status) -> bool:
     return health(status) != "alive" or status.state != "idle" or bool(status.problems)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 GAP = 2
 """Spaces between two columns."""
-ANY = 100_000
+UNLIMITED = 100_000
 """As wide as anything may become where nobody looks at a screen."""
 
 
@@ -31,14 +31,14 @@ class Column:
 
     Attributes:
         head: What stands over it.
-        rank: Its importance: where there is no room, the column with the largest goes first.
-        least: To how many cells its texts may be shortened; 0 where they are whole or not there.
+        drop_order: Its importance: where there is no room, the column with the largest goes first.
+        min_width: To how many cells its texts may be shortened; 0 where they are whole or not there.
         left: Whether its texts begin at the left; numbers end at the right.
     """
 
     head: str
-    rank: int
-    least: int = 0
+    drop_order: int
+    min_width: int = 0
     left: bool = False
 
 
@@ -47,7 +47,7 @@ def console() -> Console:
     found = Console(highlight=False, emoji=False)
     if found.is_terminal or os.environ.get("COLUMNS"):
         return found
-    return Console(highlight=False, emoji=False, width=ANY)
+    return Console(highlight=False, emoji=False, width=UNLIMITED)
 
 
 def table(
@@ -82,13 +82,13 @@ def table(
 
 def _room(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dict[int, int]:
     """Return the columns that are shown, by their places, and the width of each."""
-    least = [min(c.least or want, want) for c, want in zip(columns, wanted, strict=True)]
-    by_rank = sorted(range(len(columns)), key=lambda place: columns[place].rank)
-    while len(by_rank) > 1 and sum(least[p] + GAP for p in by_rank) - GAP > width:
-        by_rank.pop()
-    left = width + GAP - sum(least[place] + GAP for place in by_rank)
+    least = [min(c.min_width or want, want) for c, want in zip(columns, wanted, strict=True)]
+    by_order = sorted(range(len(columns)), key=lambda place: columns[place].drop_order)
+    while len(by_order) > 1 and sum(least[p] + GAP for p in by_order) - GAP > width:
+        by_order.pop()
+    left = width + GAP - sum(least[place] + GAP for place in by_order)
     room = {}
-    for place in by_rank:
+    for place in by_order:
         more = max(0, min(wanted[place] - least[place], left))
         room[place], left = least[place] + more, left - more
     return dict(sorted(room.items()))
@@ -104,18 +104,18 @@ def shortened(text: str, width: int) -> str:
     return f"{begin}\N{HORIZONTAL ELLIPSIS}{end}"
 
 
-def sentence(text: str, width: int, style: str = "") -> Text:
+def wrapped(text: str, width: int, style: str = "") -> Text:
     """Return a text that is broken between words only, the ones that are too long shortened."""
     words = (shortened(word, width) for word in printable(text).split(" "))
     return Text(" ".join(words), style=style)
 
 
-QUIET_S = 1.0
+BAR_DELAY_S = 1.0
 """A bar comes after this long."""
 
 
 @contextlib.contextmanager
-def waiting(text: str, total: int | None = None) -> Iterator[Callable[[object], None]]:
+def progress_bar(text: str, total: int | None = None) -> Iterator[Callable[[object], None]]:
     """Show a bar on stderr while the block runs, and give what is called when a part is done.
 
     Args:
@@ -128,7 +128,7 @@ def waiting(text: str, total: int | None = None) -> Iterator[Callable[[object], 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(text, total=total, visible=False)
-        show = threading.Timer(QUIET_S, lambda: progress.update(bar, visible=True))
+        show = threading.Timer(BAR_DELAY_S, lambda: progress.update(bar, visible=True))
         show.daemon = True
         show.start()
         try:

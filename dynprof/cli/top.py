@@ -11,7 +11,7 @@ from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import Column, console, sentence, table, waiting
+from dynprof.cli.terminal_tables import Column, console, progress_bar, table, wrapped
 from dynprof.errors import CaptureError
 from dynprof.runtime.plural import counted
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.operators import Average
 
-LEAST = 22
+MIN_NAME_CELLS = 22
 """A name of an operator is not shortened to less than this; a column goes instead."""
 
 
@@ -54,7 +54,7 @@ def top(
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
-        with waiting("reading"):
+        with progress_bar("reading"):
             measured, passed_over = newest_measured(path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
@@ -62,7 +62,7 @@ def top(
     for why in passed_over.values():
         say(f"passed over: {why}", err=True)
     shown = console()
-    shown.print(sentence(trace.name, shown.width, style="italic"))
+    shown.print(wrapped(trace.name, shown.width, style="italic"))
     if measured.work:
         shown.print(_operators(measured.work, sort, limit, shown.width))
     else:
@@ -84,7 +84,7 @@ def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Tab
     rows = sorted(work, key=lambda row: -values[sort](row))[:limit]
     everything = sum(row.own for row in work) or 1
     columns = [
-        Column("operator", 0, least=LEAST, left=True),
+        Column("operator", 0, min_width=MIN_NAME_CELLS, left=True),
         Column("count", 1 if sort is SortBy.number else 4),
         Column("own ms", 2),
         Column("own %", 5),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import each_rank, live, nobody, owned_argument, ranks_of
+from dynprof.cli.config_directory import each_rank, live, path_argument, ranks_of, why_unwatched
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.preflight import foretold
+from dynprof.cli.preflight import predict_answer
 from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
 from dynprof.runtime.layout import CONFIG_NAME
@@ -26,7 +26,7 @@ def validate(
         typer.Argument(
             help="The config, or the directory that holds it.",
             show_default=False,
-            callback=owned_argument,
+            callback=path_argument,
         ),
     ],
 ) -> None:
@@ -49,7 +49,7 @@ def validate(
         say(f"{path}: {count}; a running job would ignore this file")
         raise typer.Exit(INVALID) from None
     refused = False
-    for text, is_refusal in foretold(parsed, path):
+    for text, is_refusal in predict_answer(parsed, path):
         refused = refused or is_refusal
         say(f"{path}: {text}")
     if refused:
@@ -57,13 +57,13 @@ def validate(
         raise typer.Exit(INVALID)
     for text in _meaning(parsed.config):
         say(f"{path}: {text}")
-    _tell_who_is_asked(parsed.config, path.parent)
+    _print_requested_ranks(parsed.config, path.parent)
 
 
-def _tell_who_is_asked(config: ProfilerConfig, directory: Path) -> None:
+def _print_requested_ranks(config: ProfilerConfig, directory: Path) -> None:
     there = live(directory)
     if not there:
-        say(nobody(directory))
+        say(why_unwatched(directory))
     elif not config.cancel and not any(config.asked_ranks.may_ask(status.rank) for status in there):
         say(f"no rank that is running is asked (running: {ranks_of(there, each_rank)})")
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from dynprof.cli.browser import opened_in_private
+from dynprof.cli.browser import open_privately
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 16
 """Of the random part of the address: more than a user of this machine can guess."""
-PATIENCE_S = 60.0
+IDLE_TIMEOUT_S = 60.0
 """How long the server waits for a connection to go on; a browser that reads a trace may pause."""
 HEAD_S, HEAD_BYTES = 10.0, 16 << 10
 """The time and size of a request with its headers; a browser sends 1 KB at once."""
-MOST_STRANGERS = 16
+MAX_UNVERIFIED = 16
 """Connections that have not shown the token; a browser opens six."""
-_AT_ONCE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -89,7 +89,7 @@ def view(
     address = address_of(server)
     say(f"{trace}\n{address}\nCtrl-C ends it.")
     try:
-        with opened_in_private(address) if browser else contextlib.nullcontext():
+        with open_privately(address) if browser else contextlib.nullcontext():
             server.serve_forever()
     except KeyboardInterrupt:
         say("")
@@ -163,32 +163,32 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = files
         self.hosts = (f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}")
         self._file = file
-        self._strangers: dict[Any, None] = {}
-        self._one_at_a_time = threading.Lock()
+        self._unverified: dict[Any, None] = {}
+        self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection; end the oldest of too many that have not shown the token."""
-        with self._one_at_a_time:
-            if len(self._strangers) >= MOST_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
+        with self._lock:
+            if len(self._unverified) >= MAX_UNVERIFIED:
+                oldest = next(iter(self._unverified))
+                del self._unverified[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
-            self._strangers[request] = None
+            self._unverified[request] = None
         super().process_request(request, client_address)
 
-    def keep(self, request: Any) -> None:
+    def mark_verified(self, request: Any) -> None:
         """Count a connection no longer: it has shown the token, or ends."""
-        with self._one_at_a_time:
-            self._strangers.pop(request, None)
+        with self._lock:
+            self._unverified.pop(request, None)
 
     def shutdown_request(self, request: Any) -> None:
         """End a connection."""
-        self.keep(request)
+        self.mark_verified(request)
         super().shutdown_request(request)
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[int | None]:
+    def open_file(self, path: str) -> Iterator[int | None]:
         """Give a descriptor of what a path behind the token names; None for anything else."""
         if path == self.trace:
             descriptor = os.dup(self._file.fileno())
@@ -215,7 +215,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers with the page's files and the trace, and says nothing about this server."""
 
     server: Server
-    timeout = PATIENCE_S
+    timeout = IDLE_TIMEOUT_S
 
     def handle(self) -> None:
         """Answer one request; its head is read in bounded time and memory before it is parsed."""
@@ -259,8 +259,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = urllib.parse.unquote(rest)
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
         if known:
-            self.server.keep(self.request)
-        with self.server.opened(path) if known else contextlib.nullcontext() as descriptor:
+            self.server.mark_verified(self.request)
+        with self.server.open_file(path) if known else contextlib.nullcontext() as descriptor:
             if descriptor is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
             else:
@@ -275,7 +275,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(size))
         self.end_headers()
         while self.command != "HEAD" and sent < size:
-            piece = os.pread(descriptor, min(_AT_ONCE, size - sent), sent)
+            piece = os.pread(descriptor, min(_CHUNK_BYTES, size - sent), sent)
             if not piece:
                 break
             self.wfile.write(piece)

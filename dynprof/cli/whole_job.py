@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dynprof.cli.config_directory import each_rank, ranks_of
-from dynprof.cli.outcome import LOST, UNSERVED, say
+from dynprof.cli.outcome import NOT_SERVED, RANK_LOST, say
 from dynprof.journal.status import LEADS
 from dynprof.runtime.layout import rank_in_words
 from dynprof.runtime.plural import counted
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dynprof.journal.status import JobStatus, Status, WindowStatus
 
-BAR = 20
+BAR_CELLS = 20
 """Cells."""
 BLOCK, SHADE = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
 
@@ -32,14 +32,14 @@ def job_lines(leader: Status) -> list[tuple[str, str]]:
     leads = f"{leader.named} leads {counted(job.ranks, 'rank')}"
     found = [(f"{leads}: {states or 'not heard of yet'}{age}", "")]
     if job.request:
-        found.append((f"request {job.request}: {_window(job)}", ""))
+        found.append((f"request {job.request}: {_window_progress(job)}", ""))
     late = job.stragglers.items()
     missing = [(f"{rank_in_words(leader.role, rank)}: {why}", "yellow") for rank, why in late]
     noticed = [(text, "yellow") for text in (*job.problems, *job.remarks)]
     return [*found, *noticed, *missing]
 
 
-def led_elsewhere(found: Sequence[Status]) -> str:
+def remote_leader(found: Sequence[Status]) -> str:
     """Say who leads the ranks that watch a directory, where that is none of them."""
     parts = {status.agreement for status in found}
     if not parts or "" in parts or LEADS in parts:
@@ -50,7 +50,7 @@ def led_elsewhere(found: Sequence[Status]) -> str:
     )
 
 
-def _window(job: JobStatus) -> str:
+def _window_progress(job: JobStatus) -> str:
     if job.pending is None:
         return "the ranks are asked"
     if job.problems:
@@ -58,8 +58,8 @@ def _window(job: JobStatus) -> str:
     text = f"{job.saved:,} of {counted(job.asked, 'rank')} saved{_unsaved(job)}"
     if not job.pending:  # a bar would look as if something were to come
         return text
-    full = round(BAR * job.saved / job.asked) if job.asked else 0
-    return f"{text} {BLOCK * full}{SHADE * (BAR - full)}"
+    full = round(BAR_CELLS * job.saved / job.asked) if job.asked else 0
+    return f"{text} {BLOCK * full}{SHADE * (BAR_CELLS - full)}"
 
 
 def _unsaved(window: WindowStatus) -> str:
@@ -67,11 +67,11 @@ def _unsaved(window: WindowStatus) -> str:
     return "".join(f", {outcome} on {count:,}" for outcome, count in window.unsaved.items())
 
 
-def tell_of_all(directory: Path, known: WindowStatus, role: str = "") -> int:
+def report_job(directory: Path, known: WindowStatus, role: str = "") -> int:
     """Say how a request ended on all ranks of a role; return the exit code that this means."""
     if known.problems:
         say("\n".join(known.problems), err=True)
-        return UNSERVED
+        return NOT_SERVED
     where = f": {directory / known.record}" if known.record else ""
     ranks = counted(known.asked, f"{role} rank".lstrip())
     saved = f"{known.saved:,} of {ranks} saved it"
@@ -83,4 +83,4 @@ def tell_of_all(directory: Path, known: WindowStatus, role: str = "") -> int:
     if known.saved == known.asked:
         return 0
     ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("disarmed", "superseded"))
-    return UNSERVED if ended == known.asked else LOST
+    return NOT_SERVED if ended == known.asked else RANK_LOST

@@ -45,16 +45,16 @@ class Dynprof(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End a step."""
         self._training.reached(state.global_step)
-        self._foresee(control)
+        self._begin_next_phase(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Begin what follows an epoch."""
-        self._foresee(control)
+        self._begin_next_phase(control)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """End an evaluation, after which a checkpoint may be saved."""
         self._training.end_phase("evaluate")
-        self._foresee_saving(control)
+        self._begin_saving(control)
 
     def on_save(self, *_: Any, **__: Any) -> None:
         """End the saving of a checkpoint."""
@@ -64,13 +64,13 @@ class Dynprof(TrainerCallback):  # type: ignore[misc]
         """Close an open window."""
         self._training.ended()
 
-    def _foresee(self, control: Any) -> None:
+    def _begin_next_phase(self, control: Any) -> None:
         """Begin the phase that the trainer has decided upon."""
         if control.should_evaluate:
             self._training.begin_phase("evaluate")
         else:
-            self._foresee_saving(control)
+            self._begin_saving(control)
 
-    def _foresee_saving(self, control: Any) -> None:
+    def _begin_saving(self, control: Any) -> None:
         if control.should_save:
             self._training.begin_phase("save_checkpoint")

@@ -45,8 +45,8 @@ class Training:
         """
         options = {"rank": rank, **self._options}
         directory, from_outside = dynamic_profile.watched()
-        mine = directory is not None and Path(directory).resolve() == Path(self._path).resolve()
-        if from_outside or not mine:  # where another one is watched, that says so
+        is_same = directory is not None and Path(directory).resolve() == Path(self._path).resolve()
+        if from_outside or not is_same:  # where another one is watched, that says so
             ErrorBoundary(StderrNotes()).attempt(
                 f"watching for {self.framework}",
                 lambda: dynamic_profile.init(self._path, **options),

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dynprof.errors import LaunchError
-from dynprof.launch.foreign_process import outside_python, why_not_reached
-from dynprof.launch.new_thread import NUMBER, start_thread
+from dynprof.launch.foreign_process import describe_main_thread, why_not_reached
+from dynprof.launch.new_thread import PTHREAD_BYTES, start_thread
 from dynprof.launch.python_functions import python_functions
 from dynprof.launch.stopped_thread import (
     DoesNotStopError,
@@ -43,11 +43,11 @@ from dynprof.launch.stopped_thread import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-TEXT = Path(__file__).with_name("injected.py")
+INJECTED_CODE = Path(__file__).with_name("injected.py")
 REMOTE_EXEC = (3, 14)
 _STOP_S = 5.0
-_LOOK_S = 0.01
-_PATIENCE_S = 0.5
+_POLL_S = 0.01
+_NEW_THREAD_S = 0.5
 """For so long the main thread is left to run Python by itself; then twice as long each time."""
 
 
@@ -62,7 +62,7 @@ class Answer:
     """
 
     said: dict[str, Any]
-    stood_ms: float | None
+    stopped_ms: float | None
     took_s: float
 
 
@@ -83,24 +83,24 @@ def reach(
     with Target(pid, seen) as target:
         if text := why_not_reached(pid):
             raise LaunchError(text)
-        return _reached(target, asked, timeout_s)
+        return _reach(target, asked, timeout_s)
 
 
-def _reached(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
+def _reach(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
     folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # private, as tempfile makes them
     try:
         (folder / "go").touch()
-        told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
-        order = _order(target, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
+        told = {**asked, "folder": str(folder), "homes": module_folders(), "by": os.getpid()}
+        order = _inject(target, folder, f"{INJECTED_CODE.read_text()}\nstart({told!r})\n")
         try:
-            return _answer(target.pid, folder, order, timeout_s, asked["action"])
+            return _await_answer(target.pid, folder, order, timeout_s, asked["action"])
         finally:
-            order.forget()
+            order.discard()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Order:
+class _Injection:
     """A text that a process was asked to run.
 
     Attributes:
@@ -108,24 +108,24 @@ class _Order:
         where: Where it was to be run.
     """
 
-    stood_ms: float | None = None
+    stopped_ms: float | None = None
     where = "on its main thread"
 
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    def is_there(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the process is, and is the program that it was."""
-        return self._target.is_there()
+        return self._target.is_alive()
 
-    def insist(self) -> None:
+    def try_new_thread(self) -> None:
         """Try another way, if there is one: the text has not been run for a while."""
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Have nothing come of it any more, and leave nothing behind where that can be."""
 
 
-class _Remote(_Order):
+class _RemoteExec(_Injection):
     """By Python's own means, from 3.14 on."""
 
     def __init__(self, target: Target, folder: Path, text: str) -> None:
@@ -140,7 +140,7 @@ class _Remote(_Order):
             raise LaunchError(f"process {target.pid} cannot be reached: {error}") from error
 
 
-class _Pending(_Order):
+class _PendingCall(_Injection):
     """By a call that waits for the main thread's next moment in Python."""
 
     def __init__(self, target: Target, text: str) -> None:
@@ -148,19 +148,19 @@ class _Pending(_Order):
         pid = target.pid
         self._pid, self._address = pid, 0
         self._functions = python_functions(pid)
-        self._content = content = _for_main(text).encode() + b"\0"
-        self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._content = content = _guarded(text).encode() + b"\0"
+        self._size = -(-(len(content) + PTHREAD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:
             target.check()  # one that is traced keeps its number
             self._waits_at = thread.waits_at
-            self._address = self._room(thread)
+            self._address = self._allocate(thread)
             write_memory(pid, self._address, content)
             asks = self._functions["Py_AddPendingCall"]
             if thread.call(asks, self._functions["PyRun_SimpleString"], self._address) & 0xFFFFFFFF:
                 raise LaunchError(f"process {pid} has too much to do between two steps of Python")
-        self.stood_ms = thread.stood_s * 1e3
+        self.stopped_ms = thread.stopped_s * 1e3
 
-    def _room(self, thread: StoppedThread) -> int:
+    def _allocate(self, thread: StoppedThread) -> int:
         """Return new memory of the process."""
         rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = thread.call(self._functions["mmap"], 0, self._size, rights, kind, -1, 0)
@@ -168,35 +168,35 @@ class _Pending(_Order):
             raise LaunchError(f"process {self._pid} has no memory left")
         return address
 
-    def is_there(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the text is: a process that executes another program has it no more."""
         with contextlib.suppress(OSError):
-            if not self._target.is_there():
+            if not self._target.is_alive():
                 return False
             return read_memory(self._pid, self._address, len(self._content)) == self._content
         return False
 
-    def insist(self) -> None:
+    def try_new_thread(self) -> None:
         """Have a new thread run it, where the main thread waits for all that time."""
-        if self.where != _Order.where:
+        if self.where != _Injection.where:
             return
         with StoppedThread(self._pid, _STOP_S) as thread:
             self._target.check()
             before, self._waits_at = self._waits_at, thread.waits_at
             if before and before == thread.waits_at:
-                number = self._address + self._size - NUMBER
+                number = self._address + self._size - PTHREAD_BYTES
                 start_thread(self._pid, thread, self._functions, self._address, number)
                 self.where = "on a new thread, as another holds its lock,"
-        self.stood_ms = (self.stood_ms or 0.0) + thread.stood_s * 1e3
+        self.stopped_ms = (self.stopped_ms or 0.0) + thread.stopped_s * 1e3
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Put a text in its place that does nothing."""
-        if self.is_there():
+        if self.is_alive():
             with contextlib.suppress(OSError):  # it has ended
                 write_memory(self._pid, self._address, b"0\0")
 
 
-def _for_main(text: str) -> str:
+def _guarded(text: str) -> str:
     """Return what runs a text, to be run itself in the script's ``__main__``.
 
     Its names are the script's: none is given a value here, and none is used but ``Exception``, as
@@ -209,56 +209,58 @@ def _for_main(text: str) -> str:
     return f"try:\n {late} or {run}\nexcept Exception: pass"
 
 
-def _order(target: Target, folder: Path, text: str) -> _Order:
+def _inject(target: Target, folder: Path, text: str) -> _Injection:
     try:
         if sys.version_info >= REMOTE_EXEC:  # it runs the same Python
-            return _Remote(target, folder, text)
-        return _Pending(target, text)
+            return _RemoteExec(target, folder, text)
+        return _PendingCall(target, text)
     except OSError as error:
         text = f"process {target.pid} cannot be reached: {error.strerror}"
         raise LaunchError(text) from error
 
 
-def _answer(pid: int, folder: Path, order: _Order, timeout_s: float, action: str) -> Answer:
+def _await_answer(
+    pid: int, folder: Path, order: _Injection, timeout_s: float, action: str
+) -> Answer:
     """Wait for the answer; where nothing has begun in time, see to it that nothing will.
 
     To attach may take as long again once it has begun; to detach takes as long as a capture is
     being saved.
     """
-    _tell(folder, order)
-    began_s, patience_s, why = time.monotonic(), _PATIENCE_S, ""
+    _write_stopped_time(folder, order)
+    began_s, patience_s, why = time.monotonic(), _NEW_THREAD_S, ""
     deadline_s = began_s + timeout_s
     while not (folder / "answer").exists():
         if (folder / "unanswered").exists():
             text = f"process {pid} could write no answer: it has no descriptor left, or the disk no"
             raise LaunchError(f"{text} room; dynprof status says whether it is watched")
-        if not order.is_there():
+        if not order.is_alive():
             raise LaunchError(f"process {pid} has ended meanwhile, or runs another program")
         if time.monotonic() > deadline_s:
             _withdraw(pid, folder, f"{order.where} for {timeout_s:g} s{why}")
             if action == "attach" and time.monotonic() > deadline_s + timeout_s:
                 text = f"process {pid} was reached, and has not answered for {timeout_s:g} s"
                 text += "; dynprof status says whether it is watched"
-                raise LaunchError(f"{text}. {outside_python(pid)}")
+                raise LaunchError(f"{text}. {describe_main_thread(pid)}")
         elif time.monotonic() > began_s + patience_s and (folder / "go").exists():
             patience_s *= 2
-            why = _insist(order)
-            _tell(folder, order)
-        time.sleep(_LOOK_S)
+            why = _try_new_thread(order)
+            _write_stopped_time(folder, order)
+        time.sleep(_POLL_S)
     said = ast.literal_eval((folder / "answer").read_text())
-    return Answer(said, order.stood_ms, said.pop("took_s"))
+    return Answer(said, order.stopped_ms, said.pop("took_s"))
 
 
-def _tell(folder: Path, order: _Order) -> None:
+def _write_stopped_time(folder: Path, order: _Injection) -> None:
     """Let the process know for how long it stood."""
-    (folder / "stood.part").write_text(json.dumps(order.stood_ms))
+    (folder / "stood.part").write_text(json.dumps(order.stopped_ms))
     (folder / "stood.part").rename(folder / "stood")
 
 
-def _insist(order: _Order) -> str:
+def _try_new_thread(order: _Injection) -> str:
     """Try the other way; return why that did not work, which the process does not mind."""
     try:
-        order.insist()
+        order.try_new_thread()
     except DoesNotStopError:
         raise
     except (LaunchError, OSError) as error:
@@ -275,26 +277,26 @@ def _withdraw(pid: int, folder: Path, where: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         (folder / "go").rename(folder / "withdrawn")
         text = f"process {pid} has not run Python {where}; nothing was changed"
-        raise LaunchError(f"{text}. --timeout waits longer. {outside_python(pid)}")
+        raise LaunchError(f"{text}. --timeout waits longer. {describe_main_thread(pid)}")
 
 
 _NAME = re.compile(r"[\w.-]+")
-LENT_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
-NOT_LENT = {"typer"}
+SHARED_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
+NOT_SHARED = {"typer"}
 """What only commands and analyses need: those run here."""
 
 
 @functools.cache
-def homes() -> dict[str, str]:
+def module_folders() -> dict[str, str]:
     """Return the folder of each top-level module, by its name."""
     found = {"dynprof": str(Path(__file__).parents[2])}
-    waiting, seen = ["dynprof", *LENT_EXTRAS], {"dynprof", *LENT_EXTRAS, *NOT_LENT}
+    waiting, seen = ["dynprof", *SHARED_EXTRAS], {"dynprof", *SHARED_EXTRAS, *NOT_SHARED}
     while waiting:
         name = waiting.pop()
         for module in _modules(name):
-            if home := _home(module):
+            if home := _module_folder(module):
                 found.setdefault(module, home)
-        needed = [one for one in _needed(name) if one not in seen]
+        needed = [one for one in _required(name) if one not in seen]
         seen.update(needed)
         waiting += needed
     return found
@@ -311,20 +313,22 @@ def _modules(name: str) -> set[str]:
     return {name for name in names if name.isidentifier()}
 
 
-def _needed(name: str) -> list[str]:
+def _required(name: str) -> list[str]:
     """Return the distributions that one needs without extras."""
     try:
         lines = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
         return []
-    return [_plain(m[0]) for line in lines if "extra ==" not in line and (m := _NAME.match(line))]
+    return [
+        _normalized(m[0]) for line in lines if "extra ==" not in line and (m := _NAME.match(line))
+    ]
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _home(module: str) -> str | None:
+def _module_folder(module: str) -> str | None:
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         return None
@@ -381,7 +385,7 @@ class Target:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def is_there(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether it has not ended."""
         if self._descriptor >= 0:
             poll = select.poll()
@@ -397,5 +401,5 @@ class Target:
         Raises:
             LaunchError: It has ended.
         """
-        if not self.is_there():
+        if not self.is_alive():
             raise LaunchError(f"process {self.pid} has ended; nothing was changed")

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from dynprof.launch.foreign_process import why_not_reached
-from dynprof.launch.which_process import LAUNCHERS, Program, rank_text, why_left_alone
+from dynprof.launch.which_process import LAUNCHERS, Program, rank_text, why_not_a_rank
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Candidate:
     @property
     def path(self) -> str:
         """What it runs, from the root on: the path that means it."""
-        return _placed(self.folder, self.runs)
+        return _absolute(self.folder, self.runs)
 
 
 def candidates(name: str = "") -> list[Candidate]:
@@ -66,7 +66,7 @@ def candidates(name: str = "") -> list[Candidate]:
             if any(found[a.pid][1] == rank for a in process.parents() if a.pid in found):
                 continue
             folder, called = Path(process.cwd()), process.cmdline()
-            runs, command = _runs(called), " ".join(called).strip()
+            runs, command = _script_or_title(called), " ".join(called).strip()
             kept.append(Candidate(process, command, folder, runs, why_not_reached(pid)))
     return kept
 
@@ -76,7 +76,7 @@ def starts_ranks(pid: int) -> str:
     with contextlib.suppress(psutil.Error, OSError):
         program = _program(psutil.Process(pid).cmdline())
         if program.is_one_of(LAUNCHERS):
-            return program.short
+            return program.short_name
     return ""
 
 
@@ -90,23 +90,23 @@ def _rank_of(process: psutil.Process, name: str) -> str | None:
     title = _title(called)
     program = Program("script", title) if title else _program(called)
     if "/" in name:
-        names = {_placed(process.cwd(), _runs(called))}
-        name = _placed(os.getcwd(), name)  # noqa: PTH109
+        names = {_absolute(process.cwd(), _script_or_title(called))}
+        name = _absolute(os.getcwd(), name)  # noqa: PTH109
     else:
         names = {program.name, title.partition(" ")[0] or Path(program.name).name}
     if name and not any(one == name or fnmatch.fnmatchcase(one, name) for one in names):
         return None
-    if why_left_alone(program, {}, process.pid):
+    if why_not_a_rank(program, {}, process.pid):
         return None
     return f"{rank_text(process.environ())}{title}"
 
 
-def _runs(called: list[str]) -> str:
+def _script_or_title(called: list[str]) -> str:
     """Return what a process runs, by its command line, or the first word of its title."""
     return _title(called).partition(" ")[0] or _program(called).name
 
 
-def _placed(folder: str | Path, path: str) -> str:
+def _absolute(folder: str | Path, path: str) -> str:
     """Return a path from the root on; links are followed in its folder only."""
     whole = Path(os.path.abspath(Path(folder, path)))  # noqa: PTH100 - of ".." as a shell has it
     return str(Path(os.path.realpath(whole.parent), whole.name))

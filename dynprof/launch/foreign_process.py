@@ -17,16 +17,16 @@ def why_not_reached(pid: int) -> str:
     if not folder.parent.joinpath("self").exists():
         return "attaching needs Linux, and its /proc"
     try:
-        return _why_not(pid, folder)
+        return _reason_against(pid, folder)
     except FileNotFoundError:
         return f"there is no process {pid}"
     except PermissionError:
-        return f"process {pid} may not be looked at: {what_forbids_it()}"
+        return f"process {pid} may not be looked at: {why_ptrace_forbidden()}"
     except LaunchError as error:
         return str(error)
 
 
-def _why_not(pid: int, folder: Path) -> str:
+def _reason_against(pid: int, folder: Path) -> str:
     if pid == os.getpid():
         return f"process {pid} is this command itself"
     status = dict(line.split(":\t", 1) for line in _lines(folder / "status") if ":\t" in line)
@@ -50,7 +50,7 @@ def _why_not(pid: int, folder: Path) -> str:
     return ""
 
 
-def outside_python(pid: int) -> str:
+def describe_main_thread(pid: int) -> str:
     """Say what the system shows of a main thread that runs no Python, and what shows more."""
     does, task = "runs no Python", Path(f"/proc/{pid}/task/{pid}")
     with contextlib.suppress(OSError):
@@ -72,7 +72,7 @@ _RESTRICTED = {
 }
 
 
-def what_forbids_it() -> str:
+def why_ptrace_forbidden() -> str:
     """Return what to say of it."""
     scope = YAMA.read_text().strip() if YAMA.exists() else "0"
     return _RESTRICTED.get(scope, "the system forbids it (a container without SYS_PTRACE, say)")

@@ -45,10 +45,10 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
     if session := dynamic_profile.running():
         session.number_as_leader()
     place = place_of(threading.main_thread().ident or 0)
-    stood_ms = _stood_ms(Path(asked["folder"]))
-    if stood_ms is not None:
+    stopped_ms = _stopped_ms(Path(asked["folder"]))
+    if stopped_ms is not None:
         text = f"attached from outside by process {asked['by']}: its main thread stood still"
-        _note(f"{text} for {stood_ms:.2f} ms")
+        _note(f"{text} for {stopped_ms:.2f} ms")
     return {"begun": dynamic_profile.watched()[0], "place": place}
 
 
@@ -94,7 +94,7 @@ def _note(text: str) -> None:
         session.note(text)
 
 
-def _stood_ms(folder: Path) -> float | None:
+def _stopped_ms(folder: Path) -> float | None:
     """Return for how long the main thread stood; who attached writes it down right afterwards."""
     deadline_s = time.monotonic() + _STOPPED_WAIT_S
     while time.monotonic() < deadline_s:

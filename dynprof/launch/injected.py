@@ -63,7 +63,7 @@ class Installed:
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
         """Return where it is; None where others may look."""
-        if path is not None or name in sys.builtin_module_names or not self.is_asked():
+        if path is not None or name in sys.builtin_module_names or not self.is_own_thread():
             return None
         places = [*self.places, self.homes[name]] if name in self.homes else self.places
         spec = PathFinder.find_spec(name, places, target)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ class Installed:
             raise ModuleNotFoundError(f"No module named {name!r} but where it works", name=name)
         return spec
 
-    def is_asked(self) -> bool:
+    def is_own_thread(self) -> bool:
         """Return whether a thread of dynprof's imports."""
         number = _thread.get_ident()
         known = getattr(sys.modules.get("threading"), "_active", {}).get(number)
@@ -87,24 +87,24 @@ def start(asked: dict[str, object]) -> None:
     except OSError:
         return
     if any(getattr(finder, "works_in", 0) == os.getpid() for finder in sys.meta_path):
-        tell(folder, began_s, {"failed": "another command is reaching into it; try again"})
+        write_answer(folder, began_s, {"failed": "another command is reaching into it; try again"})
         return
-    finder = lend(asked)
+    finder = add_finders(asked)
     try:
-        know_the_main_thread(finder)
+        load_threading(finder)
         _thread.start_new_thread(begin, (asked, began_s, finder))
     except (RuntimeError, ImportError, OSError) as error:
-        take_back(finder, sys.modules)
-        tell(folder, began_s, failed(error))
+        roll_back(finder, sys.modules)
+        write_answer(folder, began_s, failure(error))
 
 
-def lend(asked: dict[str, object]) -> Installed:
+def add_finders(asked: dict[str, object]) -> Installed:
     """Have what is lent found; return the finder of dynprof's own threads."""
     attached = remove_finders()
-    mine = Installed(asked["homes"], attached=attached)  # type: ignore[arg-type]
-    sys.meta_path.insert(0, mine)  # type: ignore[arg-type]
+    installed = Installed(asked["homes"], attached=attached)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, installed)  # type: ignore[arg-type]
     sys.meta_path.append(Homes(asked["homes"]))  # type: ignore[arg-type]
-    return mine
+    return installed
 
 
 def remove_finders() -> bool:
@@ -115,7 +115,7 @@ def remove_finders() -> bool:
     return bool(found)
 
 
-def know_the_main_thread(finder: Installed) -> None:
+def load_threading(finder: Installed) -> None:
     """Load ``threading``, which takes the thread that loads it first for the main one.
 
     Raises:
@@ -148,30 +148,30 @@ def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
     finder.threads.add(_thread.get_ident())
     sys.setswitchinterval(1e-4)  # else the training waits 5 ms each time that it lets go
     try:
-        answer = answered(asked, before, no_forks)
+        answer = perform(asked, before, no_forks)
     except Exception as error:  # noqa: BLE001 - the boundary cannot be there before dynprof is
-        answer = failed(error)
+        answer = failure(error)
     finally:
         sys.setswitchinterval(interval)
     if "ended" in answer:
         remove_finders()
     elif "begun" not in answer:
-        take_back(finder, before)
+        roll_back(finder, before)
     finder.works_in = 0
     finder.threads.discard(_thread.get_ident())
-    tell(str(asked["folder"]), began_s, answer)
+    write_answer(str(asked["folder"]), began_s, answer)
 
 
-ENDED = "its main thread has ended, and only other threads go on"
+MAIN_THREAD_ENDED = "its main thread has ended, and only other threads go on"
 
 
-def answered(
+def perform(
     asked: dict[str, object], before: "Collection[str]", no_forks: _thread.RLock
 ) -> dict[str, object]:
     """Load dynprof, and have it do what is asked; ``before`` names what was loaded by then."""
     threading = sys.modules.get("threading")
     if asked["action"] == "attach" and threading and not threading.main_thread().is_alive():
-        return {"failed": ENDED}
+        return {"failed": MAIN_THREAD_ENDED}
     with no_forks:
         from dynprof.launch.in_target import act
         from dynprof.runtime.modules import forget_shadowed
@@ -184,7 +184,7 @@ def answered(
         forget_shadowed(before, sys.path)
 
 
-def take_back(finder: Installed, before: "Collection[str]") -> None:
+def roll_back(finder: Installed, before: "Collection[str]") -> None:
     """Leave nothing of dynprof that was not there ``before``, where nothing was begun."""
     if finder.attached:
         return
@@ -194,16 +194,16 @@ def take_back(finder: Installed, before: "Collection[str]") -> None:
             del sys.modules[name]
 
 
-def failed(error: Exception) -> dict[str, object]:
+def failure(error: Exception) -> dict[str, object]:
     """Return what to say of a failure."""
     if isinstance(error, RuntimeError) and "shutdown" in str(error):
-        return {"failed": ENDED}
+        return {"failed": MAIN_THREAD_ENDED}
     if isinstance(error, RuntimeError) and "threading" in str(error):
         return {"failed": str(error)}
     return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def tell(folder: str, began_s: float, answer: dict[str, object]) -> None:
+def write_answer(folder: str, began_s: float, answer: dict[str, object]) -> None:
     """Answer; where nothing can be written, say that, which takes neither descriptor nor room."""
     said = ascii({"took_s": time.perf_counter() - began_s, **answer})
     try:

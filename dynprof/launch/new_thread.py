@@ -17,8 +17,8 @@ from dynprof.launch.stopped_thread import read_memory, write_memory
 if TYPE_CHECKING:
     from dynprof.launch.stopped_thread import StoppedThread
 
-_NEEDED = ("PyGILState_Ensure", "PyRun_SimpleString", "PyGILState_Release")
-_CODE = bytes.fromhex(
+_FUNCTIONS = ("PyGILState_Ensure", "PyRun_SimpleString", "PyGILState_Release")
+_MACHINE_CODE = bytes.fromhex(
     "f30f1efa"  # endbr64
     "53"  # push rbx
     "4889fb"  # mov rbx, rdi: where the addresses stand
@@ -35,7 +35,7 @@ _CODE = bytes.fromhex(
     "c3"  # ret
 )
 """What it runs, on x86-64."""
-NUMBER = 8
+PTHREAD_BYTES = 8
 """Bytes of the number that the C library gives to a thread."""
 
 
@@ -61,13 +61,13 @@ def start_thread(
     page = stopped.call(functions["mmap"], 0, mmap.PAGESIZE, rights, kind, -1, 0)
     if page > (1 << 64) - mmap.PAGESIZE:
         raise LaunchError("it has no memory left")
-    addresses = struct.pack("4Q", *(functions[name] for name in _NEEDED), text)
-    write_memory(pid, page, addresses + _CODE)
+    addresses = struct.pack("4Q", *(functions[name] for name in _FUNCTIONS), text)
+    write_memory(pid, page, addresses + _MACHINE_CODE)
     runs = mmap.PROT_READ | mmap.PROT_EXEC
     if stopped.call(functions["mprotect"], page, mmap.PAGESIZE, runs):
         raise LaunchError("the system lets it run no code that was put there")
     code = page + len(addresses)
     if problem := stopped.call(functions["pthread_create"], number, 0, code, page) & 0xFFFFFFFF:
         raise LaunchError(f"it gets no more threads: {os.strerror(problem)}")
-    (made,) = struct.unpack("Q", read_memory(pid, number, NUMBER))
+    (made,) = struct.unpack("Q", read_memory(pid, number, PTHREAD_BYTES))
     stopped.call(functions["pthread_detach"], made)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _MAPPED = re.compile(r"([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ \d+ +(/\S.*)")
-_LATER = re.compile(r" \(deleted\)$")
+_DELETED = re.compile(r" \(deleted\)$")
 PYTHON = (
     "Py_AddPendingCall",
     "PyRun_SimpleString",
@@ -78,7 +78,7 @@ def python_functions(pid: int) -> dict[str, int]:
 
 
 def _program(pid: int) -> Path:
-    return Path(_LATER.sub("", str(Path(f"/proc/{pid}/exe").readlink())))
+    return Path(_DELETED.sub("", str(Path(f"/proc/{pid}/exe").readlink())))
 
 
 def _mapped_files(pid: int) -> dict[str, _Mapped]:
@@ -86,7 +86,7 @@ def _mapped_files(pid: int) -> dict[str, _Mapped]:
     found: dict[str, _Mapped] = {}
     for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
         if (named := _MAPPED.fullmatch(line)) and int(named[3], 16) == 0:
-            start, end, path = int(named[1], 16), int(named[2], 16), _LATER.sub("", named[4])
+            start, end, path = int(named[1], 16), int(named[2], 16), _DELETED.sub("", named[4])
             is_removed = path != named[4]
             place = f"map_files/{start:x}-{end:x}" if is_removed else f"root{path}"
             found.setdefault(path, _Mapped(start, Path(f"/proc/{pid}/{place}"), is_removed))
@@ -103,7 +103,7 @@ def _addresses(
     for path in paths:
         if path not in mapped:
             continue
-        with _opened(pid, path, mapped[path]) as file:
+        with _open(pid, path, mapped[path]) as file:
             elf = ELFFile(file)
             base = 0 if elf.header.e_type == "ET_EXEC" else mapped[path].start
             table: Any = elf.get_section_by_name(".gnu.hash") or elf.get_section_by_name(".hash")
@@ -114,7 +114,7 @@ def _addresses(
     return {}
 
 
-def _opened(pid: int, path: str, file: _Mapped) -> BinaryIO:
+def _open(pid: int, path: str, file: _Mapped) -> BinaryIO:
     """Open a file as the process has it: what lies under its name by now may be another one."""
     try:
         return file.content.open("rb")

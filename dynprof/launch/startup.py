@@ -12,8 +12,8 @@ import psutil
 
 from dynprof.dynamic_profile import disabled, init_from_outside, running
 from dynprof.errors import LaunchError, UnusablePathError
-from dynprof.launch.variables import STEPS, directory_asked_for, variable_that_counts
-from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
+from dynprof.launch.variables import STEPS, effective_variable, requested_directory
+from dynprof.launch.which_process import mark_as_watched, this_program, why_not_a_rank
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.modules import forget_shadowed
@@ -38,22 +38,22 @@ def begin(before: Collection[str] = ()) -> None:
         return
     _begun = True
     program = this_program()
-    if directory_asked_for(os.environ)[0] and not why_left_alone(program, os.environ, os.getpid()):
+    if requested_directory(os.environ)[0] and not why_not_a_rank(program, os.environ, os.getpid()):
         from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 
-        by = variable_that_counts(os.environ)
+        by = effective_variable(os.environ)
         ErrorBoundary(StderrNotes()).attempt(f"watching as {by} asks", lambda: _begin(by))
     if before:
-        forget_shadowed(before, program.folders())
+        forget_shadowed(before, program.import_folders())
 
 
 def _begin(by: str) -> None:
     from dynprof.backends.torch.kineto_messages import keep_kineto_quiet_without_devices
 
-    asked_for, other = directory_asked_for(os.environ)
+    asked_for, other = requested_directory(os.environ)
     directory = Path(asked_for).expanduser().absolute()
     os.environ[by] = str(directory)  # a script that changes directory starts others from there
-    leave_to_children()
+    mark_as_watched()
     keep_kineto_quiet_without_devices()
 
     def watch() -> None:
@@ -70,8 +70,8 @@ def _begin(by: str) -> None:
     follow_daemons(watch)
 
 
-LOOKS = 60
-PAUSE_S = 0.5
+POLLS = 60
+POLL_S = 0.5
 
 
 def follow_daemons(begin_again: Callable[[], object]) -> None:
@@ -89,17 +89,17 @@ def follow_daemons(begin_again: Callable[[], object]) -> None:
 
 
 def _take_over(watched: int, begin_again: Callable[[], object]) -> None:
-    for _ in range(LOOKS):
-        time.sleep(PAUSE_S)
+    for _ in range(POLLS):
+        time.sleep(POLL_S)
         if multiprocessing.parent_process() is not None:
             return
-        if not _is_there(watched):
-            leave_to_children()
+        if not _is_running(watched):
+            mark_as_watched()
             ErrorBoundary(StderrNotes()).attempt("watching as a daemon", begin_again)
             return
 
 
-def _is_there(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.errors import LaunchError
-from dynprof.launch.foreign_process import what_forbids_it
+from dynprof.launch.foreign_process import why_ptrace_forbidden
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,7 +31,7 @@ _ALL_CHILDREN = 0x40000000
 _MOST_VECTORS = 16384
 _RED_ZONE = 512
 """Below the stack pointer, where a function may keep what it needs; 128 bytes at most."""
-_LOOK_S = 0.0005
+_POLL_S = 0.0005
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class StoppedThread:
         self._pid, self._limit_s = pid, limit_s
         self._machine = _machine()
         self._signals: list[int] = []
-        self._began_s = self.stood_s = 0.0
+        self._began_s = self.stopped_s = 0.0
 
     def __enter__(self) -> StoppedThread:
         """Stop it.
@@ -156,7 +156,7 @@ class StoppedThread:
         _ptrace(_SEIZE, self._pid)
         self._began_s = time.perf_counter()
         with contextlib.ExitStack() as failing:
-            failing.callback(self._let_go)
+            failing.callback(self._detach_thread)
             _ptrace(_INTERRUPT, self._pid)
             while self._wait() != (signal.SIGTRAP, _EVENT_STOP):
                 _ptrace(_CONT, self._pid)  # for a signal, which is delivered at the end
@@ -175,8 +175,8 @@ class StoppedThread:
         with contextlib.suppress(LaunchError):
             self._set_registers(self._before)
             _transfer_registers(_SETREGSET, self._pid, self._machine.vectors, self._vectors)
-        self._let_go()
-        self.stood_s = time.perf_counter() - self._began_s
+        self._detach_thread()
+        self.stopped_s = time.perf_counter() - self._began_s
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     @property
@@ -242,7 +242,7 @@ class StoppedThread:
             if time.monotonic() > deadline_s:
                 text = f"process {self._pid} does not stop; it waits in the system"
                 raise DoesNotStopError(f"{text}, see /proc/{self._pid}/stack")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         if not os.WIFSTOPPED(status):
             raise LaunchError(f"process {self._pid} has ended")
         found, event = os.WSTOPSIG(status), status >> 16
@@ -264,7 +264,7 @@ class StoppedThread:
         kind, room = self._machine.vectors, bytes(_MOST_VECTORS)
         return _transfer_registers(_GETREGSET, self._pid, kind, room)
 
-    def _let_go(self) -> None:
+    def _detach_thread(self) -> None:
         """Detach, and give it the signals that came meanwhile."""
         first, *rest = self._signals or [0]
         with contextlib.suppress(LaunchError):  # it has ended
@@ -293,5 +293,5 @@ def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
     ctypes.set_errno(0)
     if _libc.ptrace(request, pid, address, data) == -1:
         number = ctypes.get_errno()
-        why = what_forbids_it() if number == errno.EPERM else os.strerror(number)
+        why = why_ptrace_forbidden() if number == errno.EPERM else os.strerror(number)
         raise LaunchError(f"process {pid} cannot be reached: {why}")

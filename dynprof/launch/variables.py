@@ -17,16 +17,16 @@ WATCHED = "DYNPROF_WATCHED"
 """Set by a process that watches, for its children: its id, and which rank it is."""
 
 __all__ = [
-    "CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "directory_asked_for", "variable_that_counts",
+    "CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "effective_variable", "requested_directory",
 ]  # fmt: skip
 
 
-def variable_that_counts(environ: Mapping[str, str]) -> str:
+def effective_variable(environ: Mapping[str, str]) -> str:
     """Return the name of the variable whose directory is to be watched, if any is."""
     return CONFIG if environ.get(CONFIG) else VENDORS_CONFIG
 
 
-def directory_asked_for(environ: Mapping[str, str]) -> tuple[str, str]:
+def requested_directory(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the directory to watch, empty for none, and why the vendor's variable does not count.
 
     The reason is empty where the variable counts, or is not set, or names the same directory.

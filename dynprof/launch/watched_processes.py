@@ -64,7 +64,7 @@ def watched_process(pid: int) -> Watched | None:
     if process.uids().real != os.getuid():
         raise psutil.AccessDenied(pid)
     own_id = _id_inside(pid)
-    for path in _opened(pid):
+    for path in _open_files(pid):
         name = _LOG.fullmatch(path.name) if path.parent.name == LOG_DIR else None
         # What it forks has its log open as well.
         if name and int(name["pid"]) == own_id and path.is_file():
@@ -74,7 +74,7 @@ def watched_process(pid: int) -> Watched | None:
     return None
 
 
-def _opened(pid: int) -> list[Path]:
+def _open_files(pid: int) -> list[Path]:
     """Return what a process has open, by name; what cannot be looked at is left out.
 
     ``psutil.Process.open_files()`` denies all of it where the user may not enter the folder of one

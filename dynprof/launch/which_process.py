@@ -46,7 +46,7 @@ class Program:
     kind: str
     name: str
 
-    def folders(self) -> list[str]:
+    def import_folders(self) -> list[str]:
         """Return what may stand first on the path of what it imports: its folder, or it itself.
 
         Python runs a folder and an archive that have a ``__main__.py``, and imports from there.
@@ -73,7 +73,7 @@ class Program:
         return cls("script", first) if first else cls("terminal", "")
 
     @property
-    def short(self) -> str:
+    def short_name(self) -> str:
         """Its name as lists have it: a script's without folder; ``ray.py`` is anybody's own."""
         if self.kind != "script":
             return self.name
@@ -85,10 +85,10 @@ class Program:
         """Return whether it is one of some programs or modules, or below one."""
         if self.kind == "module":
             return any(f"{self.name}.".startswith(f"{name}.") for name in names)
-        return self.kind == "script" and self.short in names
+        return self.kind == "script" and self.short_name in names
 
 
-def why_left_alone(program: Program, environ: Mapping[str, str], pid: int) -> str:
+def why_not_a_rank(program: Program, environ: Mapping[str, str], pid: int) -> str:
     """Say why this process is no rank of a job; empty where it is, as far as can be told.
 
     Args:
@@ -99,9 +99,9 @@ def why_left_alone(program: Program, environ: Mapping[str, str], pid: int) -> st
     if program.kind == "terminal":
         return "it is a terminal's"
     if program.is_one_of(LAUNCHERS):
-        return f"{program.short} starts ranks and is none"
+        return f"{program.short_name} starts ranks and is none"
     if program.is_one_of(TOOLS):
-        return f"{program.short} is no job"
+        return f"{program.short_name} is no job"
     if program.kind in ("code", "module") and any(name in program.name for name in _WORKERS):
         return "it is a worker's"
     owner, _, rank = environ.get(WATCHED, "").partition(" ")
@@ -120,6 +120,6 @@ def this_program() -> Program:
     return Program.of(sys.orig_argv, getattr(sys, "argv", []))
 
 
-def leave_to_children() -> None:
+def mark_as_watched() -> None:
     """Let the processes that this one starts know that it is watched."""
     os.environ[WATCHED] = f"{os.getpid()} {rank_text(os.environ)}"

@@ -25,16 +25,16 @@ class Depth(threading.local):
         self.now = 0
 
 
-_PUT = "dynprof_put"
+_WRAPPER = "dynprof_put"
 """The attribute of a wrapper that says so, with what it was put over."""
 
 
-def _below(function: object) -> Any:
+def _original_of(function: object) -> Any:
     """Return what a wrapper of ours was put over; None where this is none.
 
     Not one over ours either, to which functools.wraps has given all that ours has.
     """
-    wrapper, original = getattr(function, _PUT, (None, None))
+    wrapper, original = getattr(function, _WRAPPER, (None, None))
     return original if wrapper is function else None
 
 
@@ -58,12 +58,12 @@ class Patches:
     def replace(self, owner: Any, name: str, wrap: Wrap) -> None:
         """Put a wrapper in the place of a function, once; what is not there is left out."""
         original = vars(owner).get(name)
-        if original is None or _below(original) is not None:
+        if original is None or _original_of(original) is not None:
             return
         wrapper = wrap(original)
         if isinstance(owner, ModuleType):  # where pickle finds it, as it found the original
             wrapper.__module__, wrapper.__qualname__ = owner.__name__, name
-        setattr(wrapper, _PUT, (wrapper, original))
+        setattr(wrapper, _WRAPPER, (wrapper, original))
         setattr(owner, name, wrapper)
         self._places[id(owner), name] = owner
 
@@ -71,7 +71,7 @@ class Patches:
         """Put back what was there, unless somebody has put something over it since."""
         self.on = False
         for (_, name), owner in self._places.items():
-            while (original := _below(vars(owner).get(name))) is not None:
+            while (original := _original_of(vars(owner).get(name))) is not None:
                 setattr(owner, name, original)
         self._places.clear()
 

@@ -44,18 +44,18 @@ def wrap_all(patches: Patches) -> None:
     torch: Any = sys.modules["torch"]
     patches.is_compiling = getattr(torch.compiler, "is_compiling", bool)
     marking = patches.marking
-    loader = _loaded("torch.utils.data.dataloader")
+    loader = _module("torch.utils.data.dataloader")
     patches.replace(getattr(loader, "_BaseDataLoaderIter", loader), "__next__", marking(LOADING))
-    forward = marking("forward", unless=_is_no_models)
+    forward = marking("forward", unless=_is_not_model_forward)
     patches.replace(torch.nn.Module, "__call__", lambda call: _ModuleCall(call, forward(call)))
     patches.replace(torch.autograd, "backward", marking("backward"))
     saving = marking("save_checkpoint")
     for module in (torch, torch.serialization):
-        patches.replace(module, "save", lambda save: _unless_by(CHECKPOINTS, save, saving(save)))
+        patches.replace(module, "save", lambda save: _except_from(CHECKPOINTS, save, saving(save)))
     for name in ("save", "async_save"):
-        patches.replace(_loaded(CHECKPOINTS), name, saving)
+        patches.replace(_module(CHECKPOINTS), name, saving)
     for name in COLLECTIVES:
-        patches.replace(_loaded("torch.distributed"), name, marking(name))
+        patches.replace(_module("torch.distributed"), name, marking(name))
     _wrap_optimizers(torch.optim.Optimizer, patches)
     patches.on = True
 
@@ -64,14 +64,14 @@ def unwrap_all(patches: Patches) -> None:
     """Put everything back as it was."""
     torch: Any = sys.modules["torch"]
     patches.undo()
-    _STEPS.forget()
-    for kind in _all_below(torch.optim.Optimizer):
+    _STEPS.reset()
+    for kind in _all_subclasses(torch.optim.Optimizer):
         step = vars(kind).get("step")
-        if _is_ours(step):  # of an optimizer that was made since
+        if _is_own_wrapper(step):  # of an optimizer that was made since
             setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type knows no such
 
 
-def _is_no_models(module: Any, *_: object) -> bool:
+def _is_not_model_forward(module: Any, *_: object) -> bool:
     """Return whether a forward pass is a loss's, or one that a backward pass does once more."""
     torch: Any = sys.modules["torch"]
     if isinstance(module, torch.nn.modules.loss._Loss):
@@ -80,7 +80,7 @@ def _is_no_models(module: Any, *_: object) -> bool:
     return backward is not None and backward() != -1
 
 
-def _unless_by(callers: str, function: Function, marked: Function) -> Function:
+def _except_from(callers: str, function: Function, marked: Function) -> Function:
     """Return what marks a function's calls, but for those of a package."""
 
     @functools.wraps(function)
@@ -131,7 +131,7 @@ class _Steps:
         self._optimizer: Callable[[], object] = _nothing
         self._count = self._range = 0
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """End the range, and count from 1 again."""
         open_ranges.end(self._range)
         self._optimizer, self._count, self._range = _nothing, 0, 0
@@ -153,24 +153,24 @@ class _Steps:
 
         @functools.wraps(step)
         def call(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not patches.on or inside.now or not self._takes(optimizer):
+            if is_compiling() or not patches.on or inside.now or not self._is_tracked(optimizer):
                 return step(optimizer, *args, **kwargs)
             inside.now += 1  # its step may call that of the class above
             try:
                 found = step(optimizer, *args, **kwargs)
             finally:
                 inside.now -= 1
-            self._next()
+            self._begin_next()
             return found
 
         return call
 
-    def _takes(self, optimizer: object) -> bool:
+    def _is_tracked(self, optimizer: object) -> bool:
         if self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
         return self._optimizer() is optimizer
 
-    def _next(self) -> None:
+    def _begin_next(self) -> None:
         open_ranges.end(self._range)
         self._count += 1
         self._range = open_ranges.start(f"step {self._count}", DOMAIN)
@@ -207,27 +207,27 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
     patches.replace(base, "__init__", lambda init: _STEPS.wrap_init(init, patches))
     patches.replace(base, "profile_hook_step", of_new_kinds)
     patches.replace(base, "zero_grad", patches.marking("optimizer.zero_grad"))
-    for kind in _all_below(base):
+    for kind in _all_subclasses(base):
         step = vars(kind).get("step")
-        if getattr(step, "hooked", False) and not _is_ours(step):
+        if getattr(step, "hooked", False) and not _is_own_wrapper(step):
             patches.replace(kind, "step", marking_step)
 
 
-def _is_ours(step: object) -> bool:
+def _is_own_wrapper(step: object) -> bool:
     """Tell our wrapper from one over it, to which functools.wraps has given all that ours has."""
     return step is not None and getattr(step, _MARKS, None) is step
 
 
-def _all_below(base: Any) -> Iterator[Any]:
+def _all_subclasses(base: Any) -> Iterator[Any]:
     for kind in base.__subclasses__():
         yield kind
-        yield from _all_below(kind)
+        yield from _all_subclasses(kind)
 
 
-def _loaded(name: str) -> Any:
+def _module(name: str) -> Any:
     """Return a module that the script has loaded; one without functions where it has not."""
-    return sys.modules.get(name, _Nothing)
+    return sys.modules.get(name, _NoModule)
 
 
-class _Nothing:
+class _NoModule:
     """Has no functions to wrap."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import Cost
-from dynprof.cli.demo import lost
+from dynprof.cli.demo import lost_time
 from dynprof.config import template_text
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
@@ -120,7 +120,7 @@ def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
 def test_the_demo_claims_no_cost_below_what_was_measured(extra_ms: float, said: str) -> None:
     """A scatter of the steps that hides the cost is said, instead of 0.00 ms."""
     cost = Cost(open_ms=2, close_ms=0.5, extra_ms=extra_ms)
-    assert lost(cost).startswith(said)
+    assert lost_time(cost).startswith(said)
 
 
 def test_version() -> None:
