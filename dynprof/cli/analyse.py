@@ -1,4 +1,4 @@
-"""``dynprof analyse PATH``: from captures to tables."""
+"""``dynprof analyse PATH``: make tables and reports from captures."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class ExportType(StrEnum):
-    """The form of the tables."""
+    """Format of the tables."""
 
     text = "text"
     db = "db"
 
 
 class Workers(StrEnum):
-    """Who does the work."""
+    """What runs the analysis."""
 
     processes = "processes"
     dask = "dask"
 
 
 def _path_argument(context: typer.Context, path: str) -> str:
-    """Return a path or URL; root's command is run by the user who owns it on this machine."""
+    """Return a path or URL; for a local path, root's command runs again as its owner."""
     kind, _, rest = path.rpartition("://")
     if context.resilient_parsing or kind not in ("", "file", "local"):
         return path
@@ -49,31 +49,36 @@ def analyse(
     path: Annotated[
         str,
         typer.Argument(
-            help="A trace, or a folder with captures in it; with dask, also a URL.",
+            help="A trace, or a folder with captures; with dask, also a URL.",
             show_default=False,
             callback=_path_argument,
         ),
     ],
     export_type: Annotated[
         list[ExportType] | None,
-        typer.Option(help="The form of the tables; twice for both. Else as the config asks."),
+        typer.Option(
+            help="Format of the tables; give it twice for both. Default: as in the config."
+        ),
     ] = None,
     processes: Annotated[
         int | None,
         typer.Option(
-            parser=at_least(1), metavar="N", help="How many at most; else one for each processor."
+            parser=at_least(1),
+            metavar="N",
+            help="Maximum number of processes; default: one per processor.",
         ),
     ] = None,
-    executor: Annotated[Workers, typer.Option(help="Who does the work.")] = Workers.processes,
+    executor: Annotated[Workers, typer.Option(help="What runs the analysis.")] = Workers.processes,
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Dask's address, or its file.json."),
+        typer.Option(help="Address of the Dask scheduler, or its file.json."),
     ] = None,
 ) -> None:
     """Make a report, tables, a database, stacks and memory timelines from captures.
 
-    They lie in analysis/ beside each trace; the paths are printed. Exit code 0: all were made;
-    1: a capture cannot be read, the others were analysed; 2: there is no capture, or no Dask.
+    They are written to analysis/ next to each trace; the paths are printed. Exit code 0: all were
+    written; 1: a capture cannot be read, the others were analysed; 2: there is no capture, or no
+    Dask.
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
@@ -94,7 +99,7 @@ def analyse(
         fail(describe(error), UNREADABLE)
     if types:
         for reason in [one for one in outcome.left_out if one[1] in NOT_ASKED_FOR]:
-            del outcome.left_out[reason]  # of the config, in whose place stands the option
+            del outcome.left_out[reason]  # comes from the config, which the option overrides
     _print_outcome(outcome)
 
 
@@ -104,7 +109,7 @@ def _analyse_all(
     processes: int | None,
     executor: AbstractContextManager[Executor] | None,
 ) -> Outcome:
-    """Analyse them, with a progress bar where it takes long."""
+    """Analyse the traces, with a progress bar if it takes long."""
     from dynprof.analysis.runs.many_traces import analyse_each
 
     with progress_bar("analysing", len(traces)) as done:
@@ -112,7 +117,7 @@ def _analyse_all(
 
 
 def _print_outcome(outcome: Outcome) -> None:
-    """Print what was made and what is to be said of it."""
+    """Print the files that were written, and the remarks on them."""
     for made in sorted(outcome.made, key=str):
         say(made)
     for (name, why), traces in outcome.left_out.items():

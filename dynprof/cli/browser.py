@@ -1,4 +1,4 @@
-"""Opens a page in the browser of the person who typed the command."""
+"""Opens a page in the browser of the user who runs the command."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _REDIRECT_PAGE = (
 
 
 def open_page(address: str) -> None:
-    """Open a page, or say that there is no browser, as in a command that root runs as a user."""
+    """Open a page; say so if there is no browser, as in a command that root runs as a user."""
     if not webbrowser.open(address):
         say("no browser can be opened here", err=True)
 
 
 @contextlib.contextmanager
 def open_privately(address: str) -> Iterator[None]:
-    """Open an address that no other user may learn; every user can read a command line.
+    """Open an address without showing it to other users, who can all read a command line.
 
-    The browser gets the name of a file that leads there, which this user alone can read and which
-    is there until the body ends.
+    The browser gets the name of a file that redirects to the address. Only this user can read the
+    file, and it exists until the body ends.
     """
     with tempfile.TemporaryDirectory(prefix="dynprof-view-") as folder:
         page = Path(folder) / "view.html"

@@ -1,4 +1,4 @@
-"""``dynprof diff A B``: what grew from one capture to another."""
+"""``dynprof diff A B``: compare two captures."""
 
 from __future__ import annotations
 
@@ -33,12 +33,14 @@ COLUMNS = (
     Column("own ms 2", 2),
     Column("change", 1),
 )
-"""1 is the first capture, 2 the second."""
+"""Columns of the table; 1 is the first capture, 2 the second."""
 
 Trace = Annotated[
     Path,
     typer.Argument(
-        help="A trace, or a folder: its newest window.", show_default=False, callback=path_argument
+        help="A trace, or a folder, for its newest window.",
+        show_default=False,
+        callback=path_argument,
     ),
 ]
 
@@ -47,15 +49,19 @@ def diff(
     first: Trace,
     second: Trace,
     limit: Annotated[
-        int, typer.Option(parser=at_least(1), metavar="N", help="How many operators and kernels.")
+        int,
+        typer.Option(
+            parser=at_least(1), metavar="N", help="Maximum number of operators and kernels."
+        ),
     ] = 20,
 ) -> None:
-    """Compare two captures, windows, ranks or runs: what costs a step more, and what less.
+    """Compare two captures, windows, ranks or runs: where a step takes more time, or less.
 
-    First the parts of a step on the clock, as computing and communication, and the phases of the
-    host, then operators and kernels, by how much a step's time changed. Of windows of several ranks
-    those are compared that both have, by their mean. Exit code 0: compared; 1: compared, but the
-    numbers do not mean the same, and why; 2: there is no capture, or it cannot be read.
+    The parts of a step, such as computing and communication, and the phases of the host come first.
+    Then come operators and kernels, by how much a step's time changed. For windows of several
+    ranks, the means over their common ranks are compared. Exit code 0: compared. 1: compared, but
+    the numbers are not comparable; the reason is printed. 2: there is no capture, or it cannot be
+    read.
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
@@ -86,17 +92,17 @@ def diff(
         cells = [_cells(row, narrow=shown.width < UNLIMITED) for row in (*phases, *rows)]
         shown.print(table(COLUMNS, cells, shown.width))
     else:
-        say("nothing in it changed")
+        say("nothing changed")
     for remark in compared.remarks:
         say(remark, err=True)
     if reasons := why_not_comparable(one, other):
         for reason in reasons:
-            say(f"not the same: {reason}", err=True)
+            say(f"not comparable: {reason}", err=True)
         raise typer.Exit(INVALID)
 
 
 def _of(*steps: str) -> str:
-    """Return what times are of; where only one trace has marked steps, that is said elsewhere."""
+    """Return the unit of the times; a remark says so if only one trace has marked steps."""
     return " or ".join(sorted(set(steps)))
 
 
@@ -108,14 +114,14 @@ def _cells(row: Growth, *, narrow: bool) -> list[str]:
 
 
 _TORCH = "at::native::"
-"""Its kernels are told apart by their templates only, which name what they calculate."""
+"""Namespace of torch's kernels: only their templates distinguish them, by what they compute."""
 _PAIRS = {")": "(", ">": "<"}
 
 
 def brief(name: str) -> str:
     """Return a kernel's name without ``void``, its parameters and its templates.
 
-    ``void f<float, 2ul>(float*, int)`` is ``f``. Copies, whose brackets come after a space, and
+    ``void f<float, 2ul>(float*, int)`` becomes ``f``. Copies, whose brackets follow a space, and
     templates of torch's own kernels are kept.
     """
     without = name.removeprefix("void ")
@@ -126,7 +132,7 @@ def brief(name: str) -> str:
 
 
 def _without_end(name: str, closing: str) -> str:
-    """Return a name without the brackets that it ends with; whole where they do not pair."""
+    """Return a name without the brackets at its end; unchanged if they are not balanced."""
     if not name.endswith(closing):
         return name
     depth = 0

@@ -1,4 +1,4 @@
-"""Every setting of the config as an option of the command line, and what is kept from the file."""
+"""Every setting of the config as a command line option, and the settings kept from the file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,65 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "storage": StorageConfig,
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
-"""What the help shows for a value."""
+"""Placeholder of a value in the help, by type."""
 NOT_REPORTED = {"activities"}
-"""A setting of the job rather than of a request: the file says it from the beginning."""
+"""Settings not reported as kept: they belong to the job, and the first config has them."""
+PANELS: dict[str | None, tuple[str, ...]] = {
+    None: (
+        "active", "warmup", "start_step", "ranks",
+        "record_shapes", "profile_memory", "with_stack",
+    ),
+    "Limits and agreement": (
+        "max_seconds", "max_memory_mb", "max_events", "min_free_disk_mb", "patience_s", "unable",
+    ),
+    "More detail": (
+        "activities", "with_flops", "with_modules", "record_op_args", "memory_snapshot",
+        "gc_detect_threshold", "host_sys", "profiler_level", "backend",
+    ),
+    "Marks of the script": ("mstx", "mstx_domain_include", "mstx_domain_exclude", "msprof_tx"),
+    "Files and tables": (
+        "prof_dir", "scratch_dir", "spread_s", "retry_s", "metadata", "analyse", "export_type",
+        "async_mode",
+    ),
+    "Ascend NPU": (
+        "aic_metrics", "l2_cache", "op_attr", "data_simplification", "sys_io",
+        "sys_interconnection",
+    ),
+}  # fmt: skip
+"""The settings of each panel of the help; the one without a title is first, with --wait."""
+SHORT_HELP = {
+    "warmup": "Warm-up steps before them, not recorded.",
+    "start_step": "Where the window opens; 0: the next step.",
+    "ranks": 'Which ranks: all, 0-3,8, "every 64th", ...',
+    "patience_s": "How long to wait for a busy rank, in s.",
+    "unable": "If one rank cannot: refuse or downgrade.",
+    "record_shapes": "Shapes and types of operator inputs.",
+    "profile_memory": "Allocations and releases of tensor memory.",
+    "with_stack": "Python call stacks; costs more.",
+    "max_seconds": "Close early after this many seconds.",
+    "max_memory_mb": "Close early if memory grew by this many MB.",
+    "max_events": "Close early at this number; 0: never.",
+    "min_free_disk_mb": "Do not open or save with less free disk.",
+    "activities": "What to record: CPU, CUDA, XPU, NPU.",
+    "with_flops": "Estimated operations of matrix products.",
+    "record_op_args": "Operators' arguments, in a separate file.",
+    "memory_snapshot": "The history of the device's memory.",
+    "gc_detect_threshold": "Garbage collections longer than X ms.",
+    "host_sys": "Sample the host: cpu, mem, disk, network.",
+    "profiler_level": "Level_none, Level0, Level1 or Level2.",
+    "backend": "torch, npu, python, or auto.",
+    "mstx": "Marks and ranges that the script sets.",
+    "prof_dir": "Where captures go: a directory or a URL.",
+    "scratch_dir": "Assemble captures here, then move them.",
+    "spread_s": "Spread the start of writes over X seconds.",
+    "retry_s": "How long to retry moving a capture, in s.",
+    "metadata": "Stored in the trace; may be repeated.",
+    "export_type": "Format of the tables: text, db or both.",
+    "aic_metrics": "Metrics of AI cores, from Level1 on.",
+    "op_attr": "Attributes of aclnn operators, into db.",
+    "data_simplification": "Delete the raw data of the tables.",
+}
+"""Help texts shorter than the description of the setting."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +101,13 @@ class Setting:
     """One setting and its option.
 
     Attributes:
-        section: The object in the file that holds it; empty for the file's own.
-        key: Its key there.
-        kind: What the option takes: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
-        help: What it means, in few words.
-        panel: Under which title the help shows it; None: first.
-        may_be_one: Whether the file may hold one value in the place of a list.
-        may_be_number: Whether it may hold a number in the place of words.
+        section: The object in the file that holds it; empty for the top level.
+        key: Its key in the section.
+        kind: Type of the option: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
+        help: Its meaning, in a few words.
+        panel: Title in the help under which it is shown; None: first.
+        accepts_one_value: Whether the file may hold one value instead of a list.
+        accepts_number: Whether the file may hold a number instead of a string.
     """
 
     section: str
@@ -69,11 +125,11 @@ class Setting:
 
     @property
     def off(self) -> str:
-        """The parameter that switches it off."""
+        """Name of the parameter that switches it off."""
         return f"no_{self.key}"
 
     def parameters(self) -> Iterator[inspect.Parameter]:
-        """Yield the option as Typer understands it; to switch something off, one that is hidden."""
+        """Yield the option for Typer, and for a ``bool`` a hidden one that switches it off."""
         name = self.key.replace("_", "-")
         option = typer.Option(
             f"--{name}",
@@ -86,15 +142,15 @@ class Setting:
             yield _parameter(self.key, False, bool, option)
             yield _parameter(self.off, False, bool, typer.Option(f"--no-{name}", hidden=True))
             return
-        # Numbers come as texts as well: the config's own check says of one what to write instead.
+        # Numbers are taken as text: the config's own check prints better errors.
         wanted: Any = list[str] | None if self.kind in (list, dict) else str | None
         yield _parameter(self.key, None, wanted, option)
 
     def given_in(self, arguments: dict[str, Any]) -> Any:
-        """Return what stands in the file for what the command line says; None where it does not.
+        """Return the value for the file from the command line; None if the option was not given.
 
         Raises:
-            typer.BadParameter: It is switched on and off, or a pair has no key or no value.
+            typer.BadParameter: It is both on and off, or a pair has no key or no equals sign.
         """
         given = arguments.get(self.key)
         if self.kind is bool:
@@ -118,7 +174,7 @@ class Setting:
 
 
 def settings() -> Iterator[Setting]:
-    """Yield all settings that the command line offers, in the order of its help."""
+    """Yield the settings that the command line offers, in the order of the help."""
     fields = {
         field.alias or name: (section, field)
         for section, model in SECTIONS.items()
@@ -143,7 +199,7 @@ def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Param
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every setting; it takes them as ``**given``."""
+    """Give a command an option for every setting; it receives them as ``**given``."""
     signature = inspect.signature(command, eval_str=True)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     offered = [option for setting in settings() for option in setting.parameters()]
@@ -156,17 +212,17 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def changes(given: dict[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Return the settings given on the command line, by their place in the file.
+    """Return the settings given on the command line, by their path in the file.
 
     Raises:
-        typer.BadParameter: One is switched on and off, or a pair has no key or no value.
+        typer.BadParameter: One is both on and off, or a pair has no key or no equals sign.
     """
     found = {setting.path: setting.given_in(given) for setting in settings()}
     return {path: value for path, value in found.items() if value is not None}
 
 
 def _kind(field: FieldInfo) -> type:
-    """Return what the option of a field takes; a string where the field takes more than one."""
+    """Return the type of a field's option; ``str`` if the field accepts several types."""
     found = {_base_type(part) for part in _parts(field.annotation)} - {type(None)}
     for kind in (bool, int, float, dict):
         if found == {kind}:
@@ -175,7 +231,7 @@ def _kind(field: FieldInfo) -> type:
 
 
 def _is_enumeration(field: FieldInfo) -> bool:
-    """Return whether a field takes one of some names."""
+    """Return whether a field accepts a fixed set of names."""
     return any(typing.get_origin(part) is typing.Literal for part in _parts(field.annotation))
 
 
@@ -197,7 +253,7 @@ def _base_type(annotation: Any) -> Any:
 def _pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise typer.BadParameter(f"{text!r} is no pair; write a key, = and a value")
+        raise typer.BadParameter(f"{text!r} is not a pair; write a key, = and a value")
     return key, _json_or_text(value)
 
 
@@ -209,7 +265,7 @@ def _json_or_text(text: str) -> Any:
 
 
 def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> list[str]:
-    """Return what a config asks for beyond the defaults and beyond what was given now."""
+    """Return the settings of a config that are neither defaults nor given on the command line."""
     found = []
     for setting in settings():
         section: Any = getattr(config, setting.section) if setting.section else config
@@ -228,73 +284,15 @@ StepOn = Annotated[
     typer.Option(
         "--step-on",
         metavar="SOURCE",
-        help="What ends a step: optimizer, package.module:function, a period as 5s.",
+        help="What ends a step: optimizer, package.module:function, or a period such as 5s.",
         show_default=False,
     ),
 ]
 
 
 def check_step_on(step_on: str | None) -> None:
-    """Fail where it, or without it the variable, names no source of steps."""
+    """Exit if the option, or else the environment variable, names no source of steps."""
     try:
         step_option_of(step_on, otherwise=StepOption("auto"))
     except ValueError as error:
         fail(str(error).replace("steps=", "--step-on ", 1), INVALID)
-
-
-PANELS: dict[str | None, tuple[str, ...]] = {
-    None: (
-        "active", "warmup", "start_step", "ranks",
-        "record_shapes", "profile_memory", "with_stack",
-    ),
-    "Limits and agreement": (
-        "max_seconds", "max_memory_mb", "max_events", "min_free_disk_mb", "patience_s", "unable",
-    ),
-    "More detail": (
-        "activities", "with_flops", "with_modules", "record_op_args", "memory_snapshot",
-        "gc_detect_threshold", "host_sys", "profiler_level", "backend",
-    ),
-    "Marks of the script": ("mstx", "mstx_domain_include", "mstx_domain_exclude", "msprof_tx"),
-    "Files and tables": (
-        "prof_dir", "scratch_dir", "spread_s", "retry_s", "metadata", "analyse", "export_type",
-        "async_mode",
-    ),
-    "Ascend NPU": (
-        "aic_metrics", "l2_cache", "op_attr", "data_simplification", "sys_io",
-        "sys_interconnection",
-    ),
-}  # fmt: skip
-"""Each panel with its settings; without a title the one that comes first, beside --wait."""
-
-SHORT_HELP = {
-    "warmup": "Steps with the profiler on before them.",
-    "start_step": "Where the window opens; 0: the next step.",
-    "ranks": 'Which ranks: all, 0-3,8, "every 64th", ...',
-    "patience_s": "How long to wait for a rank that is busy.",
-    "unable": "If one rank cannot: refuse or downgrade.",
-    "record_shapes": "Shapes and types of operator inputs.",
-    "profile_memory": "Allocations and releases of tensor memory.",
-    "with_stack": "Python call stacks; costs more.",
-    "max_seconds": "Close early after so many seconds.",
-    "max_memory_mb": "Close early if it grew by so many MB.",
-    "max_events": "Close early before it has more; 0: never.",
-    "min_free_disk_mb": "Neither open nor save with less free.",
-    "activities": "What to watch: CPU, CUDA, XPU, NPU.",
-    "with_flops": "Estimated operations of matrix products.",
-    "record_op_args": "Operators' arguments, in their own file.",
-    "memory_snapshot": "The history of the device's memory.",
-    "gc_detect_threshold": "Garbage collections longer than X ms.",
-    "host_sys": "Sample the host: cpu, mem, disk, network.",
-    "profiler_level": "Level_none, Level0, Level1 or Level2.",
-    "backend": "torch, npu, python, or auto.",
-    "mstx": "Marks and ranges that the script sets.",
-    "prof_dir": "Where captures go: a directory or a URL.",
-    "scratch_dir": "Put them together here first, then move.",
-    "spread_s": "Ranks begin to write over so many seconds.",
-    "retry_s": "Try to move a capture for so long.",
-    "metadata": "To find again in the trace; may come again.",
-    "export_type": "Form of the tables: text, db or both.",
-    "aic_metrics": "Metrics of AI cores, from Level1 on.",
-    "op_attr": "Attributes of aclnn operators, into db.",
-    "data_simplification": "Delete what the tables are made from.",
-}

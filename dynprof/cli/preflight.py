@@ -1,4 +1,4 @@
-"""What a job would say of a config: asked of its plan and its last status, not of the job."""
+"""Predicts a job's answer to a config, from the job's last status and without the job."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def predict_answer(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield what is to be said of a well-formed config, and whether it is a refusal.
+    """Yield the job's remarks on a valid config, each with whether it is a refusal.
 
     Args:
-        parsed: The config, as it was read.
-        path: Where it lies.
+        parsed: The parsed config.
+        path: The file.
     """
     for remark in parsed.remarks:
         yield str(remark), False
@@ -44,7 +44,7 @@ def predict_answer(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         prof_dir_problem=_why_not_writable(place, layout),
     )
     config = parsed.config
-    if config.asked_ranks.chosen and status.agreement:  # it may be this one
+    if config.asked_ranks.chosen and status.agreement:  # the choice may be this rank
         config = config.model_copy(update={"ranks": [status.rank]})
     outcome = plan(config, standing)
     refused = isinstance(outcome, Refusal)
@@ -56,12 +56,12 @@ def predict_answer(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
 
 
 def _why_not_writable(place: Destination, layout: Layout) -> str:
-    """Say why a job cannot put captures there; what it may write is known to its own user only."""
+    """Return why a job cannot put captures there; only the job's user can check write access."""
     is_jobs_user = layout.root.stat().st_uid == os.geteuid()
     return place.why_not(layout) if is_jobs_user else place.why_forbidden(layout)
 
 
 def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
-    """Return the latest status beside the config of a rank that it asks for."""
+    """Return the latest status among the ranks that the config may ask."""
     asked = [status for status in statuses(directory) if config.asked_ranks.may_ask(status.rank)]
     return max(asked, key=lambda status: status.heartbeat, default=None)

@@ -31,35 +31,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Process = tuple[int, str, int]
-"""What tells it from others: ``Status.process``."""
+"""Identity of a process: ``Status.process``."""
 POLL_S = 0.1
 ANSWER_S = 3 * HEARTBEAT_S
-"""A live rank that has not taken notice of a save after so long does not answer."""
+"""Time after which a live rank that has not read a save counts as not answering."""
 OUTCOMES_WITH_LEADER = ("waiting", "open", "saving", "saved", "failed", "not asked", "cancel")
-"""What may become of a request where the rank leads that goes on elsewhere."""
+"""Outcomes on the leading rank with which the request may still run on other ranks."""
 SUCCESSFUL = ("saved", "cancel", "not asked")
 CANCELLED_OUTCOMES = (*ON_THE_WAY, "saved", "failed")
-"""What may become of a window that a cancel closes."""
+"""Outcomes of a window that a cancel closes."""
 STAGES = {
     "waiting": ("waiting for its step", 0.05),
     "saving": ("saving", 0.85),
     "cancel": ("cancelled", 1.0),
 }
 STAGES_OF_CANCEL = {**STAGES, "waiting": ("closing", 0.7), "open": ("closing", 0.7)}
-"""What is shown of a request, and how much of it is done."""
+"""Name and share done of each stage of a request, by its outcome."""
 
 
 class Follower:
-    """Watches the status files.
+    """Follows a request by reading the status files.
 
     Args:
-        config: The config.
-        sha256: Digest of what was saved.
-        before: The status of the ranks before it was saved.
+        config: The config file.
+        sha256: Digest of the saved config.
+        before: The status of the ranks before the save.
 
     Attributes:
-        gave_up: Why it is followed no more though a rank has not served it; empty where all have.
-        can_be_cancelled: Whether a rank waits with it, records it or has not answered.
+        stop_reason: Why following stopped before all ranks served the request; empty if all did.
+        can_be_cancelled: Whether a rank has the request waiting or open, or has not answered.
     """
 
     def __init__(self, config: Path, sha256: str, before: list[Status]) -> None:
@@ -85,7 +85,7 @@ class Follower:
         self.can_be_cancelled = True
 
     def follow(self, asked: list[Status], timeout_s: float | None) -> int:
-        """Show how it goes on in these processes until all is over; return the exit code."""
+        """Show the progress in these processes until all have ended it; return the exit code."""
         console = Console(stderr=True)
         bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -114,7 +114,7 @@ class Follower:
                 if over or late:
                     break
                 time.sleep(POLL_S)
-        self.stop_reason = "" if over else "the time is up"
+        self.stop_reason = "" if over else "timeout"
         codes = [
             self._report_rank(before, status, answer, led.get(before.role, []))
             for before, status, answers in zip(asked, found, said, strict=True)
@@ -127,7 +127,7 @@ class Follower:
         return max(codes, default=0)
 
     def _report_expected_cost(self, found: list[Status | None], said: list[list[Answer]]) -> None:
-        """Say once what it will cost, as the first rank that knows tells it."""
+        """Print once what the capture will cost, from the first rank that knows."""
         if self._cost_reported:
             return
         for status, answers in zip(found, said, strict=True):
@@ -140,7 +140,7 @@ class Follower:
     def _report_job(
         self, led: list[WindowStatus], said: dict[int, list[Answer]], role: str
     ) -> Iterator[int]:
-        """Say how it ended on all ranks of a role; what a cancel disarms is no loss."""
+        """Print how it ended on all ranks of a role; windows that a cancel disarms do not count."""
         if not led:
             _report_cuts(said, role)
         a_cancel = any(one.outcome == "cancel" for answers in said.values() for one in answers)
@@ -150,10 +150,9 @@ class Follower:
             yield 0 if a_cancel and code != RANK_LOST else code
 
     def _windows_by_role(self, newest: dict[Process, Status]) -> dict[str, list[WindowStatus]]:
-        """Return by role what the rank that leads knows of its windows, if they go on elsewhere.
+        """Return by role the windows that the leading rank knows and that other ranks still run.
 
-        Or that has led, where its group or its process is no more: what it had heard by then counts
-        where that was all.
+        If the leader's group or process has ended, its last report counts only if it was complete.
         """
         led: dict[str, list[WindowStatus]] = {}
         for status in newest.values():
@@ -166,7 +165,7 @@ class Follower:
         return led
 
     def _windows(self, job: JobStatus, answer: Answer) -> list[WindowStatus]:
-        """Return the windows of all ranks that it is about: its own, or those that it cancels."""
+        """Return the windows of an answer on all ranks: its own, or those that it cancels."""
         if answer.outcome != "cancel":
             own = job.of(answer.number)
             return [own] if own else []
@@ -176,7 +175,7 @@ class Follower:
         ]  # fmt: skip
 
     def _answers(self, status: Status | None) -> list[Answer]:
-        """Return what became of it in a process; of a cancel, also of the windows that it met."""
+        """Return a process's answer to the save; for a cancel, also the answers that it closed."""
         answer = self._answer(status)
         if status is None or answer is None:
             return []
@@ -187,9 +186,9 @@ class Follower:
         return [answer, *(one for one in new if one.outcome in CANCELLED_OUTCOMES)]
 
     def _answer(self, status: Status | None) -> Answer | None:
-        """Return what became of the save in a process.
+        """Return a process's answer to the save.
 
-        The script may ask for the same bytes again, by ``dp.start()``: that is another request.
+        The script may request the same bytes again with ``dp.start()``: that is another request.
         """
         if status is None:
             return None
@@ -198,7 +197,7 @@ class Follower:
         own = [answer for answer in newer if answer.sha256 == self._sha256]
         later = [answer for answer in newer if answer.edited_at > self._saved_at]
         if later and not own:
-            text = "another save took its place before it was read"
+            text = "a newer save replaced it before it was read"
             return replace(later[0], outcome="superseded", text=text)
         return min(own, key=lambda one: abs(one.edited_at - self._saved_at), default=None)
 
@@ -216,7 +215,7 @@ class Follower:
     def _report_rank(
         self, before: Status, status: Status | None, answer: Answer | None, led: list[WindowStatus]
     ) -> int:
-        """Say how it ended on a rank; return the exit code that this means."""
+        """Print how it ended on a rank; return the exit code for that."""
         how = health(status) if status else "dead"
         if answer and answer.outcome == "saved":
             say(placed(self._directory, str(answer.capture)))
@@ -228,27 +227,27 @@ class Follower:
             say(f"{before.named}: the process {_ended(how)}", err=True)
             return RANK_LOST
         if not answer and _is_lost(led, status):
-            return RANK_LOST  # of which the rank that leads knows more
-        self.stop_reason = self.stop_reason or "a rank does not go on"
+            return RANK_LOST  # the leading rank reports more
+        self.stop_reason = self.stop_reason or "a rank makes no progress"
         state = f"still {in_words(answer.outcome, answer.text)}" if answer else "has not answered"
         say(f"{before.named}: {state}{_stuck_note(status, how)}", err=True)
         return RANK_LOST
 
 
 def _is_open_elsewhere(known: WindowStatus, leader: int, answer: Answer) -> bool:
-    """Return whether there is more to say of a request than what became of it where that leads."""
+    """Return whether the request may differ on other ranks from its outcome on the leader."""
     if answer.outcome in OUTCOMES_WITH_LEADER:
         return True
     return not known.problems and (bool(known.pending) or leader in known.stragglers)
 
 
 def _is_lost(led: list[WindowStatus], status: Status | None) -> bool:
-    """Return whether the rank that leads says why another has no capture, and will have none."""
+    """Return whether the leading rank reports that another rank will have no capture."""
     return any(status and one.pending == 0 and status.rank in one.stragglers for one in led)
 
 
 def _without_known(known: WindowStatus, said: dict[int, list[Answer]]) -> WindowStatus:
-    """Return it without what the ranks have said themselves."""
+    """Return a window without the stragglers whose own status says the same."""
     news = {
         rank: why
         for rank, why in known.stragglers.items()
@@ -258,29 +257,29 @@ def _without_known(known: WindowStatus, said: dict[int, list[Answer]]) -> Window
 
 
 def _placed_as_captures(known: WindowStatus, directory: Path) -> WindowStatus:
-    """Return it with its record, where that lies elsewhere, named by its whole path."""
+    """Return a window with the absolute path of its record, if that is outside the directory."""
     if Path(known.record).parts[:1] != ("..",):
         return known
     return replace(known, record=os.path.normpath(directory.resolve() / known.record))
 
 
 def _report_cuts(said: dict[int, list[Answer]], role: str) -> None:
-    """Say whose capture has not all the steps, and why; who cancels it knows."""
+    """Print which captures lack steps, and why; not after a cancel."""
     for rank, answers in said.items():
         if answers and answers[0].outcome == "saved" and answers[0].cut:
             say(f"{rank_in_words(role, rank)} was cut short: {answers[0].cut}", err=True)
 
 
 def _stuck_note(status: Status | None, how: str) -> str:
-    """Say for how long a rank stands in its step, where that is remarkable, or that it ends."""
+    """Return a note that a rank is stuck, in its first step, or ending; empty for none."""
     if status and how == "ending":
         return f"; the process is ending: {status.ending}"
-    what = {"stuck": "its step counter has stood still", "starting": "it is in its first step"}
+    what = {"stuck": "its step counter has not moved", "starting": "it is in its first step"}
     if status is None or how not in what:
         return ""
     text = f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
-    nobody = how == "starting" and status.steps_from.startswith(NOBODY_YET)
-    return f"{text}, and its steps come from {status.steps_from}" if nobody else text
+    no_source = how == "starting" and status.steps_from.startswith(NOBODY_YET)
+    return f"{text}, and its steps come from {status.steps_from}" if no_source else text
 
 
 def _can_be_cancelled(status: Status | None, answers: list[Answer]) -> bool:
@@ -294,7 +293,7 @@ def _ended(how: str) -> str:
 
 
 def _progress(found: list[tuple[Status | None, list[Answer]]]) -> tuple[str, float]:
-    """Return what to show: how many ranks are where, the time it will take, and the share done."""
+    """Return the text to show, with the ranks per stage and the time left, and the share done."""
     shares, left_s = [], 0.0
     stages: dict[str, list[tuple[int, int]]] = {}
     for status, answers in found:
@@ -309,7 +308,7 @@ def _progress(found: list[tuple[Status | None, list[Answer]]]) -> tuple[str, flo
     words = ", ".join(map(_words, stages.items()))
     if left_s >= 1:
         words += f", about {left_s:.0f} s left"
-    return words or "nobody answers", sum(shares) / len(shares) if shares else 0.0
+    return words or "no rank answers", sum(shares) / len(shares) if shares else 0.0
 
 
 def _words(stage: tuple[str, list[tuple[int, int]]]) -> str:

@@ -1,4 +1,4 @@
-"""``dynprof status``: all ranks of a directory on one screen."""
+"""``dynprof status``: show all ranks of a directory on one screen."""
 
 from __future__ import annotations
 
@@ -56,40 +56,42 @@ COLUMNS = (
     Column("request", 6, left=True),
 )
 MAX_RANKS = 64
-"""More ranks than this are shown only if something is the matter with them."""
+"""Ranks above which only those that need attention are listed."""
 MAX_UNSENT = 16
-"""So many captures that nobody sends are named; all with ``--json``."""
+"""Unsent captures that are listed; ``--json`` lists all."""
 
 
 def status(
     directory: OptionalDirectory = None,
     watch: Annotated[
-        bool, typer.Option("--watch", metavar="", help="Keep showing it, until Ctrl-C.")
+        bool, typer.Option("--watch", metavar="", help="Refresh it until Ctrl-C.")
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", metavar="", help="Print it for a script, one object for all ranks."),
+        typer.Option("--json", metavar="", help="Print one JSON object for all ranks."),
     ] = False,
     every: Annotated[
         bool,
         typer.Option(
-            "--all", metavar="", help="Without a directory: also what dynprof attach could reach."
+            "--all",
+            metavar="",
+            help="Without a directory: also show processes that attach could reach.",
         ),
     ] = False,
 ) -> None:
-    """Show where every rank stands: its health, step, request and last capture.
+    """Show the state of every rank: its health, step, request and last capture.
 
-    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead,
-    stopped, or unwatched where its process goes on. Without a directory, show all processes of
-    this machine and user that watch one.
+    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead or
+    stopped. It is unwatched if its session ended but its process still runs. Without a directory,
+    show all processes of this user on this machine that watch one.
 
-    Exit code 0: some rank is alive, starting or ending, and none is stuck; 2: there is no such
-    directory; 3: all are dead, stopped or unwatched, or there is none; 7: a rank is stuck.
+    Exit code 0: some rank is alive, starting or ending, and none is stuck. 2: there is no such
+    directory. 3: all are dead, stopped or unwatched, or there is none. 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
     if watch and as_json:
-        fail("--json prints once, and --watch goes on: give one of them", UNREADABLE)
+        fail("--json prints once and --watch repeats; give only one of them", UNREADABLE)
     if directory is None:
         from dynprof.cli.watched_jobs import show_watched
 
@@ -108,7 +110,7 @@ def status(
         fail(why_unwatched(directory), NOT_WATCHED)
     if stuck := [one for one in found if health(one) == "stuck"]:
         what = f"{ranks_of(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
-        fail(f"{what}; dynprof log {directory} says since when, and in what", STUCK)
+        fail(f"{what}; dynprof log {directory} shows since when and where", STUCK)
 
 
 def _show(directory: Path, found: list[Status]) -> None:
@@ -118,13 +120,13 @@ def _show(directory: Path, found: list[Status]) -> None:
         say(text)
     left = _unsent_captures(directory, found)
     for one in left[:MAX_UNSENT]:
-        say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
+        say(f"no job sends the capture in {one.folder}; to send it, run {one.command}")
     if more := len(left[MAX_UNSENT:]):
-        say(f"so it is with {counted(more, 'more capture')}, which --json names")
+        say(f"{counted(more, 'more capture is', 'more captures are')} not sent; --json lists all")
 
 
 def _unsent_captures(directory: Path, found: list[Status]) -> list[LeftBehind]:
-    """Return the captures that nobody sends, also from scratch directories that jobs may use."""
+    """Return the captures that no job sends, also in scratch directories that jobs may use."""
     places = {Path(place) for one in found for place in one.prof_dirs if not is_url(place)}
     return left_behind(directory.resolve(), places)
 
@@ -161,7 +163,7 @@ def _watch(directory: Path) -> None:
 
 
 def screen(found: list[Status], width: int) -> Group:
-    """Return what is shown of the ranks of a directory, in lines of so many cells."""
+    """Return the screen for the ranks of a directory, in lines of up to ``width`` cells."""
     many = len(found) > MAX_RANKS
     shown: list[Status] = []
     usual: list[Status] = []
@@ -186,16 +188,16 @@ def screen(found: list[Status], width: int) -> Group:
 
 def _duplicate_ranks(found: list[Status]) -> list[tuple[str, str]]:
     counts = Counter(one.named for one in found if health(one) in LIVE)
-    text = "processes are {} here: two jobs share the directory, or their ranks are unknown"
+    text = "processes report as {}: two jobs share the directory, or their ranks are unknown"
     return [
-        (f"{count} {text.format(named)}; see init(rank=...)", "bold red")
+        (f"{count} {text.format(named)}; set init(rank=...)", "bold red")
         for named, count in counts.items()
         if count > 1
     ]
 
 
 def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
-    """Return in which slower or lesser ways windows are recorded, and on which ranks."""
+    """Return the fallbacks with which windows are recorded, each with its ranks."""
     ranks: dict[str, list[Status]] = {}
     for one in alive:
         usable = [capable for capable in one.profilers if not capable.missing][:1]
@@ -232,7 +234,7 @@ def _cells(status: Status, moment: float | None) -> list[str]:
 
 
 def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
-    """Return what is to be said of ranks, once for those of which it is the same."""
+    """Return the notes on ranks; ranks with the same note share a line."""
     ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
         for note in _notes(one):
@@ -241,16 +243,16 @@ def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
 
 
 def _where_stuck(status: Status) -> str:
-    """Say what is known of a rank that has been in its step for long."""
+    """Return where a rank is stuck, as far as its status shows."""
     if status.writes(time.time()):
         where = status.stands_in or "no Python function"
         return f"still in step {status.step:,}; the main thread is in {where}"
-    text = "its process is there and writes nothing: it was stopped, or a call keeps Python's lock"
+    text = "its process exists but writes no status: it was stopped, a call holds the GIL"
     return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
 
 
 def _notes(status: Status) -> list[tuple[str, str]]:
-    """Return what is to be said of a rank, each with its style."""
+    """Return the notes on a rank, each with its style."""
     notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
     newest = status.edits[-1] if status.edits else None
     if newest and newest.outcome == "waiting" and newest.text:

@@ -19,10 +19,12 @@ from dynprof.journal.journal import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+BAR_DELAY_S = 1.0
+"""Time after which a progress bar appears; shorter work shows none."""
 GAP = 2
 """Spaces between two columns."""
 UNLIMITED = 100_000
-"""As wide as anything may become where nobody looks at a screen."""
+"""Width in cells that no line exceeds, for output to a pipe or file."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,10 @@ class Column:
     """One column of a table.
 
     Attributes:
-        head: What stands over it.
-        drop_order: Its importance: where there is no room, the column with the largest goes first.
-        min_width: To how many cells its texts may be shortened; 0 where they are whole or not there.
-        left: Whether its texts begin at the left; numbers end at the right.
+        head: Its heading.
+        drop_order: The column with the largest value is dropped first if there is no room.
+        min_width: Cells to which its texts may be shortened; 0: texts are never shortened.
+        left: Whether its texts are aligned left; numbers are aligned right.
     """
 
     head: str
@@ -43,7 +45,7 @@ class Column:
 
 
 def console() -> Console:
-    """Return a console as wide as the terminal, or as ``COLUMNS`` says; a pipe has no width."""
+    """Return a console as wide as the terminal or ``COLUMNS``; unlimited for a pipe."""
     found = Console(highlight=False, emoji=False)
     if found.is_terminal or os.environ.get("COLUMNS"):
         return found
@@ -56,13 +58,13 @@ def table(
     width: int,
     styles: Sequence[str] = (),
 ) -> Table:
-    """Return a table that is no wider than ``width`` cells, as far as that can be.
+    """Return a table that is no wider than ``width`` cells, if possible.
 
     Args:
-        columns: What there is.
+        columns: The columns.
         rows: A text for each column.
-        width: What there is room for.
-        styles: Of each row; left out, none has any.
+        width: Maximum width in cells.
+        styles: Style of each row; default: no styles.
     """
     made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     texts = [[printable(text) for text in row] for row in rows]
@@ -81,7 +83,7 @@ def table(
 
 
 def _room(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dict[int, int]:
-    """Return the columns that are shown, by their places, and the width of each."""
+    """Return the width of each column that is shown, by its index."""
     least = [min(c.min_width or want, want) for c, want in zip(columns, wanted, strict=True)]
     by_order = sorted(range(len(columns)), key=lambda place: columns[place].drop_order)
     while len(by_order) > 1 and sum(least[p] + GAP for p in by_order) - GAP > width:
@@ -95,7 +97,7 @@ def _room(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dict[
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text with so much left out of its middle that it takes ``width`` cells."""
+    """Return a text cut in its middle so that it takes ``width`` cells."""
     if cell_len(text) <= width or width < 1:
         return text
     tail = (width - 1) // 2
@@ -105,22 +107,18 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int, style: str = "") -> Text:
-    """Return a text that is broken between words only, the ones that are too long shortened."""
+    """Return a text that breaks only between words; words that are too long are shortened."""
     words = (shortened(word, width) for word in printable(text).split(" "))
     return Text(" ".join(words), style=style)
 
 
-BAR_DELAY_S = 1.0
-"""A bar comes after this long."""
-
-
 @contextlib.contextmanager
 def progress_bar(text: str, total: int | None = None) -> Iterator[Callable[[object], None]]:
-    """Show a bar on stderr while the block runs, and give what is called when a part is done.
+    """Show a progress bar on stderr; yield the function to call when a part is done.
 
     Args:
-        text: What is being done.
-        total: Of how many parts; left out, nobody knows.
+        text: Description of the work.
+        total: Number of parts; None if unknown.
     """
     from rich.console import Console
     from rich.progress import Progress

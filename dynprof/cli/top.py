@@ -1,4 +1,4 @@
-"""``dynprof top PATH``: the operators of a capture in the terminal."""
+"""``dynprof top PATH``: show the operators of a capture in the terminal."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.operators import Average
 
 MIN_NAME_CELLS = 22
-"""A name of an operator is not shortened to less than this; a column goes instead."""
+"""Cells to which an operator's name may be shortened; below that a column is dropped."""
 
 
 class SortBy(StrEnum):
-    """What the rows are sorted by, the largest first."""
+    """Sort key of the rows, the largest first."""
 
     own = "own"
     total = "total"
@@ -38,14 +38,14 @@ class SortBy(StrEnum):
 def top(
     path: Captures,
     limit: Annotated[
-        int, typer.Option(parser=at_least(1), metavar="N", help="How many rows.")
+        int, typer.Option(parser=at_least(1), metavar="N", help="Maximum number of rows.")
     ] = 20,
-    sort: Annotated[SortBy, typer.Option(help="What the rows are sorted by.")] = SortBy.own,
+    sort: Annotated[SortBy, typer.Option(help="Sort key of the rows.")] = SortBy.own,
 ) -> None:
-    """Print the operators of a capture, those with the most time of their own first.
+    """Print the operators of a capture, the one with the most own time first.
 
-    Of a folder with several captures the newest is taken; what the terminal has no room for is left
-    out. Exit code 0: printed; 2: there is no capture, or it cannot be read.
+    For a folder with several captures, the newest is used. Columns that do not fit the terminal are
+    left out. Exit code 0: printed. 2: there is no capture, or it cannot be read.
 
     Example: dynprof top prof_config --sort device
     """
@@ -74,7 +74,7 @@ def top(
 
 
 def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Table:
-    """Return the table; the column that it is sorted by goes last, that of a device if none is."""
+    """Return the table; the sort column is dropped last, device times are shown if any."""
     values: dict[SortBy, Callable[[Average], int]] = {
         SortBy.own: lambda row: row.own,
         SortBy.total: lambda row: row.total,

@@ -1,4 +1,4 @@
-"""The watched jobs of this machine, as ``dynprof status`` shows them without a directory."""
+"""The watched jobs of this machine, for ``dynprof status`` without a directory."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ COLUMNS = (
     Column("command", 6, min_width=16, left=True),
 )
 MAX_COMMAND_CELLS = 160
-"""Cells of a command line, also where nobody looks at a screen; ``--json`` has all of it."""
+"""Maximum cells of a command line, also in a pipe; ``--json`` prints all of it."""
 INTERPRETER_SCRIPT = f"/{'/'.join(Path(fresh_interpreter.__file__).parts[-3:])} "
-
-
+"""End of the path of the script that starts the demo's job."""
 OTHERS = (
     Column("pid", 0),
     Column("not watched", 1, min_width=16, left=True),
@@ -43,11 +42,11 @@ OTHERS = (
 
 
 def show_watched(*, as_json: bool, every: bool) -> None:
-    """Print the processes of this user that watch a config; fail where there are none.
+    """Print the processes of this user that watch a config; exit if there are none.
 
     Args:
-        as_json: For a script.
-        every: Those that run Python and watch none as well.
+        as_json: Print JSON.
+        every: Include Python processes that watch no config.
     """
     found = watched_processes()
     pids = {one.pid for one in found}
@@ -71,15 +70,15 @@ def show_watched(*, as_json: bool, every: bool) -> None:
             shown.print(table(OTHERS, rows, shown.width))
     if not found:
         text = "no process of this user on this machine watches a config"
-        fail(f"{text}; dynprof attach has a running one do so, dynprof run a new one", NOT_WATCHED)
+        fail(f"{text}; use dynprof run, or dynprof attach for a running job", NOT_WATCHED)
     stuck = [one.pid for one in found if one.status and health(one.status) == "stuck"]
     if stuck:
         text = f"stuck: process {', '.join(map(str, stuck))}"
-        fail(f"{text}; dynprof status {stuck[0]} says in what", STUCK)
+        fail(f"{text}; dynprof status {stuck[0]} shows where", STUCK)
 
 
 def _with_short_commands(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:
-    """Return rows with their commands cut, on a screen from the script on."""
+    """Return rows with shortened commands; on a screen a command begins with its script."""
     found = list(rows)
     for row in found:
         command = short_command(row[place]) if width < UNLIMITED else row[place]
@@ -88,8 +87,8 @@ def _with_short_commands(rows: Iterable[list[str]], width: int, place: int = -1)
 
 
 def short_command(command: str) -> str:
-    """Return a command line from the script on, and its files without their folders."""
-    if INTERPRETER_SCRIPT in command:  # the job of the demo: its module, and what that is given
+    """Return a command line that begins with the script; files are without their folders."""
+    if INTERPRETER_SCRIPT in command:  # the job of the demo: its module and arguments
         return command.rpartition("} ")[2]
     words = command.split()
     if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):

@@ -54,12 +54,14 @@ def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
         assert (manifest.complete, manifest.steps.recorded) == (True, 3)
         code, output, errors = dynprof("detach", process.pid)
         assert (code, errors) == (0, "")
-        assert f"process {process.pid} watches {tmp_path}/prof_config no more." in output
+        assert f"process {process.pid} no longer watches {tmp_path}/prof_config." in output
         (status,) = statuses(tmp_path).values()
         assert status.state == "stopped"
         code, output, errors = dynprof("status", tmp_path / "prof_config")
         assert (code, "unwatched" in output) == (3, True)
-        assert f"the process runs on: dynprof attach {process.pid} has it watched again" in errors
+        assert (
+            f"the process is still running: dynprof attach {process.pid} watches it again" in errors
+        )
         attached(process, "--step-on", ":work")  # and once more
         is_stepping(tmp_path)
         assert ended(tmp_path, process) == ""

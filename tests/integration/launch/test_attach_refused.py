@@ -74,7 +74,7 @@ def test_a_launcher(tmp_path: Path) -> None:
         called = psutil.Process(process.pid).cmdline
         wait_for("its program", lambda: "torchrun" in called() or None)
         text = refusal(process.pid)
-        assert f"process {process.pid} is torchrun, which starts ranks and is none" in text
+        assert f"process {process.pid} is torchrun, which starts ranks and is not one" in text
         assert ended(tmp_path, process) == ""
     assert not (tmp_path / "prof_config").exists()
 

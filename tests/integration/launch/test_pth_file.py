@@ -103,7 +103,7 @@ def test_without_the_variable_nothing_is_loaded(tmp_path: Path, python: Path) ->
 def test_how_things_stand_is_said(python: Path) -> None:
     """Where the file lies, whether it is there, and what the variables say."""
     assert "is not installed" in env(python).stdout
-    assert "was not there" in env(python, "--uninstall").stdout
+    assert "was not installed" in env(python, "--uninstall").stdout
     env(python, "--install")
     found = env(python).stdout.splitlines()
     assert found[0].endswith("zz_dynprof.pth is installed")

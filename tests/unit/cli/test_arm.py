@@ -23,7 +23,7 @@ def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
         [],
     )
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("2 ranks are in the first step still")
+    assert said[0].startswith("2 ranks are still in their first step")
     assert said[1:] == [f"rank 3: its steps come from {why}"]
 
 
@@ -42,7 +42,7 @@ def test_for_how_long_a_request_waits_behind_an_open_window(
     there = Status("recording", agreement=agreement, progress=(23, 1800), edits=is_open)
     _print_conflicts([there], parse_config(b'{"agreement": {"patience_s": 7}}').config)
     (said,) = capsys.readouterr().err.splitlines()
-    text = "rank 0: request 1 is open there for 1,777 steps more, and this one "
+    text = "rank 0: request 1 is open for 1,777 steps more; this one "
     assert said == f"{text}{waits}dynprof cancel ends both"
 
 

@@ -241,7 +241,7 @@ def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
     write(tmp_path, dataclasses.replace(ends, edits=(on_its_way,)))
     follower = Follower(tmp_path / CONFIG_NAME, "abc", [ends])
     assert follower.follow([ends], 0.2) == RANK_LOST
-    assert (follower.stop_reason, follower.can_be_cancelled) == ("the time is up", False)
+    assert (follower.stop_reason, follower.can_be_cancelled) == ("timeout", False)
     assert f"rank 0: still saving: {on_its_way.text}" in capsys.readouterr().err
 
 
