@@ -34,6 +34,9 @@ COLUMNS = (
     Column("change", 1),
 )
 """Columns of the table; 1 is the first capture, 2 the second."""
+_TORCH = "at::native::"
+"""Namespace of torch's kernels: only their templates distinguish them, by what they compute."""
+_PAIRS = {")": "(", ">": "<"}
 
 Trace = Annotated[
     Path,
@@ -111,11 +114,6 @@ def _cells(row: Growth, *, narrow: bool) -> list[str]:
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
     name = brief(row.name) if narrow and row.where == "device" else row.name
     return [name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]
-
-
-_TORCH = "at::native::"
-"""Namespace of torch's kernels: only their templates distinguish them, by what they compute."""
-_PAIRS = {")": "(", ">": "<"}
 
 
 def brief(name: str) -> str:

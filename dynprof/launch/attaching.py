@@ -1,10 +1,10 @@
-"""Reaches into a process, held by its id: by Python 3.14's own means, else a pending call.
+"""Runs code in another process: with ``sys.remote_exec`` from Python 3.14 on, else a pending call.
 
-Until 3.14 the main thread is stopped for a moment, in which it asks its interpreter to run a text
-as soon as that may run Python. No library is loaded for that: ``dlopen`` allocates, and the thread
-may stand within an allocation. Where it has run none for a while, as it waits in the system for
-other threads, for requests or for time, it is stopped again to create a thread that runs the text.
-Nothing stays but three pages of memory at most.
+Before 3.14, the main thread is stopped for a moment. During that time it calls
+``Py_AddPendingCall``, so that its interpreter runs the code at the next opportunity. No library is
+loaded for that: ``dlopen`` allocates, and the thread may be inside an allocation. If the thread
+runs no Python for a while because it waits in a system call, it is stopped again, to create a
+thread that runs the code. At most three pages of memory stay behind.
 """
 
 from __future__ import annotations
@@ -45,20 +45,26 @@ if TYPE_CHECKING:
 
 INJECTED_CODE = Path(__file__).with_name("injected.py")
 REMOTE_EXEC = (3, 14)
+"""First version of Python that has ``sys.remote_exec``."""
 _STOP_S = 5.0
+"""Timeout for the main thread to stop, and for a call in it to return."""
 _POLL_S = 0.01
 _NEW_THREAD_S = 0.5
-"""For so long the main thread is left to run Python by itself; then twice as long each time."""
+"""Time for the main thread to run Python before a new thread is tried; doubled on each try."""
+_NAME = re.compile(r"[\w.-]+")
+SHARED_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
+NOT_SHARED = {"typer"}
+"""Requirements of commands and analyses only, which run in this process."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a process has answered.
+    """The answer of a process.
 
     Attributes:
-        said: Its words, by kind: ``begun``, ``watched``, ``ended`` and ``left``, or ``failed``.
-        stood_ms: For how long its main thread stood still; None where that cannot be known.
-        took_s: From the order to the answer, in the process.
+        said: Its texts, by kind: ``begun``, ``watched``, ``ended`` and ``left``, or ``failed``.
+        stopped_ms: How long its main thread was stopped; None if unknown.
+        took_s: Time in the process from the start of the code to the answer.
     """
 
     said: dict[str, Any]
@@ -69,16 +75,16 @@ class Answer:
 def reach(
     pid: int, asked: dict[str, Any], timeout_s: float, seen: psutil.Process | None = None
 ) -> Answer:
-    """Have a process do something.
+    """Run an action in a process and return its answer.
 
     Args:
         pid: The process.
-        asked: What :func:`dynprof.launch.in_target.act` takes.
-        timeout_s: How long to wait. What has not begun by then never will.
-        seen: The process as it was when it was chosen; else the one that has the id now.
+        asked: The argument of :func:`dynprof.launch.in_target.act`.
+        timeout_s: How long to wait. An action that has not begun by then never begins.
+        seen: The process when it was chosen; None: the one that has the ID now.
 
     Raises:
-        LaunchError: It cannot be reached, or has not answered.
+        LaunchError: The process cannot be reached, or did not answer.
     """
     with Target(pid, seen) as target:
         if text := why_not_reached(pid):
@@ -87,7 +93,7 @@ def reach(
 
 
 def _reach(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
-    folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # private, as tempfile makes them
+    folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # mkdtemp makes it private
     try:
         (folder / "go").touch()
         told = {**asked, "folder": str(folder), "homes": module_folders(), "by": os.getpid()}
@@ -101,11 +107,11 @@ def _reach(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
 
 
 class _Injection:
-    """A text that a process was asked to run.
+    """Code that a process was asked to run.
 
     Attributes:
-        stood_ms: For how long its main thread stood still.
-        where: Where it was to be run.
+        stopped_ms: How long its main thread was stopped; None if unknown.
+        where: The thread that should run the code, for messages.
     """
 
     stopped_ms: float | None = None
@@ -115,18 +121,18 @@ class _Injection:
         self._target = target
 
     def is_alive(self) -> bool:
-        """Return whether the process is, and is the program that it was."""
+        """Return whether the process exists and runs the same program."""
         return self._target.is_alive()
 
     def try_new_thread(self) -> None:
-        """Try another way, if there is one: the text has not been run for a while."""
+        """Try a new thread, if possible: the code has not run for a while."""
 
     def discard(self) -> None:
-        """Have nothing come of it any more, and leave nothing behind where that can be."""
+        """Make sure that the code does nothing from now on, and clean up if possible."""
 
 
 class _RemoteExec(_Injection):
-    """By Python's own means, from 3.14 on."""
+    """Injection with ``sys.remote_exec``, from Python 3.14 on."""
 
     def __init__(self, target: Target, folder: Path, text: str) -> None:
         super().__init__(target)
@@ -141,7 +147,7 @@ class _RemoteExec(_Injection):
 
 
 class _PendingCall(_Injection):
-    """By a call that waits for the main thread's next moment in Python."""
+    """Injection with a pending call, which runs when the main thread next runs Python."""
 
     def __init__(self, target: Target, text: str) -> None:
         super().__init__(target)
@@ -151,17 +157,17 @@ class _PendingCall(_Injection):
         self._content = content = _guarded(text).encode() + b"\0"
         self._size = -(-(len(content) + PTHREAD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:
-            target.check()  # one that is traced keeps its number
+            target.check()  # a traced process keeps its PID
             self._waits_at = thread.waits_at
             self._address = self._allocate(thread)
             write_memory(pid, self._address, content)
             asks = self._functions["Py_AddPendingCall"]
             if thread.call(asks, self._functions["PyRun_SimpleString"], self._address) & 0xFFFFFFFF:
-                raise LaunchError(f"process {pid} has too much to do between two steps of Python")
+                raise LaunchError(f"process {pid} has too many pending calls")
         self.stopped_ms = thread.stopped_s * 1e3
 
     def _allocate(self, thread: StoppedThread) -> int:
-        """Return new memory of the process."""
+        """Allocate memory in the process."""
         rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = thread.call(self._functions["mmap"], 0, self._size, rights, kind, -1, 0)
         if address > (1 << 64) - mmap.PAGESIZE:
@@ -169,7 +175,7 @@ class _PendingCall(_Injection):
         return address
 
     def is_alive(self) -> bool:
-        """Return whether the text is: a process that executes another program has it no more."""
+        """Return whether the code is still in memory; a process that calls ``exec`` loses it."""
         with contextlib.suppress(OSError):
             if not self._target.is_alive():
                 return False
@@ -177,7 +183,7 @@ class _PendingCall(_Injection):
         return False
 
     def try_new_thread(self) -> None:
-        """Have a new thread run it, where the main thread waits for all that time."""
+        """Run the code in a new thread, if the main thread has waited at one place."""
         if self.where != _Injection.where:
             return
         with StoppedThread(self._pid, _STOP_S) as thread:
@@ -186,22 +192,22 @@ class _PendingCall(_Injection):
             if before and before == thread.waits_at:
                 number = self._address + self._size - PTHREAD_BYTES
                 start_thread(self._pid, thread, self._functions, self._address, number)
-                self.where = "on a new thread, as another holds its lock,"
+                self.where = "on a new thread, because another holds the GIL,"
         self.stopped_ms = (self.stopped_ms or 0.0) + thread.stopped_s * 1e3
 
     def discard(self) -> None:
-        """Put a text in its place that does nothing."""
+        """Overwrite the code with an expression that does nothing."""
         if self.is_alive():
             with contextlib.suppress(OSError):  # it has ended
                 write_memory(self._pid, self._address, b"0\0")
 
 
 def _guarded(text: str) -> str:
-    """Return what runs a text, to be run itself in the script's ``__main__``.
+    """Return code that runs a text safely in the script's ``__main__``.
 
-    Its names are the script's: none is given a value here, and none is used but ``Exception``, as
-    something fails. Whatever does so ends here, else the training would fail with it; where this
-    comes too late, as Python ends, nothing can be imported any more.
+    The names of ``__main__`` belong to the script: this code assigns none, and uses only
+    ``Exception``, after an error. Errors end here, so that the training does not fail. The text is
+    not run while Python finalizes, because nothing can be imported then.
     """
     python, within = "__import__('builtins')", {"__name__": "dynprof.launch.injected"}
     run = f"{python}.exec({python}.compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
@@ -211,7 +217,7 @@ def _guarded(text: str) -> str:
 
 def _inject(target: Target, folder: Path, text: str) -> _Injection:
     try:
-        if sys.version_info >= REMOTE_EXEC:  # it runs the same Python
+        if sys.version_info >= REMOTE_EXEC:  # the process runs the same version
             return _RemoteExec(target, folder, text)
         return _PendingCall(target, text)
     except OSError as error:
@@ -222,25 +228,25 @@ def _inject(target: Target, folder: Path, text: str) -> _Injection:
 def _await_answer(
     pid: int, folder: Path, order: _Injection, timeout_s: float, action: str
 ) -> Answer:
-    """Wait for the answer; where nothing has begun in time, see to it that nothing will.
+    """Wait for the answer; if the code has not begun in time, make sure that it never does.
 
-    To attach may take as long again once it has begun; to detach takes as long as a capture is
-    being saved.
+    Once begun, attaching may take another ``timeout_s``. Detaching may take as long as it takes to
+    save a capture.
     """
     _write_stopped_time(folder, order)
     began_s, patience_s, why = time.monotonic(), _NEW_THREAD_S, ""
     deadline_s = began_s + timeout_s
     while not (folder / "answer").exists():
         if (folder / "unanswered").exists():
-            text = f"process {pid} could write no answer: it has no descriptor left, or the disk no"
-            raise LaunchError(f"{text} room; dynprof status says whether it is watched")
+            text = f"process {pid} could not write its answer: it has no free descriptor, or the"
+            raise LaunchError(f"{text} disk is full; dynprof status shows whether it is watched")
         if not order.is_alive():
-            raise LaunchError(f"process {pid} has ended meanwhile, or runs another program")
+            raise LaunchError(f"process {pid} has ended, or runs another program")
         if time.monotonic() > deadline_s:
             _withdraw(pid, folder, f"{order.where} for {timeout_s:g} s{why}")
             if action == "attach" and time.monotonic() > deadline_s + timeout_s:
-                text = f"process {pid} was reached, and has not answered for {timeout_s:g} s"
-                text += "; dynprof status says whether it is watched"
+                text = f"process {pid} was reached, but has not answered for {timeout_s:g} s"
+                text += "; dynprof status shows whether it is watched"
                 raise LaunchError(f"{text}. {describe_main_thread(pid)}")
         elif time.monotonic() > began_s + patience_s and (folder / "go").exists():
             patience_s *= 2
@@ -252,38 +258,32 @@ def _await_answer(
 
 
 def _write_stopped_time(folder: Path, order: _Injection) -> None:
-    """Let the process know for how long it stood."""
+    """Tell the process how long its main thread was stopped."""
     (folder / "stood.part").write_text(json.dumps(order.stopped_ms))
     (folder / "stood.part").rename(folder / "stood")
 
 
 def _try_new_thread(order: _Injection) -> str:
-    """Try the other way; return why that did not work, which the process does not mind."""
+    """Try a new thread; return why that failed, which leaves the process unharmed."""
     try:
         order.try_new_thread()
     except DoesNotStopError:
         raise
     except (LaunchError, OSError) as error:
-        return f", and cannot be given a thread: {error}"
+        return f", and a new thread failed: {error}"
     return ""
 
 
 def _withdraw(pid: int, folder: Path, where: str) -> None:
-    """See to it that nothing begins later; nothing to do where it has begun: its answer will come.
+    """Make sure that the code never begins; do nothing if it has begun and will answer.
 
     Raises:
-        LaunchError: Nothing had begun.
+        LaunchError: The code had not begun.
     """
     with contextlib.suppress(FileNotFoundError):
         (folder / "go").rename(folder / "withdrawn")
         text = f"process {pid} has not run Python {where}; nothing was changed"
-        raise LaunchError(f"{text}. --timeout waits longer. {describe_main_thread(pid)}")
-
-
-_NAME = re.compile(r"[\w.-]+")
-SHARED_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
-NOT_SHARED = {"typer"}
-"""What only commands and analyses need: those run here."""
+        raise LaunchError(f"{text}. To wait longer, use --timeout. {describe_main_thread(pid)}")
 
 
 @functools.cache
@@ -314,7 +314,7 @@ def _modules(name: str) -> set[str]:
 
 
 def _required(name: str) -> list[str]:
-    """Return the distributions that one needs without extras."""
+    """Return the distributions that a distribution requires without extras."""
     try:
         lines = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
@@ -337,20 +337,20 @@ def _module_folder(module: str) -> str | None:
 
 
 class Target:
-    """A process, held by a descriptor that goes on to mean it when its number is another's.
+    """A process, identified by a pidfd, which stays valid if the PID is reused.
 
-    Where the system has no such descriptors (Linux before 5.3, or a container that forbids them),
-    the time at which it was started tells it.
+    Without pidfds (Linux before 5.3, or a container that forbids them), the start time identifies
+    the process.
 
     Args:
-        pid: Its id.
-        seen: The process as it was when it was chosen; else the one that has the id now.
+        pid: Its PID.
+        seen: The process when it was chosen; None: the one that has the PID now.
 
     Raises:
-        LaunchError: There is none, or no longer the one that was chosen.
+        LaunchError: There is no such process, or it is not the chosen one.
 
     Attributes:
-        pid: Its id.
+        pid: Its PID.
     """
 
     def __init__(self, pid: int, seen: psutil.Process | None = None) -> None:
@@ -361,13 +361,13 @@ class Target:
         except (psutil.NoSuchProcess, ProcessLookupError):
             raise LaunchError(f"there is no process {pid}") from None
         except (OSError, AttributeError):
-            pass  # its start time has to do
+            pass  # the start time identifies it
         if not self._process.is_running():
             self.close()
-            raise LaunchError(f"process {pid} has ended, and another one has its number")
+            raise LaunchError(f"process {pid} has ended, and another process has its PID")
 
     def __enter__(self) -> Target:
-        """Give it."""
+        """Return the target."""
         return self
 
     def __exit__(
@@ -386,7 +386,7 @@ class Target:
             self._descriptor = -1
 
     def is_alive(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the process has not ended."""
         if self._descriptor >= 0:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
@@ -396,10 +396,10 @@ class Target:
         return False
 
     def check(self) -> None:
-        """See to it that its number still means it.
+        """Check that the PID still belongs to the process.
 
         Raises:
-            LaunchError: It has ended.
+            LaunchError: The process has ended.
         """
         if not self.is_alive():
             raise LaunchError(f"process {self.pid} has ended; nothing was changed")

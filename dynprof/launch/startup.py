@@ -1,4 +1,4 @@
-"""Begins a session as an interpreter starts whose environment asks for it, if it is no daemon."""
+"""Starts a session in an interpreter whose environment requests one, and in its daemons."""
 
 from __future__ import annotations
 
@@ -22,16 +22,19 @@ from dynprof.runtime.threads import own_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+POLLS = 60
+"""Number of checks in a forked child whether the watched process has ended: 30 s in total."""
+POLL_S = 0.5
 _begun = False
 
 
 def begin(before: Collection[str] = ()) -> None:
-    """Watch the directory that the environment names, where this process is a rank; once only.
+    """Watch the directory that the environment names, if this process is a rank; once only.
 
-    Whatever fails is a sentence on standard error: the script runs, and with its own modules.
+    A failure is one line on standard error; the script still runs, and with its own modules.
 
     Args:
-        before: The modules that were there before any of dynprof's; empty where nobody knows.
+        before: The modules loaded before dynprof; empty if unknown.
     """
     global _begun
     if _begun or disabled():
@@ -52,7 +55,7 @@ def _begin(by: str) -> None:
 
     asked_for, other = requested_directory(os.environ)
     directory = Path(asked_for).expanduser().absolute()
-    os.environ[by] = str(directory)  # a script that changes directory starts others from there
+    os.environ[by] = str(directory)  # for children that start in another directory
     mark_as_watched()
     keep_kineto_quiet_without_devices()
 
@@ -70,15 +73,11 @@ def _begin(by: str) -> None:
     follow_daemons(watch)
 
 
-POLLS = 60
-POLL_S = 0.5
-
-
 def follow_daemons(begin_again: Callable[[], object]) -> None:
-    """Begin again in a forked child that is left over when the process that watched has ended.
+    """Start a session in a forked child if the process that watched ends: the child is a daemon.
 
     Args:
-        begin_again: Begins a session in the child.
+        begin_again: Starts a session in the child.
     """
     watched = os.getpid()
 

@@ -132,7 +132,7 @@ def test_a_cancel_in_a_file_that_cannot_be_read_says_what_to_do(job: RunningJob)
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("cancel", job.root, "--wait")
     assert (code, "nothing was changed; the open window stays open" in errors) == (1, True), errors
-    (instead,) = re.findall(r"put (\{.*\}) in its place", errors)
+    (instead,) = re.findall(r"replace its content by (\{.*\})", errors)
     job.config.write_text(instead)
     assert job.capture()[0].reason.startswith("cancelled by request")
     job.config.write_text("{")
@@ -249,7 +249,7 @@ def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("arm", job.root, "--active", 2)
     mend = f"correct the line, or remove the file and run dynprof init {job.root}, "
-    mend += "which live jobs take for a request"
+    mend += "which live jobs treat as a request"
     last = f"{job.config}: nothing was changed; {mend}"
     assert (code, errors.splitlines()[-1]) == (1, last)
     job.config.unlink()
@@ -305,7 +305,7 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
         [
             "this job has rank 0 only, no rank 7",
             f"{job.config} is saved, but no running rank matches --ranks 7 (running: rank 0); "
-            "--ranks all asks for all",
+            "--ranks all matches all",
         ],
     )
     for ranks, missing in ("0,5-6", "5-6"), ("0-3", "1-3"), ("0,0-2", "1-2"):
@@ -319,7 +319,7 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
 def test_what_cannot_be_written_is_said(job: RunningJob, tmp_path: Path) -> None:
     """Values that no config can hold end in a sentence, not in a traceback."""
     code, _, errors = dynprof("arm", job.root, "--metadata", 'a="\\ud800"')
-    assert (code, "half of a surrogate pair is no character" in errors) == (1, True)
+    assert (code, "half of a surrogate pair is not a character" in errors) == (1, True)
     code, _, errors = dynprof("init", tmp_path / "new", "--activities", "GPU")
     assert (code, 'Did you mean "CUDA"?' in errors) == (1, True)
     job.edit(prof_dir="x" * 300)

@@ -96,7 +96,7 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     done = dynprof("demo", "--backend", "torch", "--dir", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    words = ["The job trains", "is edited and saved", "were recorded", "five longest operators"]
+    words = ["The job trains", "was edited and saved", "were recorded", "five longest operators"]
     words.append("training time lost until the trace was on disk: ")
     assert all(word in done.stdout for word in words)
     assert "x  aten::" in done.stdout

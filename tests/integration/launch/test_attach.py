@@ -67,7 +67,7 @@ def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
         assert ended(tmp_path, process) == ""
     (text,) = logs(tmp_path)
     assert "attached from outside by process" in text
-    assert "its main thread stood still for" in text
+    assert "its main thread was stopped for" in text
     assert "stopped at step" in text
 
 
@@ -136,7 +136,7 @@ def test_one_that_watches_already(tmp_path: Path) -> None:
         assert f"process {process.pid} watches {tmp_path}/mine already" in errors
         code, _, errors = dynprof("detach", process.pid)
         assert code == 4
-        assert "was not begun by dynprof attach, and stays" in errors
+        assert f"dynprof attach did not start its session in {tmp_path}/mine, which stays" in errors
         assert not (tmp_path / "prof_config").exists()
         ended(tmp_path, process)
 
@@ -145,7 +145,7 @@ def test_one_that_watches_nothing_is_not_detached(tmp_path: Path) -> None:
     """What is said is of the detaching, and that nothing of dynprof's is there."""
     with begun(tmp_path, LOOP) as process:
         code, _, errors = dynprof("detach", process.pid)
-        said = f"process {process.pid} cannot be detached: nothing of dynprof's runs there"
+        said = f"process {process.pid} cannot be detached: it has no session of dynprof"
         assert (code, errors.strip()) == (4, said)
         ended(tmp_path, process)
 
@@ -196,7 +196,7 @@ time.sleep(100)
             assert text == f"process {process.pid} is being debugged by process {debugger.pid}\n"
         assert ended(tmp_path, process) == ""
     if other := process_of_another_user():
-        assert "is another user's; attach as that user" in refusal(other)
+        assert "belongs to another user; attach as that user" in refusal(other)
 
 
 def facts(pid: int) -> str:
@@ -207,7 +207,7 @@ def facts(pid: int) -> str:
 @pytest.mark.parametrize(
     ("scope", "says"),
     [
-        ("1", "or once by sysctl kernel.yama.ptrace_scope=0"),
+        ("1", "or set sysctl kernel.yama.ptrace_scope=0 once"),
         ("2", "only root may"),
         (None, "SYS_PT"),
     ],

@@ -85,7 +85,7 @@ def test_of_two_variables_ours_goes_first_and_the_log_names_the_other(
         is_stepping(tmp_path)
         ended(tmp_path, process)
     (log,) = logs(tmp_path)
-    assert "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first" in log
+    assert "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence" in log
     assert not (tmp_path / "vendors").exists()
 
 
@@ -111,7 +111,7 @@ def test_how_things_stand_is_said(python: Path) -> None:
     assert env(python, "--install", "--uninstall").returncode == 2
     both = {**os.environ, CONFIG: "ours", VENDORS_CONFIG: "vendors"}
     told = processes.run([python, "-m", "dynprof", "env"], env=both).stdout.splitlines()
-    assert told[-1] == "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first"
+    assert told[-1] == "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence"
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path, python: Path) -> None:

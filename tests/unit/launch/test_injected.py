@@ -50,6 +50,6 @@ def test_one_that_was_reached_and_does_not_answer_is_given_up(tmp_path: Path) ->
     (tmp_path / "taken").touch()
     with (
         Target(os.getpid()) as target,
-        pytest.raises(LaunchError, match="was reached, and has not"),
+        pytest.raises(LaunchError, match="was reached, but has not"),
     ):
         attaching._await_answer(os.getpid(), tmp_path, attaching._Injection(target), 0.02, "attach")

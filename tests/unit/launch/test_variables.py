@@ -17,7 +17,7 @@ def test_the_vendors_variable_counts_where_ours_is_not_set(
 ) -> None:
     """DYNPROF_CONFIG goes before PROF_CONFIG_PATH, which torch_npu reads where it is installed."""
     both = {CONFIG: "ours", VENDORS_CONFIG: "vendors"}
-    text = "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first"
+    text = "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence"
     assert requested_directory({VENDORS_CONFIG: "vendors"}) == ("vendors", "")
     assert requested_directory(both) == ("ours", text)
     assert requested_directory({**both, VENDORS_CONFIG: "ours"}) == ("ours", "")
