@@ -87,8 +87,8 @@ def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **giv
 
     Exit code 0: requested, and with --wait saved. 1: the config is invalid, nothing changed.
     2: there is no config. 3: no process watches the directory. 4: refused, superseded, cancelled or
-    failed, or another rank leads. 5: a rank died, is stuck, does not take part or was late. 6: no
-    live rank matches. 130: Ctrl-C.
+    failed, or another rank leads. 5: a rank died, is stuck, is missing, takes no part, or
+    the time is up. 6: no live rank matches. 130: Ctrl-C.
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """

@@ -72,7 +72,7 @@ def demo(
     home = directory or Path(tempfile.mkdtemp(prefix="dynprof-demo-"))
     root = home / "prof_config"
     typer.echo(f"A {backend.value} job starts; its script calls dp.init({str(root)!r}) and ")
-    typer.echo("dp.step(). This command is the operator: another process, another terminal.\n")
+    typer.echo("dp.step(). This command acts as the operator, in another process.\n")
     try:
         with _job(backend, root, home / "stop") as job:
             path = _play_operator(root, job)
@@ -202,7 +202,7 @@ def lost_time(cost: Cost) -> str:
 
 
 def longest_operators(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
-    """Return the names with the largest total duration, each with that in us and its calls."""
+    """Return the names with the largest total duration, each with its us and number of calls."""
     total: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     with open_regular(trace) as packed, gzip.open(packed) as file:

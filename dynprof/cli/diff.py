@@ -105,7 +105,7 @@ def diff(
 
 
 def _of(*steps: str) -> str:
-    """Return the unit of the times; a remark says so if only one trace has marked steps."""
+    """Return what the times refer to; remarks say so if only one trace has marked steps."""
     return " or ".join(sorted(set(steps)))
 
 

@@ -18,7 +18,7 @@ def env(
     *,
     install: Annotated[
         bool,
-        typer.Option("--install", metavar="", help="Make interpreters of this Python read it."),
+        typer.Option("--install", metavar="", help="Make jobs of this Python read DYNPROF_CONFIG."),
     ] = False,
     uninstall: Annotated[
         bool, typer.Option("--uninstall", metavar="", help="Undo --install.")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def number_or_text(given: str, kind: type[int | float]) -> float | str:
-    """Return a text as a number, an int if it is whole; the text if it is no number."""
+    """Return a text as a number, an int if it is whole; the text if it is not a number."""
     try:
         number = kind(given)
     except ValueError:

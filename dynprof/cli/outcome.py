@@ -1,4 +1,4 @@
-"""How a command ends: what it says, and its exit code."""
+"""Output and exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INVALID, UNREADABLE, NOT_WATCHED, NOT_SERVED, RANK_LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
-"""Exit codes: the config is invalid; a file is missing or unreadable; no process watches; the
-request was not served; a rank died; no running rank was asked; a rank is stuck."""
+"""Exit codes 1 to 7. 1: the config is invalid; 2: a file is missing or unreadable; 3: no process
+watches. 4: the request was not served; 5: a rank died; 6: no running rank was asked. 7: a rank is
+stuck."""
 MAX_SKIPPED = 8
 """Maximum number of skipped files that are printed: another user may create any number."""
 

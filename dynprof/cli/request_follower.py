@@ -150,7 +150,7 @@ class Follower:
             yield 0 if a_cancel and code != RANK_LOST else code
 
     def _windows_by_role(self, newest: dict[Process, Status]) -> dict[str, list[WindowStatus]]:
-        """Return by role the windows that the leading rank knows and that other ranks still run.
+        """Return by role the windows of the leading rank that may still run on other ranks.
 
         If the leader's group or process has ended, its last report counts only if it was complete.
         """
@@ -264,7 +264,7 @@ def _placed_as_captures(known: WindowStatus, directory: Path) -> WindowStatus:
 
 
 def _report_cuts(said: dict[int, list[Answer]], role: str) -> None:
-    """Print which captures lack steps, and why; not after a cancel."""
+    """Print which captures lack steps, and why; a cancel needs no such line."""
     for rank, answers in said.items():
         if answers and answers[0].outcome == "saved" and answers[0].cut:
             say(f"{rank_in_words(role, rank)} was cut short: {answers[0].cut}", err=True)

