@@ -52,7 +52,8 @@ def attach(
         typer.Option(
             "--config",
             metavar="DIR",
-            help="The directory to watch; default: prof_config in the process's working directory.",
+            help="The directory to watch, of the process's user; default: prof_config in its "
+            "working directory.",
             show_default=False,
         ),
     ] = None,

@@ -72,7 +72,7 @@ SHORT_HELP = {
     "with_stack": "Python call stacks; costs more.",
     "max_seconds": "Close early after this many seconds.",
     "max_memory_mb": "Close early if memory grew by this many MB.",
-    "max_events": "Close early at this number; 0: never.",
+    "max_events": "Close early at this many events; 0: never.",
     "min_free_disk_mb": "Do not open or save with less free disk.",
     "activities": "What to record: CPU, CUDA, XPU, NPU.",
     "with_flops": "Estimated operations of matrix products.",

@@ -58,7 +58,7 @@ def test_messages_name_the_variable_that_was_set(
     The path that children find in it is absolute, as they may start elsewhere.
     """
     assert (
-        f"jobs with {CONFIG}=DIR or {VENDORS_CONFIG}=DIR watch it"
+        f"jobs with {CONFIG}=DIR or {VENDORS_CONFIG}=DIR watch DIR"
         in env(python, "--install").stdout
     )
     code = "import os, dynprof; dynprof.init('mine'); "
