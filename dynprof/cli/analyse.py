@@ -1,4 +1,4 @@
-"""``dynprof analyse PATH``: from captures to tables."""
+"""``dynprof analyse PATH``: make tables and reports from captures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import owned
+from dynprof.cli.config_directory import run_as_owner
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
-from dynprof.cli.terminal_tables import waiting
+from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.plural import counted
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class ExportType(StrEnum):
-    """The form of the tables."""
+    """Format of the tables."""
 
     text = "text"
     db = "db"
 
 
 class Workers(StrEnum):
-    """Who does the work."""
+    """What runs the analysis."""
 
     processes = "processes"
     dask = "dask"
 
 
-def _owned(context: typer.Context, path: str) -> str:
-    """Return a path or URL; root's command is run by the user who owns it on this machine."""
+def _path_argument(context: typer.Context, path: str) -> str:
+    """Return a path or URL; for a local path, root's command runs again as its owner."""
     kind, _, rest = path.rpartition("://")
     if context.resilient_parsing or kind not in ("", "file", "local"):
         return path
-    there = owned(Path(rest))
+    there = run_as_owner(Path(rest))
     return path if kind else str(there)
 
 
@@ -49,31 +49,36 @@ def analyse(
     path: Annotated[
         str,
         typer.Argument(
-            help="A trace, or a folder with captures in it; with dask, also a URL.",
+            help="A trace, or a folder with captures; with dask, also a URL.",
             show_default=False,
-            callback=_owned,
+            callback=_path_argument,
         ),
     ],
     export_type: Annotated[
         list[ExportType] | None,
-        typer.Option(help="The form of the tables; twice for both. Else as the config asks."),
+        typer.Option(
+            help="Format of the tables; give it twice for both. Default: as in the config."
+        ),
     ] = None,
     processes: Annotated[
         int | None,
         typer.Option(
-            parser=at_least(1), metavar="N", help="How many at most; else one for each processor."
+            parser=at_least(1),
+            metavar="N",
+            help="Maximum number of processes; default: one per processor.",
         ),
     ] = None,
-    executor: Annotated[Workers, typer.Option(help="Who does the work.")] = Workers.processes,
+    executor: Annotated[Workers, typer.Option(help="What runs the analysis.")] = Workers.processes,
     scheduler: Annotated[
         str | None,
-        typer.Option(help="Dask's address, or its file.json."),
+        typer.Option(help="Address of the Dask scheduler, or its file.json."),
     ] = None,
 ) -> None:
     """Make a report, tables, a database, stacks and memory timelines from captures.
 
-    They lie in analysis/ beside each trace; the paths are printed. Exit code 0: all were made;
-    1: a capture cannot be read, the others were analysed; 2: there is no capture, or no Dask.
+    They are written to analysis/ next to each trace; the paths are printed. Exit code 0: all were
+    written; 1: a capture cannot be read, the others were analysed; 2: there is no capture, or no
+    Dask.
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
@@ -89,30 +94,30 @@ def analyse(
         there = located(path)
         say_skipped(there)
         traces = traces_in(there)
-        outcome = _analysed(traces, types, processes, dask(scheduler) if scheduler else None)
+        outcome = _analyse_all(traces, types, processes, dask(scheduler) if scheduler else None)
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
     if types:
         for reason in [one for one in outcome.left_out if one[1] in NOT_REQUESTED]:
-            del outcome.left_out[reason]  # of the config, in whose place stands the option
-    _tell(outcome)
+            del outcome.left_out[reason]  # comes from the config, which the option overrides
+    _print_outcome(outcome)
 
 
-def _analysed(
+def _analyse_all(
     traces: list[Path],
     types: list[str] | None,
     processes: int | None,
     executor: AbstractContextManager[Executor] | None,
 ) -> Outcome:
-    """Analyse them, with a progress bar where it takes long."""
+    """Analyse the traces, with a progress bar if it takes long."""
     from dynprof.analysis.runs.many_traces import analyse_each
 
-    with waiting("analysing", len(traces)) as done:
+    with progress_bar("analysing", len(traces)) as done:
         return analyse_each(traces, types, processes=processes, executor=executor, on_end=done)
 
 
-def _tell(outcome: Outcome) -> None:
-    """Print what was made and what is to be said of it."""
+def _print_outcome(outcome: Outcome) -> None:
+    """Print the files that were written, and the remarks on them."""
     for made in sorted(outcome.made, key=str):
         say(made)
     for (name, why), traces in outcome.left_out.items():

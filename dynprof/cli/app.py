@@ -1,4 +1,4 @@
-"""Puts the commands together. Each is loaded only when it runs, with what it imports."""
+"""The command line application. Each command is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -16,50 +16,47 @@ from dynprof.errors import MissingExtraError
 from dynprof.runtime.error_boundary import ended_by_interrupt
 from dynprof.version import __version__
 
-NARROW = 60
-"""On fewer columns the framed tables of the help would cut the names of options: it goes plain."""
+NARROW_COLUMNS = 60
+"""Columns below which the help is plain: its frames would cut off option names."""
 _COLUMNS = shutil.get_terminal_size().columns
-_MARKUP: Literal["rich"] | None = None if _COLUMNS < NARROW else "rich"
-_SETTINGS = {"terminal_width": _COLUMNS} if _COLUMNS < NARROW else {}
+_MARKUP: Literal["rich"] | None = None if _COLUMNS < NARROW_COLUMNS else "rich"
+_SETTINGS = {"terminal_width": _COLUMNS} if _COLUMNS < NARROW_COLUMNS else {}
 COMMANDS = {
-    "run": "Run a job so that it watches a config, as if its script called dp.init() and"
-    " dp.step().",
-    "attach": "Have a running process watch a config, though its script knows nothing of dynprof.",
-    "detach": "Take out of a process what dynprof attach has put in; an open window is saved"
-    " first.",
-    "init": "Make the directory, the config and its schema, where they are not there yet.",
-    "validate": "Check a config and name every problem with its line and JSON pointer.",
+    "run": "Run a job that watches a config, as if its script called dp.init() and dp.step().",
+    "attach": "Make a running process watch a config, without a change to its script.",
+    "detach": "Undo dynprof attach in a process; an open window is saved first.",
+    "init": "Create the directory, the config and its schema, unless they exist.",
+    "validate": "Check a config and print every problem with its line and JSON pointer.",
     "arm": "Change the config's settings and save it: a running job records its next steps.",
-    "cancel": "Close the open window, keeping what it has, and disarm the waiting one.",
-    "status": "Show where every rank stands: its health, step, request and last capture.",
+    "cancel": "Close the open window, keep what it has recorded, and cancel the waiting request.",
+    "status": "Show the state of every rank: its health, step, request and last capture.",
     "log": "Print the maintenance logs of all ranks, merged by time.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
-    "report": "Write one page about a capture: where a step goes, what to try, and all behind it.",
-    "top": "Print the operators of a capture, those with the most time of their own first.",
-    "diff": "Compare two captures, windows, ranks or runs: what costs a step more, and what less.",
-    "merge": "Write one trace of the ranks of the newest window, for Perfetto.",
+    "report": "Write an HTML page about a capture: where the time goes and what to try.",
+    "top": "Print the operators of a capture, the one with the most own time first.",
+    "diff": "Compare two captures, windows, ranks or runs: where a step takes more time, or less.",
+    "merge": "Merge the ranks of the newest window into one trace, for Perfetto.",
     "view": "Open a trace in Perfetto's viewer, without the network, until Ctrl-C.",
-    "mstx": "Say where the library of C marks and its header lie, and how to use them.",
-    "env": "Say whether jobs of this Python look at DYNPROF_CONFIG, and switch that on or off.",
-    "demo": "Train a small model, edit its config from here while it runs, and show what came of"
-    " it.",
+    "mstx": "Print where the library of C marks and its header are, and how to use them.",
+    "env": "Show whether jobs of this Python read DYNPROF_CONFIG, and switch that on or off.",
+    "demo": "Train a small model, edit its config while it runs, and show the result.",
 }
-"""Each command, in the order of the help, with the first paragraph of its docstring."""
-_HOMES = {"detach": "attach", "cancel": "arm"}
-"""The module of a command that has none of its own name."""
+"""The commands in the order of the help, each with the first paragraph of its docstring."""
+_MODULES = {"detach": "attach", "cancel": "arm"}
+"""The module of each command that is not in a module of its own name."""
 
 
 class _Command(TyperCommand):
-    """Shows no ``<bool>`` behind ``--help``, which takes no value."""
+    """A command whose help shows no ``<bool>`` after ``--help``, which takes no value."""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the option that Typer adds."""
+        """Return the ``--help`` option that Typer adds."""
         if option := super().get_help_option(ctx):
             option.metavar = ""
         return option
 
     def invoke(self, ctx: Any) -> Any:
-        """Run it; what it needs and is not installed ends it with the command that installs it."""
+        """Run the command; if a package is missing, print how to install it and exit."""
         try:
             return super().invoke(ctx)
         except MissingExtraError as error:
@@ -68,22 +65,22 @@ class _Command(TyperCommand):
             fail(str(error), UNREADABLE)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return its options and arguments."""
-        return _taking_plain_values(super().get_params(ctx))
+        """Return the options and arguments."""
+        return _skip_conversion(super().get_params(ctx))
 
 
-def _taking_plain_values(parameters: list[Any]) -> list[Any]:
-    """Have options that are not given, and a directory, taken without Typer's conversion.
+def _skip_conversion(parameters: list[Any]) -> list[Any]:
+    """Skip Typer's conversion for absent options and for directories.
 
-    Typer 0.29 loads pydantic for it: a third of the time of ``status``.
+    Typer 0.29 loads pydantic for it, which takes a third of the time of ``status``.
     """
     for parameter in parameters:
-        parameter.process_value = functools.partial(_processed, parameter)
+        parameter.process_value = functools.partial(_process_value, parameter)
     return parameters
 
 
-def _processed(parameter: Any, ctx: Any, value: Any) -> Any:
-    """Return a parameter's value for the command, as click's ``process_value``."""
+def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
+    """Return a parameter's value, like click's ``process_value``."""
     if value is None and not (parameter.required or parameter.multiple):
         plain = None
     elif parameter.name == "directory" and isinstance(value, str):
@@ -94,33 +91,33 @@ def _processed(parameter: Any, ctx: Any, value: Any) -> Any:
 
 
 class _Listed(TyperCommand):
-    """What the help of all commands shows of one; its options are loaded when it is called."""
+    """An entry in the list of commands; its options are loaded when it is called."""
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
-        """Parse the command line of the command itself."""
-        return _loaded(str(self.name)).make_context(*arguments, **named)
+        """Load the command and parse its command line."""
+        return _load(str(self.name)).make_context(*arguments, **named)
 
 
-def _loaded(name: str) -> Any:
-    """Import a command, and return it with its options."""
+def _load(name: str) -> Any:
+    """Import a command and return it with its options."""
     with ended_by_interrupt():
-        module = importlib.import_module(f"dynprof.cli.{_HOMES.get(name, name)}")
+        module = importlib.import_module(f"dynprof.cli.{_MODULES.get(name, name)}")
     command = getattr(module, name)
     paragraphs = (inspect.getdoc(command) or "").split("\n\n")
-    alone = typer.Typer(
+    single = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=_MARKUP
     )
-    alone.command(
+    single.command(
         name,
         cls=_Command,
         help="\n\n".join(" ".join(text.split()) for text in paragraphs),
-        context_settings=getattr(module, "PASSED_ON", None),
+        context_settings=getattr(module, "CONTEXT_SETTINGS", None),
     )(command)
-    return typer.main.get_command(alone)
+    return typer.main.get_command(single)
 
 
 class _Group(TyperGroup):
-    """Knows the commands by name; shows no ``<bool>`` behind options that take no value."""
+    """The group of all commands; shows no ``<bool>`` after options that take no value."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -128,8 +125,8 @@ class _Group(TyperGroup):
             self.add_command(_Listed(name, help=text, rich_markup_mode=_MARKUP))
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return its options, and those of completion."""
-        found = _taking_plain_values(super().get_params(ctx))
+        """Return the options, including those of shell completion."""
+        found = _skip_conversion(super().get_params(ctx))
         for option in found:
             option.metavar = ""
         return found

@@ -1,4 +1,4 @@
-"""``dynprof arm`` and ``dynprof cancel``: ask for a window, or call it off."""
+"""``dynprof arm`` and ``dynprof cancel``: request a window, or cancel the request."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from dynprof.cli.config_directory import (
     by_role,
     directory_of,
     each_rank,
-    elsewhere,
     health,
     live,
-    nobody,
+    other_config_hint,
     ranks_of,
+    why_unwatched,
 )
-from dynprof.cli.late_ranks import with_newcomers
+from dynprof.cli.late_ranks import with_new_ranks
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
-from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UNSERVED, fail, say
-from dynprof.cli.preflight import foretold
-from dynprof.cli.whole_job import led_elsewhere
+from dynprof.cli.outcome import (
+    INVALID,
+    NOT_ASKED,
+    NOT_SERVED,
+    NOT_WATCHED,
+    RANK_LOST,
+    UNREADABLE,
+    fail,
+    say,
+)
+from dynprof.cli.preflight import predict_answer
+from dynprof.cli.whole_job import remote_leader
 from dynprof.config import parse_config
 from dynprof.config.editing import alone, change
 from dynprof.errors import ConfigError
@@ -41,7 +50,7 @@ if TYPE_CHECKING:
 
 Wait = Annotated[
     bool,
-    typer.Option("--wait", metavar="", help="Follow the ranks until all is saved."),
+    typer.Option("--wait", metavar="", help="Wait until every rank has saved."),
 ]
 Timeout = Annotated[
     float | None,
@@ -49,55 +58,56 @@ Timeout = Annotated[
         parser=at_least(0.0),
         metavar="S",
         show_default=False,
-        help="With --wait: at most so long.",
+        help="With --wait: stop waiting after S seconds.",
     ),
 ]
-ANEW = {"cancel": False, "start_step": 0}
-"""What belongs to one request only: not kept from the one before."""
+REQUEST_ONLY = {"cancel": False, "start_step": 0}
+"""Settings that apply to one request only, and the values to which arm resets them."""
 
-STAYS = (
-    "; what is open stays open, and what waits goes on to wait: mend the file and cancel once more,"
-    ' or put {"cancel": true} in its place'
+CANCEL_FAILED_HINT = (
+    "; the open window stays open and the waiting request stays. Repair the file and cancel again,"
+    ' or replace its content by {"cancel": true}'
 )
-"""What a cancel leaves that does not come about."""
-MEND = (
+"""What a cancel that failed leaves behind, and what to do."""
+REPAIR_HINT = (
     "; correct the line, or remove the file and run dynprof init {directory}, "
-    "which live jobs take for a request"
+    "which live jobs treat as a request"
 )
-"""What to do about a file that is broken itself."""
+"""What to do about a config file that has errors."""
 
 
 @with_settings
 def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
     """Change the config's settings and save it: a running job records its next steps.
 
-    Settings that are not given stay as they stand in the file, and are named, but for activities;
-    only start_step and cancel begin anew. What is only on or off is switched off by --no-with-stack
-    and the like. All of it is explained in docs/settings.md, and by your editor in the config.
+    Settings that you do not give keep their values from the file; the command prints them, except
+    activities. Only start_step and cancel are reset. To switch off an on/off setting, use its
+    --no- form, such as --no-with-stack. docs/settings.md explains all settings, and so does your
+    editor in the config.
 
-    Exit code 0: asked, and with --wait saved; 1: the config cannot be used, nothing changed;
-    2: there is no config; 3: no process watches the directory; 4: refused, superseded, cancelled
-    or failed, or another rank leads; 5: a rank died, stands still, takes no part or was not there
-    in time; 6: none of the live ranks is asked; 130: Ctrl-C.
+    Exit code 0: requested, and with --wait saved. 1: the config is invalid, nothing changed.
+    2: there is no config. 3: no process watches the directory. 4: refused, superseded, cancelled or
+    failed, or another rank leads. 5: a rank died, is stuck, is missing, takes no part, or
+    the time is up. 6: no live rank matches. 130: Ctrl-C.
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """
-    _save(directory, changes(given), ANEW, wait=wait, timeout=timeout)
+    _save_and_report(directory, changes(given), REQUEST_ONLY, wait=wait, timeout=timeout)
 
 
 def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) -> None:
-    """Close the open window, keeping what it has, and disarm the waiting one.
+    """Close the open window, keep what it has recorded, and cancel the waiting request.
 
-    With --wait, follow the ranks until what was open is saved, and print the manifests.
+    With --wait, wait until the open window is saved, and print the manifests.
 
-    Exit codes as for arm.
+    Exit codes are those of arm.
 
     Example: dynprof cancel prof_config
     """
-    _save(directory, {("cancel",): True}, {}, wait=wait, timeout=timeout)
+    _save_and_report(directory, {("cancel",): True}, {}, wait=wait, timeout=timeout)
 
 
-def _save(
+def _save_and_report(
     directory: Path,
     asked: dict[tuple[str, ...], Any],
     resets: dict[str, Any],
@@ -108,12 +118,12 @@ def _save(
     if timeout is not None and not wait:
         raise typer.BadParameter("--timeout is for --wait; give both, or neither")
     path = directory_of(directory) / CONFIG_NAME
-    stays = "if the request was saved, it stays"
-    undo = "" if ("cancel",) in asked else f"; dynprof cancel {directory} takes it back"
+    stays = "if the request was saved, it stays active"
+    undo = "" if ("cancel",) in asked else f"; dynprof cancel {directory} cancels it"
     can_be_cancelled = True
     try:
-        raw, before = _changed(path, asked, resets)
-        stays = "the request stays"
+        raw, before = _save_changes(path, asked, resets)
+        stays = "the request stays active"
         code, why, can_be_cancelled = _after_saving(
             path, raw, before, asked, wait=wait, timeout=timeout
         )
@@ -121,8 +131,8 @@ def _save(
         code, why = 130, "Ctrl-C"
     if why:
         if not can_be_cancelled:
-            stays, undo = "what is recorded is saved and sent all the same", ""
-        say(f"not waiting any more ({why}); {stays}{undo}", err=True)
+            stays, undo = "recorded steps are still saved and sent", ""
+        say(f"stopped waiting ({why}); {stays}{undo}", err=True)
     raise typer.Exit(code)
 
 
@@ -138,63 +148,63 @@ def _after_saving(
     """Report the answer to the request, and follow it with ``--wait``.
 
     Returns:
-        The exit code, why the request is followed no more though it is not over, and whether a
-        cancel could still take it back.
+        The exit code, why following stopped before the request was over, and whether a cancel
+        could still stop the request.
     """
     if text := file_mount_problem(path):
         say(text, err=True)
     digest = hashlib.sha256(raw).hexdigest()
-    before = with_newcomers(path.parent, digest, before)
+    before = with_new_ranks(path.parent, digest, before)
     if not before:
-        fail(f"{path} is saved, but {_nobody_asked(path.parent)}", NOBODY)
+        fail(f"{path} is saved, but {_why_no_rank(path.parent)}", NOT_WATCHED)
     parsed = parse_config(raw)
     config = parsed.config
-    if followers := led_elsewhere(before):
-        fail(f"{path} is saved, but {followers}; save it there", UNSERVED)
-    missing = _tell_who_is_missing(before, config)
+    if followers := remote_leader(before):
+        fail(f"{path} is saved, but {followers}; save it there", NOT_SERVED)
+    missing = _print_missing_ranks(before, config)
     if not config.cancel:
-        _warn_of_others(before, config)
+        _print_conflicts(before, config)
     watching = [s for s in before if config.cancel or config.asked_ranks.may_ask(s.rank)]
-    leading = [] if watching else _leads_for_others(before, config)
+    leading = [] if watching else _remote_leaders(before, config)
     if not (watching or leading):
         there = ranks_of(before, each_rank)
-        text = f"{path} is saved, but asks for no rank that is running (running: {there})"
-        fail(f"{text}; --ranks all asks for all", NOT_ASKED)
+        text = f"{path} is saved, but no running rank matches --ranks {config.asked_ranks}"
+        fail(f"{text} (running: {there}); --ranks all matches all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
-    said = f"{asked_of} asked" if watching else "the rank here leads those that are asked"
+    said = f"{asked_of} asked" if watching else "the leading rank here asks the others"
     say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
-        _tell_what_is_asked(watching, inherited(config, asked))
-        _tell_what_is_recorded(config)
-        _tell_what_has_no_effect(parsed, path)
+        _print_request_notes(watching, inherited(config, asked))
+        _print_recorded_steps(config)
+        _print_ignored_settings(parsed, path)
     if not wait:
         return 0, "", True
     from dynprof.cli.request_follower import Follower
 
     follower = Follower(path, digest, before)
-    code = _followed(follower, watching or leading, timeout)
-    code = max(code, LOST) if missing else code
-    return code, follower.gave_up, follower.can_be_cancelled
+    code = _follow(follower, watching or leading, timeout)
+    code = max(code, RANK_LOST) if missing else code
+    return code, follower.stop_reason, follower.can_be_cancelled
 
 
-def _followed(follower: Follower, asked: list[Status], timeout: float | None) -> int:
+def _follow(follower: Follower, asked: list[Status], timeout: float | None) -> int:
     try:
         return follower.follow(asked, timeout)
     except KeyboardInterrupt:
-        follower.gave_up = "Ctrl-C"
+        follower.stop_reason = "Ctrl-C"
         return 130
 
 
-def _nobody_asked(directory: Path) -> str:
+def _why_no_rank(directory: Path) -> str:
     if live(directory):
-        return "who watches it has begun since, and is asked by the next save"
-    return nobody(directory)
+        return "its process started after this save; save again to include it"
+    return why_unwatched(directory)
 
 
-def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
+def _print_request_notes(watching: list[Status], rest: list[str]) -> None:
     if starting := sum(health(status) == "starting" for status in watching):
-        ranks = counted(starting, "rank is", "ranks are")
-        say(f"{ranks} in the first step still: a window opens after it", err=True)
+        ranks = counted(starting, "rank is still in its", "ranks are still in their")
+        say(f"{ranks} first step; a window opens after it", err=True)
     for status in watching:
         if status.steps_from.startswith(NOBODY_YET):
             say(f"{status.named}: its steps come from {status.steps_from}", err=True)
@@ -202,8 +212,8 @@ def _tell_what_is_asked(watching: list[Status], rest: list[str]) -> None:
         say(f"kept from the file: {', '.join(rest)}", err=True)
 
 
-def _tell_what_is_recorded(config: ProfilerConfig) -> None:
-    """Say which steps, where a warm-up comes between the one that is named and those."""
+def _print_recorded_steps(config: ProfilerConfig) -> None:
+    """Print which steps are recorded, if a warm-up comes between them and the named step."""
     warmup, multiple = config.warmup, config.multiple
     if warmup and config.named_step:
         first = config.named_step + warmup
@@ -215,38 +225,38 @@ def _tell_what_is_recorded(config: ProfilerConfig) -> None:
         say(f"{text}, then records {counted(config.active, 'step')}", err=True)
 
 
-def _tell_what_has_no_effect(parsed: Parsed, path: Path) -> None:
-    """Say what the job will leave out; what it refuses it says itself."""
-    for text, is_refusal in foretold(parsed, path):
+def _print_ignored_settings(parsed: Parsed, path: Path) -> None:
+    """Print what the job will ignore; it reports refusals itself."""
+    for text, is_refusal in predict_answer(parsed, path):
         if not is_refusal:
             say(text, err=True)
 
 
-def _leads_for_others(before: list[Status], config: ProfilerConfig) -> list[Status]:
-    """Return who leads ranks that are asked for and watch elsewhere."""
+def _remote_leaders(before: list[Status], config: ProfilerConfig) -> list[Status]:
+    """Return the leading ranks here whose jobs have requested ranks elsewhere."""
     leading = [status for status in before if status.agreement == LEADS and status.job]
     asked = config.asked_ranks
     first = 0 if asked.chosen or asked.every else min(begin for begin, _ in asked.intervals)
     return [status for status in leading if status.job and first < status.job.ranks]
 
 
-def _tell_who_is_missing(before: list[Status], config: ProfilerConfig) -> bool:
-    """Say which ranks are not seen here; return whether some of them are asked by no rank."""
+def _print_missing_ranks(before: list[Status], config: ProfilerConfig) -> bool:
+    """Print requested ranks without a status here; return whether any of them is not asked."""
     unasked = False
     for role, those in by_role(before).items():
         missing = _missing(those, config)
         ranks = f"{role} {listed('rank', missing)}".lstrip()
         if missing and any(status.agreement == LEADS for status in those):
             first = rank_in_words(role, 0)
-            say(f"{first} asks those of which nothing is known here, too: {ranks}", err=True)
+            say(f"{first} also asks ranks without a status here: {ranks}", err=True)
         elif missing:
             unasked = True
-            say(f"not there, and not asked: {ranks}", err=True)
+            say(f"not running, and not asked: {ranks}", err=True)
     return unasked
 
 
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:
-    """Return the ranks asked for that the live ones count on, but that are not there."""
+    """Return the requested ranks of the job that are not running."""
     there = {status.rank for status in before}
     size = _world_size(before)
     return [rank for rank in range(size) if rank in config.asked_ranks and rank not in there]
@@ -256,32 +266,32 @@ def _world_size(before: list[Status]) -> int:
     return max(status.world_size for status in before)
 
 
-def _changed(
+def _save_changes(
     path: Path, asked: dict[tuple[str, ...], Any], resets: dict[str, Any]
 ) -> tuple[bytes, list[Status]]:
-    """Save the changes; return what was written, and which ranks were alive before."""
+    """Save the changes; return the written bytes and the ranks that were live before."""
     try:
         with alone(path.parent):
             before = live(path.parent)
             return change(path, asked, resets), before
     except UnicodeError:
-        fail(f"{path}: half of a surrogate pair is no character; nothing was changed", INVALID)
+        fail(f"{path}: half of a surrogate pair is not a character; nothing was changed", INVALID)
     except FileNotFoundError:
-        hint = elsewhere(path.parent) or "; dynprof init makes one"
+        hint = other_config_hint(path.parent) or "; dynprof init creates it"
         fail(f"{path}: there is no such file{hint}", UNREADABLE)
     except ConfigError as error:
         for problem in error.problems:
             say(f"{path}: {problem}", err=True)
         in_file = any(problem.line for problem in error.problems)
-        mend = MEND.format(directory=path.parent) if in_file else ""
-        more = STAYS if ("cancel",) in asked else mend
+        repair = REPAIR_HINT.format(directory=path.parent) if in_file else ""
+        more = CANCEL_FAILED_HINT if ("cancel",) in asked else repair
         fail(f"{path}: nothing was changed{more}", INVALID)
     except OSError as error:
         fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
 
 
-def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
-    """Say which ranks nobody has, and whose requests end by this one."""
+def _print_conflicts(before: list[Status], config: ProfilerConfig) -> None:
+    """Print requested ranks that the job does not have, and requests that this one supersedes."""
     size = _world_size(before)
     beyond = config.asked_ranks.beyond(size)
     if beyond.intervals:
@@ -296,19 +306,21 @@ def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
     for status in before:
         for answer in status.edits:
             ends_too = bool(status.agreement) and answer.number in waiting
-            if (status in asked or ends_too) and (text := _in_the_way(status, answer, patience_s)):
+            if (status in asked or ends_too) and (
+                text := _effect_on_earlier(status, answer, patience_s)
+            ):
                 say(f"{status.named}: request {answer.number} {text}", err=True)
 
 
-def _in_the_way(status: Status, answer: Answer, patience_s: float) -> str:
-    """Say what becomes of an earlier request, and what it makes of this one."""
+def _effect_on_earlier(status: Status, answer: Answer, patience_s: float) -> str:
+    """Return how an earlier request and this one affect each other; empty for no effect."""
     if answer.outcome == "waiting":
-        unless = ", unless others have opened it" if status.agreement else ""
-        return f"waits there and is superseded{unless}"
+        unless = ", unless other ranks have opened it" if status.agreement else ""
+        return f"is waiting and will be superseded{unless}"
     if answer.outcome != "open":
         return ""
     done, steps = status.progress or (0, 0)
     left = counted(steps - done, "step")
     most = f" for {patience_s:g} s at most, then leaves the rank out (agreement.patience_s)"
     waits = f"waits for it{most if status.agreement else ''}"
-    return f"is open there for {left} more, and this one {waits}; dynprof cancel ends both"
+    return f"is open for {left} more; this one {waits}; dynprof cancel ends both"

@@ -1,4 +1,4 @@
-"""The newest window of a job, and captures outside of its config's directory."""
+"""The newest window of a job, and captures outside its config's directory."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dynprof.runtime.job_files import written_s
 
 
 def say_if_elsewhere(path: Path) -> None:
-    """Say where a job's newest captures lie, if the folder that was named has older ones only.
+    """Print where a job's newest captures are, if the given folder has only older ones.
 
     Args:
-        path: What the command was given: a config's directory, or any other folder or file.
+        path: The argument of the command: a config's directory, or any other folder or file.
     """
     told = [status.last_capture for status in statuses(path) if status.last_capture]
     sent = [name for name in told if is_url(name)]
@@ -25,7 +25,7 @@ def say_if_elsewhere(path: Path) -> None:
         return
     folders = sorted({str(one.parent.parent) for one in manifests if written_s(one)})
     folders += sorted({name.rpartition("/info/")[0] for name in sent})
-    say(f"newer captures lie elsewhere, as prof_dir says: {', '.join(folders)}", err=True)
+    say(f"newer captures are elsewhere, as prof_dir says: {', '.join(folders)}", err=True)
 
 
 def _newest_below(path: Path) -> float:
@@ -38,10 +38,10 @@ def _newest_below(path: Path) -> float:
 
 
 def newest_window(path: Path) -> Path:
-    """Return what to read of what a command was given; say which newer windows have no capture."""
+    """Return the window to read below a path; print which newer windows have no capture."""
     from dynprof.analysis.runs.newest import newest_window as newest
 
-    path = path.resolve() if path.is_symlink() else path  # the user named it; others are skipped
+    path = path.resolve() if path.is_symlink() else path  # a link that the user names is followed
     say_skipped(path)
     found, passed_over = newest(path)
     for words in passed_over:

@@ -1,4 +1,4 @@
-"""What commands find in a config's directory."""
+"""Reads a config's directory for the commands: paths, status files and the health of ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.outcome import NOBODY, UNREADABLE, fail
+from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail
 from dynprof.errors import CaptureError, OwnerError
 from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, common_moment, load_status
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
     from dynprof.cli.terminal_tables import Column
 
 LIVE = ("alive", "starting", "stuck")
-"""The health of those that take requests."""
-THERE = (*LIVE, "ending")
+"""Health of ranks that accept requests."""
+RUNNING = (*LIVE, "ending")
+"""Health of ranks whose process has not ended."""
 
 _NAMED = typer.Argument(
-    help="The directory given to dp.init(), or the id of a process that watches one.",
+    help="The directory given to dp.init(), or the ID of a process that watches one.",
     show_default=False,
 )
 Directory = Annotated[Path, _NAMED]
-MaybeDirectory = Annotated[Path | None, _NAMED]
+OptionalDirectory = Annotated[Path | None, _NAMED]
 
 
-def owned(path: Path, named: str = "") -> Path:
-    """Return a path that was given; where root typed the command, its owner runs it instead.
+def run_as_owner(path: Path, named: str = "") -> Path:
+    """Return a path argument; if root runs the command, run it again as the path's owner.
 
     Every command that takes a path calls this before it opens anything.
 
     Args:
-        path: What was given.
-        named: How the command line names it, where it does so otherwise.
+        path: The path.
+        named: The word on the command line, if it is not the path.
     """
     try:
         return act_as_owner(path, printable, named=named)
@@ -55,19 +56,19 @@ def owned(path: Path, named: str = "") -> Path:
 
 
 def captures_of(path: Path) -> Path:
-    """Return where captures are looked for: a path, or the directory that a process watches."""
+    """Return where to look for captures: a path, or the directory that a process watches."""
     scheme, colon, _ = str(path).partition(":/")
     if colon and scheme.isalnum() and not path.exists():
-        text = f"{scheme}:// is not read here; dynprof analyse makes report and tables there"
-        fail(f"{text}, or copy the captures to this machine", UNREADABLE)
+        text = f"{scheme}:// cannot be read here; dynprof analyse writes report and tables there"
+        fail(f"{text}. Or copy the captures to this machine", UNREADABLE)
     if str(path) == path.name and path.name.isdecimal() and not os.path.lexists(path):
-        return owned(_watched_by(int(path.name)), named=path.name)
-    return owned(path)
+        return run_as_owner(_directory_of_process(int(path.name)), named=path.name)
+    return run_as_owner(path)
 
 
-def owned_argument(context: typer.Context, path: Path) -> Path:
-    """Return an argument as :func:`owned` does; as it is while the shell completes a line."""
-    return path if context.resilient_parsing else owned(path)
+def path_argument(context: typer.Context, path: Path) -> Path:
+    """Return an argument as :func:`run_as_owner` does; unchanged during shell completion."""
+    return path if context.resilient_parsing else run_as_owner(path)
 
 
 def _captures_argument(context: typer.Context, path: Path) -> Path:
@@ -77,7 +78,7 @@ def _captures_argument(context: typer.Context, path: Path) -> Path:
 Captures = Annotated[
     Path,
     typer.Argument(
-        help="A trace, a folder with captures in it, or the id of a process that watches one.",
+        help="A trace, a folder with captures, or the ID of a process that watches one.",
         show_default=False,
         callback=_captures_argument,
     ),
@@ -85,17 +86,17 @@ Captures = Annotated[
 
 
 def directory_of(path: Path) -> Path:
-    """Return the directory that a path names, by itself, its config or a process; fail if none."""
+    """Return the directory for a directory, a config or a process ID; exit if there is none."""
     path = captures_of(path)
     directory = path.parent if path.name == CONFIG_NAME else path
     if not directory.is_dir():
         where = "" if directory.is_absolute() else f" in {Path.cwd()}"
         text = f"there is no directory {directory}{where}"
-        fail(f'{text}; a job makes it by dp.init("{directory}") or dynprof run', UNREADABLE)
+        fail(f'{text}; a job creates it with dp.init("{directory}") or dynprof run', UNREADABLE)
     return directory
 
 
-def _watched_by(pid: int) -> Path:
+def _directory_of_process(pid: int) -> Path:
     import psutil
 
     from dynprof.launch.watched_processes import watched_process
@@ -105,14 +106,18 @@ def _watched_by(pid: int) -> Path:
     except psutil.NoSuchProcess:
         fail(f"there is no directory {pid}, and no process {pid}", UNREADABLE)
     except psutil.AccessDenied:
-        fail(f"process {pid} is another user's; give the directory that it watches", UNREADABLE)
+        fail(
+            f"process {pid} belongs to another user; give the directory that it watches", UNREADABLE
+        )
     if watched is None:
-        fail(f"process {pid} watches no config; dynprof attach {pid} has it watch one", NOBODY)
+        fail(
+            f"process {pid} watches no config; dynprof attach {pid} makes it watch one", NOT_WATCHED
+        )
     return watched.directory
 
 
 def statuses(directory: Path) -> list[Status]:
-    """Return the status of every rank, in their order."""
+    """Return the status of every rank, in order of role and rank."""
     found = []
     place = directory / STATUS_DIR
     with contextlib.suppress(OSError), open_folder(place) as folder:
@@ -123,7 +128,7 @@ def statuses(directory: Path) -> list[Status]:
 
 
 def by_role(found: Iterable[Status]) -> dict[str, list[Status]]:
-    """Return the ranks of each role of the job, the role without a name first."""
+    """Return the ranks of each role of the job, the unnamed role first."""
     roles: dict[str, list[Status]] = {}
     for one in sorted(found, key=lambda status: status.role):
         roles.setdefault(one.role, []).append(one)
@@ -135,7 +140,7 @@ def ranks_of(found: Iterable[Status], named: Callable[[list[int]], str] = listed
 
     Args:
         found: The status of the ranks.
-        named: Says which the ranks of one role are.
+        named: Formats the ranks of one role.
     """
     roles = by_role(found).items()
     return ", ".join(
@@ -144,63 +149,63 @@ def ranks_of(found: Iterable[Status], named: Callable[[list[int]], str] = listed
 
 
 def each_rank(ranks: list[int]) -> str:
-    """Return ``ranks 0, 1``, for :func:`ranks_of`."""
+    """Return ``ranks 0, 1``; for :func:`ranks_of`."""
     return listed("rank", ranks)
 
 
-def nobody(directory: Path) -> str:
-    """Return the sentence for a directory that no live process watches."""
+def why_unwatched(directory: Path) -> str:
+    """Return the error message for a directory that no live process watches."""
     text = f"no process watches {directory}"
     if last := max(statuses(directory), key=lambda status: status.heartbeat, default=None):
         if health(last) == "ending":
             who = f"{last.named}, {last.host}, pid {last.pid}"
             return f"{text} any more: the process is ending ({who}): {last.ending}"
-        how = "stopped" if last.state == "stopped" else "was last heard of"
+        how = "stopped" if last.state == "stopped" else "last reported"
         text += f"; the last one ({last.named}, {last.host}, pid {last.pid}) {how} at "
-        return f"{text}{local(last.heartbeat)}{_unwatched(last)}"
-    return f"{text}; no job has called dp.init() on it yet{elsewhere(directory)}"
+        return f"{text}{local(last.heartbeat)}{_attach_hint(last)}"
+    return f"{text}; no job has called dp.init() on it yet{other_config_hint(directory)}"
 
 
-def _unwatched(status: Status) -> str:
+def _attach_hint(status: Status) -> str:
     if not status.runs_on:
         return ""
-    return f", but the process runs on: dynprof attach {status.pid} has it watched again"
+    return f", but the process is still running: dynprof attach {status.pid} watches it again"
 
 
-def elsewhere(directory: Path) -> str:
-    """Return, for the end of a sentence, where one level below a config lies; empty for nowhere."""
+def other_config_hint(directory: Path) -> str:
+    """Return a hint at configs in subdirectories, to append to a message; empty for none."""
     found = sorted(path.parent for path in directory.glob(f"*/{CONFIG_NAME}"))
     return f"; there is a config in {', '.join(map(str, found[:3]))}" if found else ""
 
 
 def health(status: Status) -> str:
-    """Return the health of a process now."""
+    """Return the current health of a process."""
     return status.health(time.time())
 
 
 def moment_of(found: Iterable[Status]) -> float | None:
-    """Return the moment whose steps are shown, the same for all ranks; None where none writes."""
+    """Return the moment whose steps are shown for all ranks; None if no rank writes."""
     return common_moment(found, time.time())
 
 
-def dated(columns: Sequence[Column], moment_s: float | None) -> list[Column]:
-    """Return the columns of a table of ranks, with the age of the steps over them."""
+def with_step_age(columns: Sequence[Column], moment_s: float | None) -> list[Column]:
+    """Return the columns with the age of the steps in their heading."""
     head = "step" if moment_s is None else f"step {max(0.0, time.time() - moment_s):.0f} s ago"
     return [replace(one, head=head) if one.head == "step" else one for one in columns]
 
 
 def step_of(status: Status, moment_s: float | None) -> int:
-    """Return the step of a rank at the moment that is shown, or the last one that it wrote."""
+    """Return the step of a rank at a moment; the last one that it wrote if there is no moment."""
     return status.step if moment_s is None else status.step_at(moment_s)
 
 
 def in_json(status: Status, moment_s: float | None) -> dict[str, object]:
-    """Return what ``--json`` says of a rank."""
+    """Return the object that ``--json`` prints for a rank."""
     told = dataclasses.asdict(status)
-    del told["recent_steps"]  # they serve to find the step at the moment
+    del told["recent_steps"]  # only step_of() needs them
     return {**told, "health": health(status), "step_at_moment": step_of(status, moment_s)}
 
 
 def live(directory: Path) -> list[Status]:
-    """Return the status of the ranks that take requests, whether they move or not."""
+    """Return the status of the ranks that accept requests, including stuck ones."""
     return [status for status in statuses(directory) if health(status) in LIVE]

@@ -1,4 +1,4 @@
-"""``dynprof demo``: the whole way once, with a real job and a second process that edits."""
+"""``dynprof demo``: run a real job and edit its config from a second process."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ if TYPE_CHECKING:
 
     from dynprof.captures.manifest import Cost
 
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
+"""How long the demo waits for the job to train, and for the capture."""
 CHANGES: dict[str, Any] = {"active": 5, "warmup": 1, "record_shapes": True}
 
 
 class DemoBackend(StrEnum):
-    """What the demo's job is made of."""
+    """Framework of the demo's job."""
 
     torch = "torch"
     python = "python"
@@ -54,23 +55,24 @@ def demo(
         DemoBackend.torch
     ),
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to work; a new temporary directory else.")
+        Path | None,
+        typer.Option("--dir", help="Working directory; default: a new temporary directory."),
     ] = None,
 ) -> None:
-    """Train a small model, edit its config from here while it runs, and show what came of it.
+    """Train a small model, edit its config while it runs, and show the result.
 
     Example: dynprof demo --backend python
     """
     if backend is DemoBackend.torch and importlib.util.find_spec("torch") is None:
-        text = "torch is not installed here: dynprof demo --backend python does without it"
-        fail(f"{text}, pip install torch brings it", INVALID)
+        text = "torch is not installed; use dynprof demo --backend python, or pip install torch"
+        fail(text, INVALID)
     require("analysis" if backend is DemoBackend.torch else "viewer", "dynprof demo")
     if directory:
         _check_owner(directory)
     home = directory or Path(tempfile.mkdtemp(prefix="dynprof-demo-"))
     root = home / "prof_config"
-    typer.echo(f"A {backend.value} job starts; its script holds dp.init({str(root)!r}) and ")
-    typer.echo("dp.step(). This command is the operator: another process, another terminal.\n")
+    typer.echo(f"A {backend.value} job starts; its script calls dp.init({str(root)!r}) and ")
+    typer.echo("dp.step(). This command acts as the operator, in another process.\n")
     try:
         with _job(backend, root, home / "stop") as job:
             path = _play_operator(root, job)
@@ -78,17 +80,20 @@ def demo(
     except (TimeoutError, CaptureError, OSError, json.JSONDecodeError) as error:
         typer.echo(f"The demo failed: {describe(error)}", err=True)
         raise typer.Exit(1) from None
-    _tell(root, path, facts)
+    _print_results(root, path, facts)
 
 
 def _check_owner(directory: Path) -> None:
-    """Refuse to work as root in another user's folder."""
+    """Refuse to run as root in another user's folder."""
     try:
         uid, place, _ = owner_on_the_way(directory) if os.geteuid() == ROOT else (ROOT, None, None)
     except OwnerError as error:
         fail(str(error), INVALID)
     if uid != ROOT:
-        fail(f"{place} belongs to uid {uid}; root's demo works in a folder of root's own", INVALID)
+        fail(
+            f"{place} belongs to uid {uid}; root's demo needs a folder that belongs to root",
+            INVALID,
+        )
 
 
 @contextlib.contextmanager
@@ -111,7 +116,7 @@ def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
     typer.echo(f"1. The job trains: step {begun.step}, process {begun.pid}.")
     settings = json.loads(read_source(config).raw)
     write_atomic(config, json.dumps({**settings, **CHANGES}, indent=4) + "\n")
-    typer.echo(f"2. {CONFIG_NAME} is edited and saved: {json.dumps(CHANGES)[1:-1]}.")
+    typer.echo(f"2. {CONFIG_NAME} was edited and saved: {json.dumps(CHANGES)[1:-1]}.")
     done = _wait(
         job, "the capture", lambda: _status_if(root, job, lambda s: s.last_capture is not None)
     )
@@ -119,7 +124,7 @@ def _play_operator(root: Path, job: subprocess.Popen[str]) -> Path:
     steps = load_manifest(path).steps
     typer.echo(
         f"3. {spanned(steps.first, steps.last).capitalize()} were recorded, {steps.warmup} of "
-        "warm-up before them; the job trains on.\n"
+        "warm-up before them; the job continues to train.\n"
     )
     return path
 
@@ -135,14 +140,14 @@ def _status_if(
 
 
 def _wait(job: subprocess.Popen[str], what: str, ready: Callable[[], Status | None]) -> Status:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         if found := ready():
             return found
         if job.poll() is not None:
             raise TimeoutError(f"the job ended with code {job.returncode}, waiting for {what}")
         time.sleep(0.05)
-    raise TimeoutError(f"waited {PATIENCE_S:.0f} s for {what}")
+    raise TimeoutError(f"waited {TIMEOUT_S:.0f} s for {what}")
 
 
 def _idle_cost() -> dict[str, float]:
@@ -153,17 +158,17 @@ def _idle_cost() -> dict[str, float]:
     return facts
 
 
-def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
+def _print_results(root: Path, path: Path, facts: dict[str, float]) -> None:
     from dynprof.analysis.runs.window_report import report_on
 
-    manifest = load_manifest(path)  # again: what it cost was completed when the job ended
+    manifest = load_manifest(path)  # read again: the job completes the cost when it ends
     cost = manifest.cost
     trace = path.parent.parent / str(manifest.trace)
     (log,) = (root / LOG_DIR).glob(f"*_{manifest.pid}_rank_0.log")
-    typer.echo("The log of the job tells the same story:\n")
+    typer.echo("The log of the job:\n")
     for line in read_regular(log, LOG_BYTES).decode("utf-8", "replace").splitlines():
         typer.echo(f"   {line}")
-    typer.echo("\nWhere the files are:\n")
+    typer.echo("\nThe files:\n")
     report = report_on(trace)
     files = {"trace": trace, "report": report.path, "manifest": path, "log": log}
     for label, file in files.items():
@@ -172,7 +177,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
     typer.echo("What the report says first:\n")
     typer.echo(f"   {report.words[0]}\n")
     typer.echo("The five longest operators in it, by total time:\n")
-    for name, (total_us, calls) in longest(trace, 5):
+    for name, (total_us, calls) in longest_operators(trace, 5):
         typer.echo(f"   {total_us / 1e3:10.3f} ms  {calls:6} x  {name}")
     typer.echo("\nWhat it cost the job:\n")
     typer.echo(f"   opening {cost.open_ms:.1f} ms, closing {cost.close_ms:.1f} ms,")
@@ -180,7 +185,7 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
         f"   a step {_ms(cost.step_before_ms)} before, {_ms(cost.step_during_ms)} while recording, "
         f"{_ms(cost.step_saving_ms)} while saving,"
     )
-    typer.echo(f"   training time lost until the trace was on disk: {lost(cost)};")
+    typer.echo(f"   training time lost until the trace was on disk: {lost_time(cost)};")
     typer.echo(
         f"   an idle dp.step() {facts['step_ns']:.0f} ns, "
         f"an empty Python function {facts['empty_ns']:.0f} ns."
@@ -188,16 +193,16 @@ def _tell(root: Path, path: Path, facts: dict[str, float]) -> None:
     typer.echo(f"\nThe job ended by itself after {counted(facts['steps'], 'step')}.")
 
 
-def lost(cost: Cost) -> str:
-    """Return the training time that a capture cost, as far as it stands out from what is usual."""
+def lost_time(cost: Cost) -> str:
+    """Return the training time that a capture cost, if it exceeds the scatter of the steps."""
     at_least_ms = cost.open_ms + cost.close_ms
     if cost.is_hidden or (cost.extra_ms is not None and cost.extra_ms < at_least_ms):
         return "too little to tell from the scatter of the steps"
     return _ms(cost.extra_ms)
 
 
-def longest(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
-    """Return the names with the largest total duration in us, and how often they were called."""
+def longest_operators(trace: Path, most: int) -> list[tuple[str, tuple[float, int]]]:
+    """Return the names with the largest total duration, each with its us and number of calls."""
     total: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     with open_regular(trace) as packed, gzip.open(packed) as file:

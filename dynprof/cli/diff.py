@@ -1,4 +1,4 @@
-"""``dynprof diff A B``: what grew from one capture to another."""
+"""``dynprof diff A B``: compare two captures."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.captures_elsewhere import newest_window
-from dynprof.cli.config_directory import owned_argument
+from dynprof.cli.config_directory import path_argument
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import ANY, Column, console, sentence, table, waiting
+from dynprof.cli.terminal_tables import (
+    UNLIMITED,
+    Column,
+    console,
+    progress_bar,
+    table,
+    wrapped,
+)
 from dynprof.errors import CaptureError, describe
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.difference import Growth
 
 COLUMNS = (
-    Column("name", 0, least=22, left=True),
+    Column("name", 0, min_width=22, left=True),
     Column("where", 4),
     Column("count 1", 6),
     Column("count 2", 5),
@@ -26,12 +33,17 @@ COLUMNS = (
     Column("own ms 2", 2),
     Column("change", 1),
 )
-"""1 is the first capture, 2 the second."""
+"""Columns of the table; 1 is the first capture, 2 the second."""
+_TORCH = "at::native::"
+"""Namespace of torch's kernels: only their templates distinguish them, by what they compute."""
+_PAIRS = {")": "(", ">": "<"}
 
 Trace = Annotated[
     Path,
     typer.Argument(
-        help="A trace, or a folder: its newest window.", show_default=False, callback=owned_argument
+        help="A trace, or a folder, for its newest window.",
+        show_default=False,
+        callback=path_argument,
     ),
 ]
 
@@ -40,15 +52,19 @@ def diff(
     first: Trace,
     second: Trace,
     limit: Annotated[
-        int, typer.Option(parser=at_least(1), metavar="N", help="How many operators and kernels.")
+        int,
+        typer.Option(
+            parser=at_least(1), metavar="N", help="Maximum number of operators and kernels."
+        ),
     ] = 20,
 ) -> None:
-    """Compare two captures, windows, ranks or runs: what costs a step more, and what less.
+    """Compare two captures, windows, ranks or runs: where a step takes more time, or less.
 
-    First the parts of a step on the clock, as computing and communication, and the phases of the
-    host, then operators and kernels, by how much a step's time changed. Of windows of several ranks
-    those are compared that both have, by their mean. Exit code 0: compared; 1: compared, but the
-    numbers do not mean the same, and why; 2: there is no capture, or it cannot be read.
+    The parts of a step, such as computing and communication, and the phases of the host come first.
+    Then come operators and kernels, by how much a step's time changed. For windows of several
+    ranks, the means over their common ranks are compared. Exit code 0: compared. 1: compared, but
+    the numbers are not comparable; the reason is printed. 2: there is no capture, or it cannot be
+    read.
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
@@ -62,7 +78,7 @@ def diff(
 
     try:
         first, second = newest_window(first), newest_window(second)
-        with waiting("reading"):
+        with progress_bar("reading"):
             compared = compare(first, second)
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
@@ -74,22 +90,22 @@ def diff(
     before, after = one.whole_ns / 1e6, other.whole_ns / 1e6
     shown = console()
     title = f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
-    shown.print(sentence(f"{_of(one.a_step, other.a_step)}: {title}", shown.width, style="italic"))
+    shown.print(wrapped(f"{_of(one.a_step, other.a_step)}: {title}", shown.width, style="italic"))
     if phases or rows:
-        cells = [_cells(row, narrow=shown.width < ANY) for row in (*phases, *rows)]
+        cells = [_cells(row, narrow=shown.width < UNLIMITED) for row in (*phases, *rows)]
         shown.print(table(COLUMNS, cells, shown.width))
     else:
-        say("nothing in it changed")
+        say("nothing changed")
     for remark in compared.remarks:
         say(remark, err=True)
     if reasons := why_not_comparable(one, other):
         for reason in reasons:
-            say(f"not the same: {reason}", err=True)
+            say(f"not comparable: {reason}", err=True)
         raise typer.Exit(INVALID)
 
 
 def _of(*steps: str) -> str:
-    """Return what times are of; where only one trace has marked steps, that is said elsewhere."""
+    """Return what the times refer to; remarks say so if only one trace has marked steps."""
     return " or ".join(sorted(set(steps)))
 
 
@@ -100,15 +116,10 @@ def _cells(row: Growth, *, narrow: bool) -> list[str]:
     return [name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]
 
 
-_TORCH = "at::native::"
-"""Its kernels are told apart by their templates only, which name what they calculate."""
-_PAIRS = {")": "(", ">": "<"}
-
-
 def brief(name: str) -> str:
     """Return a kernel's name without ``void``, its parameters and its templates.
 
-    ``void f<float, 2ul>(float*, int)`` is ``f``. Copies, whose brackets come after a space, and
+    ``void f<float, 2ul>(float*, int)`` becomes ``f``. Copies, whose brackets follow a space, and
     templates of torch's own kernels are kept.
     """
     without = name.removeprefix("void ")
@@ -119,7 +130,7 @@ def brief(name: str) -> str:
 
 
 def _without_end(name: str, closing: str) -> str:
-    """Return a name without the brackets that it ends with; whole where they do not pair."""
+    """Return a name without the brackets at its end; unchanged if they are not balanced."""
     if not name.endswith(closing):
         return name
     depth = 0

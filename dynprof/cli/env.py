@@ -1,4 +1,4 @@
-"""``dynprof env``: have jobs that somebody else starts watch where the environment says."""
+"""``dynprof env``: make jobs watch the directory that their environment names."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.launch.pth_file import install as install_file
 from dynprof.launch.pth_file import is_installed, pth_file
 from dynprof.launch.pth_file import uninstall as uninstall_file
-from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG, directory_asked_for
+from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG, requested_directory
 
 
 def env(
     *,
     install: Annotated[
         bool,
-        typer.Option("--install", metavar="", help="Have interpreters of this Python look."),
+        typer.Option("--install", metavar="", help="Make jobs of this Python read DYNPROF_CONFIG."),
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", metavar="", help="Have them look no more.")
+        bool, typer.Option("--uninstall", metavar="", help="Undo --install.")
     ] = False,
 ) -> None:
-    """Say whether jobs of this Python look at DYNPROF_CONFIG, and switch that on or off.
+    """Show whether jobs of this Python read DYNPROF_CONFIG, and switch that on or off.
 
-    With it installed, DYNPROF_CONFIG=DIR in the environment of a job does what dynprof run does,
-    and PROF_CONFIG_PATH=DIR too, where torch_npu is not installed. DYNPROF_CONFIG goes first.
-    Interpreters without either variable pay for reading one line.
+    After --install, DYNPROF_CONFIG=DIR in the environment of a job has the effect of dynprof run.
+    So has PROF_CONFIG_PATH=DIR, unless torch_npu is installed; DYNPROF_CONFIG takes precedence.
+    Interpreters without either variable only read one line.
 
-    Exit code 0: done; 2: the file cannot be written or removed.
+    Exit code 0: done. 2: the file cannot be written or removed.
 
     Example: dynprof env --install && DYNPROF_CONFIG=prof_config ./start_training.sh
     """
@@ -39,21 +39,23 @@ def env(
     try:
         if install:
             named = f"{CONFIG}=DIR or {VENDORS_CONFIG}=DIR"
-            say(f"{install_file()} is installed: jobs with {named} watch it")
+            say(f"{install_file()} is installed: jobs with {named} watch DIR")
         elif uninstall:
             there = uninstall_file()
-            say(f"{pth_file()} is removed" if there else f"{pth_file()} was not there")
+            say(f"{pth_file()} is removed" if there else f"{pth_file()} was not installed")
     except OSError as error:
         fail(f"{pth_file()} cannot be changed: {error.strerror}", UNREADABLE)
     if not (install or uninstall):
-        _tell()
+        _print_state()
 
 
-def _tell() -> None:
-    """Say how things stand."""
-    state = "is installed" if is_installed() else "is not installed; dynprof env --install does it"
+def _print_state() -> None:
+    """Print whether the file is installed, and the variables."""
+    state = (
+        "is installed" if is_installed() else "is not installed; dynprof env --install installs it"
+    )
     say(f"{pth_file()} {state}")
     for name in (CONFIG, VENDORS_CONFIG, STEPS):
         say(f"{name}: {os.environ.get(name) or 'not set'}")
-    if other := directory_asked_for(os.environ)[1]:
+    if other := requested_directory(os.environ)[1]:
         say(other)

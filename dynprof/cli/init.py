@@ -1,4 +1,4 @@
-"""``dynprof init``: a directory with a config, before any job has made it."""
+"""``dynprof init``: create the directory and the config before a job does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.config_directory import live, owned_argument
+from dynprof.cli.config_directory import live, path_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import ConfigError
@@ -21,23 +21,23 @@ def init(
     directory: Annotated[
         Path,
         typer.Argument(
-            help="The directory to give to dp.init().", show_default=False, callback=owned_argument
+            help="The directory to give to dp.init().", show_default=False, callback=path_argument
         ),
     ],
     activities: Annotated[
         str,
         typer.Option(
             metavar="A,B",
-            help="What the config asks to watch: CPU, CUDA, XPU, NPU. Left out: all that the "
-            "machine of the job has.",
+            help="Activities to record: CPU, CUDA, XPU, NPU. Default: all that the machine of the "
+            "job has.",
         ),
     ] = "",
 ) -> None:
-    """Make the directory, the config and its schema, where they are not there yet.
+    """Create the directory, the config and its schema, unless they exist.
 
-    A job that starts makes them itself; this is for those who want to prepare.
+    A job creates them itself when it starts; use this to prepare them earlier.
 
-    Exit code 0: they are there; 1: there is no such activity; 2: they cannot be made.
+    Exit code 0: they exist. 1: there is no such activity. 2: they cannot be created.
 
     Example: dynprof init prof_config --activities CPU,CUDA
     """
@@ -52,7 +52,7 @@ def init(
         fail(f"--activities: {error}", INVALID)
     except OSError as error:
         fail(f"{directory} cannot be used: {error.strerror}", UNREADABLE)
-    say(f"{directory / CONFIG_NAME} {'is made' if wrote else 'was there already'}")
+    say(f"{directory / CONFIG_NAME} {'was created' if wrote else 'exists already'}")
     if wrote and (watching := live(directory)):
-        ranks = counted(len(watching), "live rank takes", "live ranks take")
-        say(f"{ranks} it for a save, to record a step", err=True)
+        ranks = counted(len(watching), "live rank treats", "live ranks treat")
+        say(f"{ranks} it as a request, and will record a step", err=True)

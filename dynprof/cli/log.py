@@ -1,4 +1,4 @@
-"""``dynprof log``: the logs of all ranks, in the order of time."""
+"""``dynprof log``: print the logs of all ranks, merged by time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rich.text import Text
 
 from dynprof.cli.config_directory import Directory, directory_of
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import NOBODY, fail, say_skipped
+from dynprof.cli.outcome import NOT_WATCHED, fail, say_skipped
 from dynprof.journal.journal import LOG_BYTES, printable
 from dynprof.runtime.layout import LOG_DIR
 from dynprof.runtime.safe_open import open_inside
 
 POLL_S = 0.2
-MOST_BYTES = 8 * LOG_BYTES
-"""Read of a log at a time; one that dynprof writes is never so large."""
+READ_BYTES = 8 * LOG_BYTES
+"""Bytes read from a log at a time; a log that dynprof writes is never this large."""
 STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
 _LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (\w+)")
 
@@ -33,14 +33,12 @@ def log(
     directory: Directory,
     follow: Annotated[
         bool,
-        typer.Option(
-            "--follow", "-f", metavar="", help="Go on with what is written, until Ctrl-C."
-        ),
+        typer.Option("--follow", "-f", metavar="", help="Keep printing new records, until Ctrl-C."),
     ] = False,
     lines: Annotated[
         int | None,
         typer.Option(
-            "--lines", "-n", parser=at_least(1), metavar="N", help="Only so many of the newest."
+            "--lines", "-n", parser=at_least(1), metavar="N", help="Print only the newest N."
         ),
     ] = None,
 ) -> None:
@@ -54,7 +52,10 @@ def log(
     say_skipped(directory / LOG_DIR)
     paths = _paths(directory)
     if not paths:
-        fail(f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet", NOBODY)
+        fail(
+            f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet",
+            NOT_WATCHED,
+        )
     console = Console(highlight=False, soft_wrap=True)
     tails = {path: _Tail(path) for path in paths}
     older = [_Tail(path).records() for path in _rotated(directory)]
@@ -74,7 +75,7 @@ def _rotated(directory: Path) -> list[Path]:
 
 
 class _Tail:
-    """Reads a log from where it last stopped, record by record."""
+    """Reads the new records of a log, from where the last read ended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,16 +83,16 @@ class _Tail:
         self._inode = 0
 
     def records(self) -> Iterator[str]:
-        """Yield whole records, each with the lines that belong to it."""
+        """Yield complete records, each with its continuation lines."""
         text = b""
         try:
             with open_inside(self._path, linked_folder=True) as file:
                 inode = os.fstat(file.fileno()).st_ino
                 if inode != self._inode or os.fstat(file.fileno()).st_size < self._at:
-                    text = self._rest_of_rotated()  # another file under this name
+                    text = self._rest_of_rotated()  # a new file has this name
                     self._inode, self._at = inode, 0
                 file.seek(self._at)
-                fresh = file.read(MOST_BYTES)
+                fresh = file.read(READ_BYTES)
         except OSError:
             return
         self._at += fresh.rfind(b"\n") + 1
@@ -107,12 +108,12 @@ class _Tail:
             yield record
 
     def _rest_of_rotated(self) -> bytes:
-        """Return what was written after the last look, before the file was put aside."""
+        """Return what was written after the last read and before the file was rotated."""
         rotated = Path(f"{self._path}.1")
         with contextlib.suppress(OSError), open_inside(rotated, linked_folder=True) as file:
             if os.fstat(file.fileno()).st_ino == self._inode:
                 file.seek(self._at)
-                return file.read(MOST_BYTES)
+                return file.read(READ_BYTES)
         return b""
 
 

@@ -1,4 +1,4 @@
-"""``dynprof merge DIR``: one trace of all ranks of a window, on one clock."""
+"""``dynprof merge DIR``: merge all ranks of a window into one trace, on one clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import waiting
+from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
 
@@ -18,19 +18,22 @@ def merge(
     path: Captures,
     ranks: Annotated[
         str,
-        typer.Option(help="Such as slowest,median,0-3; else all.", show_default=False),
+        typer.Option(
+            help="Ranks to merge, such as slowest,median,0-3; default: all.", show_default=False
+        ),
     ] = "",
     output: Annotated[
         Path | None,
-        typer.Option(help="The file or folder to write to; else analysis/ beside the traces."),
+        typer.Option(help="Output file or folder; default: analysis/ next to the traces."),
     ] = None,
 ) -> None:
-    """Write one trace of the ranks of the newest window, for Perfetto.
+    """Merge the ranks of the newest window into one trace, for Perfetto.
 
-    The clocks of several hosts are aligned by the ends of the collectives that their ranks share;
-    arrows lead from who came first to who came last, and the steps of all ranks lie below each
-    other. The path is printed; dynprof view opens it. Exit code 0: written; 1: written, but a rank
-    cannot be read; 2: there are no two ranks, or it cannot be written.
+    The clocks of several hosts are aligned by the ends of the collectives that their ranks share.
+    Arrows lead from the rank that arrives first to the one that arrives last. The steps of all
+    ranks are shown below each other. The path is printed; dynprof view opens it. Exit code 0:
+    written. 1: written, but a rank cannot be read. 2: there are fewer than two ranks, or it cannot
+    be written.
 
     Example: dynprof merge prof_config --ranks slowest,median
     """
@@ -39,12 +42,12 @@ def merge(
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
-        with waiting("merging"):
+        with progress_bar("merging"):
             made = merged(path, ranks, output)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     except OSError as error:
-        hint = "" if output else "; --output names another place"
+        hint = "" if output else "; give another place with --output"
         fail(f"{why_not_written(error)}{hint}", UNREADABLE)
     say(made.path)
     for line in made.words:

@@ -1,4 +1,4 @@
-"""``dynprof mstx``: where C and C++ find the functions that set marks."""
+"""``dynprof mstx``: print where the library and header of C marks are."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from dynprof.marks.native.library import FOLDER, HEADERS, MISSING, PATH
 def mstx(
     *,
     path: Annotated[
-        bool, typer.Option("--path", metavar="", help="Print the folder of the library alone.")
+        bool, typer.Option("--path", metavar="", help="Print only the folder of the library.")
     ] = False,
     include: Annotated[
-        bool, typer.Option("--include", metavar="", help="Print the folder of its header alone.")
+        bool, typer.Option("--include", metavar="", help="Print only the folder of its header.")
     ] = False,
 ) -> None:
-    """Say where the library of C marks and its header lie, and how to use them.
+    """Print where the library of C marks and its header are, and how to use them.
 
-    Exit code 0: there is one; 2: none was built when dynprof was installed.
+    Exit code 0: the library exists. 2: it was not built when dynprof was installed.
 
     Example: LD_LIBRARY_PATH=$(dynprof mstx --path) python train.py
     """

@@ -1,4 +1,4 @@
-"""Numbers on the command line; what is none is answered as in a config, with what to write."""
+"""Numbers on the command line, with the error messages of the config."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def number_or_text(given: str, kind: type[int | float]) -> float | str:
-    """Return the number that a text is, whole where it can be; else the text."""
+    """Return a text as a number, an int if it is whole; the text if it is not a number."""
     try:
         number = kind(given)
     except ValueError:
@@ -20,7 +20,7 @@ def number_or_text(given: str, kind: type[int | float]) -> float | str:
 
 
 def at_least(least: float, most: float = float("inf")) -> Callable[[Any], Any]:
-    """Return what reads an option's number for Typer: a whole one where the least is one."""
+    """Return Typer's parser for a number in a range: a whole number if ``least`` is an int."""
     kind = type(least)
 
     def number(given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Every setting of the config as an option of the command line, and what is kept from the file."""
+"""Every setting of the config as a command line option, and the settings kept from the file."""
 
 from __future__ import annotations
 
@@ -35,213 +35,9 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "storage": StorageConfig,
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
-"""What the help shows for a value."""
-UNREMARKABLE = {"activities"}
-"""A setting of the job rather than of a request: the file says it from the beginning."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting and its option.
-
-    Attributes:
-        section: The object in the file that holds it; empty for the file's own.
-        key: Its key there.
-        kind: What the option takes: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
-        help: What it means, in few words.
-        panel: Under which title the help shows it; None: first.
-        may_be_one: Whether the file may hold one value in the place of a list.
-        may_be_number: Whether it may hold a number in the place of words.
-    """
-
-    section: str
-    key: str
-    kind: type
-    help: str
-    panel: str | None
-    may_be_one: bool
-    may_be_number: bool
-
-    @property
-    def path(self) -> tuple[str, ...]:
-        """The keys from the top of the file."""
-        return (self.section, self.key) if self.section else (self.key,)
-
-    @property
-    def off(self) -> str:
-        """The parameter that switches it off."""
-        return f"no_{self.key}"
-
-    def parameters(self) -> Iterator[inspect.Parameter]:
-        """Yield the option as Typer understands it; to switch something off, one that is hidden."""
-        name = self.key.replace("_", "-")
-        option = typer.Option(
-            f"--{name}",
-            help=self.help,
-            metavar=METAVARS[self.kind],
-            show_default=False,
-            rich_help_panel=self.panel,
-        )
-        if self.kind is bool:
-            yield _parameter(self.key, False, bool, option)
-            yield _parameter(self.off, False, bool, typer.Option(f"--no-{name}", hidden=True))
-            return
-        # Numbers come as texts as well: the config's own check says of one what to write instead.
-        wanted: Any = list[str] | None if self.kind in (list, dict) else str | None
-        yield _parameter(self.key, None, wanted, option)
-
-    def given_in(self, arguments: dict[str, Any]) -> Any:
-        """Return what stands in the file for what the command line says; None where it does not.
-
-        Raises:
-            typer.BadParameter: It is switched on and off, or a pair has no key or no value.
-        """
-        given = arguments.get(self.key)
-        if self.kind is bool:
-            off = arguments.get(self.off)
-            if given and off:
-                name = self.key.replace("_", "-")
-                raise typer.BadParameter(f"both --{name} and --no-{name} are given; keep one")
-            return True if given else False if off else None
-        return None if given is None else self._value(given)
-
-    def _value(self, given: Any) -> Any:
-        if self.kind is dict:
-            return dict(map(_pair, given))
-        if self.kind is list:
-            parts = [part.strip() for several in given for part in several.split(",")]
-            found = [int(part) if part.isdigit() else part for part in parts]
-            return found[0] if self.may_be_one and len(found) == 1 else found
-        if self.kind in (int, float):
-            return number_or_text(given, self.kind)
-        return number_or_text(given, int) if self.may_be_number else given
-
-
-def settings() -> Iterator[Setting]:
-    """Yield all settings that the command line offers, in the order of its help."""
-    fields = {
-        field.alias or name: (section, field)
-        for section, model in SECTIONS.items()
-        for name, field in model.model_fields.items()
-    }
-    for panel, keys in PANELS.items():
-        for key in keys:
-            section, field = fields[key]
-            words = BRIEFS.get(key) or field.description or ""
-            kind = _kind(field)
-            number = kind is str and int in map(_plain, _parts(field.annotation))
-            yield Setting(section, key, kind, words, panel, _names_one(field), number)
-
-
-def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, option],
-    )
-
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for every setting; it takes them as ``**given``."""
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    offered = [option for setting in settings() for option in setting.parameters()]
-    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[1:]]
-    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[own[0], *offered, *named]
-    )
-    command.__annotations__ = {p.name: p.annotation for p in [own[0], *offered, *named]}
-    return command
-
-
-def changes(given: dict[str, Any]) -> dict[tuple[str, ...], Any]:
-    """Return the settings given on the command line, by their place in the file.
-
-    Raises:
-        typer.BadParameter: One is switched on and off, or a pair has no key or no value.
-    """
-    found = {setting.path: setting.given_in(given) for setting in settings()}
-    return {path: value for path, value in found.items() if value is not None}
-
-
-def _kind(field: FieldInfo) -> type:
-    """Return what the option of a field takes; a string where the field takes more than one."""
-    found = {_plain(part) for part in _parts(field.annotation)} - {type(None)}
-    for kind in (bool, int, float, dict):
-        if found == {kind}:
-            return kind
-    return list if list in found and (str not in found or _names_one(field)) else str
-
-
-def _names_one(field: FieldInfo) -> bool:
-    """Return whether a field takes one of some names."""
-    return any(typing.get_origin(part) is typing.Literal for part in _parts(field.annotation))
-
-
-def _parts(annotation: Any) -> tuple[Any, ...]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return tuple(part for arg in typing.get_args(annotation) for part in _parts(arg))
-    return (annotation,)
-
-
-def _plain(annotation: Any) -> Any:
-    origin = typing.get_origin(annotation)
-    if origin is Annotated:
-        return _plain(typing.get_args(annotation)[0])
-    if origin is typing.Literal:
-        return type(typing.get_args(annotation)[0])
-    return origin or annotation
-
-
-def _pair(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise typer.BadParameter(f"{text!r} is no pair; write a key, = and a value")
-    return key, _json_or_text(value)
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> list[str]:
-    """Return what a config asks for beyond the defaults and beyond what was given now."""
-    found = []
-    for setting in settings():
-        section: Any = getattr(config, setting.section) if setting.section else config
-        if section is None or setting.path in given or setting.key in UNREMARKABLE:
-            continue
-        value = getattr(section, setting.key)
-        default = type(section).model_fields[setting.key].get_default()
-        if value not in (default, None, [], {}, "all"):
-            whole = isinstance(value, float) and value.is_integer()
-            found.append(f"{setting.key} {json.dumps(int(value) if whole else value)}")
-    return found
-
-
-StepOn = Annotated[
-    str | None,
-    typer.Option(
-        "--step-on",
-        metavar="SOURCE",
-        help="What ends a step: optimizer, package.module:function, a period as 5s.",
-        show_default=False,
-    ),
-]
-
-
-def check_step_on(step_on: str | None) -> None:
-    """Fail where it, or without it the variable, names no source of steps."""
-    try:
-        step_option_of(step_on, otherwise=StepOption("auto"))
-    except ValueError as error:
-        fail(str(error).replace("steps=", "--step-on ", 1), INVALID)
-
-
+"""Placeholder of a value in the help, by type."""
+NOT_REPORTED = {"activities"}
+"""Settings not reported as kept: they belong to the job, and the first config has them."""
 PANELS: dict[str | None, tuple[str, ...]] = {
     None: (
         "active", "warmup", "start_step", "ranks",
@@ -264,24 +60,23 @@ PANELS: dict[str | None, tuple[str, ...]] = {
         "sys_interconnection",
     ),
 }  # fmt: skip
-"""Each panel with its settings; without a title the one that comes first, beside --wait."""
-
-BRIEFS = {
-    "warmup": "Steps with the profiler on before them.",
+"""The settings of each panel of the help; the one without a title is first, with --wait."""
+SHORT_HELP = {
+    "warmup": "Warm-up steps before them, not recorded.",
     "start_step": "Where the window opens; 0: the next step.",
     "ranks": 'Which ranks: all, 0-3,8, "every 64th", ...',
-    "patience_s": "How long to wait for a rank that is busy.",
+    "patience_s": "How long to wait for a busy rank, in s.",
     "unable": "If one rank cannot: refuse or downgrade.",
     "record_shapes": "Shapes and types of operator inputs.",
     "profile_memory": "Allocations and releases of tensor memory.",
     "with_stack": "Python call stacks; costs more.",
-    "max_seconds": "Close early after so many seconds.",
-    "max_memory_mb": "Close early if it grew by so many MB.",
-    "max_events": "Close early before it has more; 0: never.",
-    "min_free_disk_mb": "Neither open nor save with less free.",
-    "activities": "What to watch: CPU, CUDA, XPU, NPU.",
+    "max_seconds": "Close early after this many seconds.",
+    "max_memory_mb": "Close early if memory grew by this many MB.",
+    "max_events": "Close early at this many events; 0: never.",
+    "min_free_disk_mb": "Do not open or save with less free disk.",
+    "activities": "What to record: CPU, CUDA, XPU, NPU.",
     "with_flops": "Estimated operations of matrix products.",
-    "record_op_args": "Operators' arguments, in their own file.",
+    "record_op_args": "Operators' arguments, in a separate file.",
     "memory_snapshot": "The history of the device's memory.",
     "gc_detect_threshold": "Garbage collections longer than X ms.",
     "host_sys": "Sample the host: cpu, mem, disk, network.",
@@ -289,12 +84,215 @@ BRIEFS = {
     "backend": "torch, npu, python, or auto.",
     "mstx": "Marks and ranges that the script sets.",
     "prof_dir": "Where captures go: a directory or a URL.",
-    "scratch_dir": "Put them together here first, then move.",
-    "spread_s": "Ranks begin to write over so many seconds.",
-    "retry_s": "Try to move a capture for so long.",
-    "metadata": "To find again in the trace; may come again.",
-    "export_type": "Form of the tables: text, db or both.",
+    "scratch_dir": "Assemble captures here, then move them.",
+    "spread_s": "Spread the start of writes over X seconds.",
+    "retry_s": "How long to retry moving a capture, in s.",
+    "metadata": "Stored in the trace; may be repeated.",
+    "export_type": "Format of the tables: text, db or both.",
     "aic_metrics": "Metrics of AI cores, from Level1 on.",
     "op_attr": "Attributes of aclnn operators, into db.",
-    "data_simplification": "Delete what the tables are made from.",
+    "data_simplification": "Delete the raw data of the tables.",
 }
+"""Help texts shorter than the description of the setting."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting and its option.
+
+    Attributes:
+        section: The object in the file that holds it; empty for the top level.
+        key: Its key in the section.
+        kind: Type of the option: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
+        help: Its meaning, in a few words.
+        panel: Title in the help under which it is shown; None: first.
+        accepts_one_value: Whether the file may hold one value instead of a list.
+        accepts_number: Whether the file may hold a number instead of a string.
+    """
+
+    section: str
+    key: str
+    kind: type
+    help: str
+    panel: str | None
+    accepts_one_value: bool
+    accepts_number: bool
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The keys from the top of the file."""
+        return (self.section, self.key) if self.section else (self.key,)
+
+    @property
+    def off(self) -> str:
+        """Name of the parameter that switches it off."""
+        return f"no_{self.key}"
+
+    def parameters(self) -> Iterator[inspect.Parameter]:
+        """Yield the option for Typer, and for a ``bool`` a hidden one that switches it off."""
+        name = self.key.replace("_", "-")
+        option = typer.Option(
+            f"--{name}",
+            help=self.help,
+            metavar=METAVARS[self.kind],
+            show_default=False,
+            rich_help_panel=self.panel,
+        )
+        if self.kind is bool:
+            yield _parameter(self.key, False, bool, option)
+            yield _parameter(self.off, False, bool, typer.Option(f"--no-{name}", hidden=True))
+            return
+        # Numbers are taken as text: the config's own check prints better errors.
+        wanted: Any = list[str] | None if self.kind in (list, dict) else str | None
+        yield _parameter(self.key, None, wanted, option)
+
+    def given_in(self, arguments: dict[str, Any]) -> Any:
+        """Return the value for the file from the command line; None if the option was not given.
+
+        Raises:
+            typer.BadParameter: It is both on and off, or a pair has no key or no equals sign.
+        """
+        given = arguments.get(self.key)
+        if self.kind is bool:
+            off = arguments.get(self.off)
+            if given and off:
+                name = self.key.replace("_", "-")
+                raise typer.BadParameter(f"both --{name} and --no-{name} are given; keep one")
+            return True if given else False if off else None
+        return None if given is None else self._value(given)
+
+    def _value(self, given: Any) -> Any:
+        if self.kind is dict:
+            return dict(map(_pair, given))
+        if self.kind is list:
+            parts = [part.strip() for several in given for part in several.split(",")]
+            found = [int(part) if part.isdigit() else part for part in parts]
+            return found[0] if self.accepts_one_value and len(found) == 1 else found
+        if self.kind in (int, float):
+            return number_or_text(given, self.kind)
+        return number_or_text(given, int) if self.accepts_number else given
+
+
+def settings() -> Iterator[Setting]:
+    """Yield the settings that the command line offers, in the order of the help."""
+    fields = {
+        field.alias or name: (section, field)
+        for section, model in SECTIONS.items()
+        for name, field in model.model_fields.items()
+    }
+    for panel, keys in PANELS.items():
+        for key in keys:
+            section, field = fields[key]
+            words = SHORT_HELP.get(key) or field.description or ""
+            kind = _kind(field)
+            number = kind is str and int in map(_base_type, _parts(field.annotation))
+            yield Setting(section, key, kind, words, panel, _is_enumeration(field), number)
+
+
+def _parameter(name: str, default: Any, kind: Any, option: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind, option],
+    )
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for every setting; it receives them as ``**given``."""
+    signature = inspect.signature(command, eval_str=True)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    offered = [option for setting in settings() for option in setting.parameters()]
+    named = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own[1:]]
+    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[own[0], *offered, *named]
+    )
+    command.__annotations__ = {p.name: p.annotation for p in [own[0], *offered, *named]}
+    return command
+
+
+def changes(given: dict[str, Any]) -> dict[tuple[str, ...], Any]:
+    """Return the settings given on the command line, by their path in the file.
+
+    Raises:
+        typer.BadParameter: One is both on and off, or a pair has no key or no equals sign.
+    """
+    found = {setting.path: setting.given_in(given) for setting in settings()}
+    return {path: value for path, value in found.items() if value is not None}
+
+
+def _kind(field: FieldInfo) -> type:
+    """Return the type of a field's option; ``str`` if the field accepts several types."""
+    found = {_base_type(part) for part in _parts(field.annotation)} - {type(None)}
+    for kind in (bool, int, float, dict):
+        if found == {kind}:
+            return kind
+    return list if list in found and (str not in found or _is_enumeration(field)) else str
+
+
+def _is_enumeration(field: FieldInfo) -> bool:
+    """Return whether a field accepts a fixed set of names."""
+    return any(typing.get_origin(part) is typing.Literal for part in _parts(field.annotation))
+
+
+def _parts(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return tuple(part for arg in typing.get_args(annotation) for part in _parts(arg))
+    return (annotation,)
+
+
+def _base_type(annotation: Any) -> Any:
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _base_type(typing.get_args(annotation)[0])
+    if origin is typing.Literal:
+        return type(typing.get_args(annotation)[0])
+    return origin or annotation
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise typer.BadParameter(f"{text!r} is not a pair; write a key, = and a value")
+    return key, _json_or_text(value)
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> list[str]:
+    """Return the settings of a config that are neither defaults nor given on the command line."""
+    found = []
+    for setting in settings():
+        section: Any = getattr(config, setting.section) if setting.section else config
+        if section is None or setting.path in given or setting.key in NOT_REPORTED:
+            continue
+        value = getattr(section, setting.key)
+        default = type(section).model_fields[setting.key].get_default()
+        if value not in (default, None, [], {}, "all"):
+            whole = isinstance(value, float) and value.is_integer()
+            found.append(f"{setting.key} {json.dumps(int(value) if whole else value)}")
+    return found
+
+
+StepOn = Annotated[
+    str | None,
+    typer.Option(
+        "--step-on",
+        metavar="SOURCE",
+        help="What ends a step: optimizer, package.module:function, or a period such as 5s.",
+        show_default=False,
+    ),
+]
+
+
+def check_step_on(step_on: str | None) -> None:
+    """Exit if the option, or else the environment variable, names no source of steps."""
+    try:
+        step_option_of(step_on, otherwise=StepOption("auto"))
+    except ValueError as error:
+        fail(str(error).replace("steps=", "--step-on ", 1), INVALID)

@@ -1,4 +1,4 @@
-"""How a command ends: what it says, and its exit code."""
+"""Output and exit codes of the commands."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from dynprof.runtime.job_files import skipped_below
 if TYPE_CHECKING:
     from pathlib import Path
 
-INVALID, UNREADABLE, NOBODY, UNSERVED, LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
-"""The config cannot be used; no such file; nobody watches; not served; a rank died; none that is
-there is asked; a rank is stuck."""
-MOST_SKIPPED = 8
-"""Files that are named of those that a command skips: another user may plant any number."""
+INVALID, UNREADABLE, NOT_WATCHED, NOT_SERVED, RANK_LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
+"""Exit codes 1 to 7. 1: the config is invalid; 2: a file is missing or unreadable; 3: no process
+watches. 4: the request was not served; 5: a rank died; 6: no running rank was asked. 7: a rank is
+stuck."""
+MAX_SKIPPED = 8
+"""Maximum number of skipped files that are printed: another user may create any number."""
 
 
 def say(text: object, *, err: bool = False) -> None:
-    """Print lines in which control characters, as they may stand in a file, are escaped."""
+    """Print lines; control characters, which may come from a file, are escaped."""
     typer.echo("\n".join(map(printable, str(text).split("\n"))), err=err)
 
 
 def say_skipped(folder: Path) -> None:
-    """Name on stderr what of a folder a command does not read, and why."""
+    """Print to stderr which files of a folder a command skips, and why."""
     found = skipped_below(folder)
-    for words in found[:MOST_SKIPPED]:
+    for words in found[:MAX_SKIPPED]:
         say(f"skipped: {printable(words)}", err=True)
-    if more := len(found[MOST_SKIPPED:]):
+    if more := len(found[MAX_SKIPPED:]):
         say(f"skipped: and {more:,} more", err=True)
 
 
 def fail(text: str, code: int) -> NoReturn:
-    """Say why the command ends, and end it."""
+    """Print an error message and exit with a code."""
     say(text, err=True)
     raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""What a job would say of a config: asked of its plan and its last status, not of the job."""
+"""Predicts a job's answer to a config, from the job's last status and without the job."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from dynprof.runtime.destination import Destination
 
 
-def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
-    """Yield what is to be said of a well-formed config, and whether it is a refusal.
+def predict_answer(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
+    """Yield the job's remarks on a valid config, each with whether it is a refusal.
 
     Args:
-        parsed: The config, as it was read.
-        path: Where it lies.
+        parsed: The parsed config.
+        path: The file.
     """
     for remark in parsed.remarks:
         yield str(remark), False
@@ -41,10 +41,10 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         rank=status.rank,
         capabilities=status.profilers,
         free_disk_mb=free_disk_mb(place.staging_dir),
-        prof_dir_problem=_why_no_place(place, layout),
+        prof_dir_problem=_why_not_writable(place, layout),
     )
     config = parsed.config
-    if config.asked_ranks.chosen and status.agreement:  # it may be this one
+    if config.asked_ranks.chosen and status.agreement:  # the choice may be this rank
         config = config.model_copy(update={"ranks": [status.rank]})
     outcome = plan(config, standing)
     refused = isinstance(outcome, Refusal)
@@ -55,13 +55,13 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         yield f"{located} ({status.named} on {status.host})", refused
 
 
-def _why_no_place(place: Destination, layout: Layout) -> str:
-    """Say why a job cannot put captures there; what it may write is known to its own user only."""
+def _why_not_writable(place: Destination, layout: Layout) -> str:
+    """Return why a job cannot put captures there; only the job's user can check write access."""
     is_jobs_user = layout.root.stat().st_uid == os.geteuid()
     return place.why_not(layout) if is_jobs_user else place.why_forbidden(layout)
 
 
 def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
-    """Return the latest status beside the config of a rank that it asks for."""
+    """Return the latest status among the ranks that the config may ask."""
     asked = [status for status in statuses(directory) if config.asked_ranks.may_ask(status.rank)]
     return max(asked, key=lambda status: status.heartbeat, default=None)

@@ -1,4 +1,4 @@
-"""``dynprof report PATH``: a page that says where the time goes."""
+"""``dynprof report PATH``: an HTML page that shows where the time goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynprof.cli.browser import open_page
 from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import waiting
+from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
 
@@ -19,16 +19,16 @@ def report(
     path: Captures,
     output: Annotated[
         Path | None,
-        typer.Option(help="The file or folder to write to; else analysis/ beside the trace."),
+        typer.Option(help="Output file or folder; default: analysis/ next to the trace."),
     ] = None,
-    browser: Annotated[bool, typer.Option(metavar="", help="Open it.")] = False,
+    browser: Annotated[bool, typer.Option(metavar="", help="Open it in a browser.")] = False,
 ) -> None:
-    """Write one page about a capture: where a step goes, what to try, and all behind it.
+    """Write an HTML page about a capture: where the time goes and what to try.
 
-    Of a folder the newest window that has captures is taken; where that has several ranks, they are
-    compared, and the page is about the one that keeps the others waiting. It needs no network, and
-    can be sent to anybody. The path is printed. Exit code 0: written; 1: written, but a rank cannot
-    be read; 2: there is no capture, or it cannot be read.
+    For a folder, the newest window with captures is used. If it has several ranks, they are
+    compared, and the page shows the rank that keeps the others waiting. The page is one file and
+    needs no network. The path is printed. Exit code 0: written. 1: written, but a rank cannot be
+    read. 2: there is no capture, or it cannot be read.
 
     Example: dynprof report prof_config --browser
     """
@@ -37,12 +37,12 @@ def report(
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
-        with waiting("reading"):
+        with progress_bar("reading"):
             made = report_on(path, output)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     except OSError as error:
-        hint = "" if output else "; --output names another place"
+        hint = "" if output else "; give another place with --output"
         fail(f"{why_not_written(error)}{hint}", UNREADABLE)
     say(made.path)
     for line in made.words:

@@ -1,4 +1,4 @@
-"""``dynprof run``: start a job that watches a config, without a line changed in its script."""
+"""``dynprof run``: start a job that watches a config, without a change to its script."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dynprof.runtime.folders import make_dir, why_not_used
 from dynprof.runtime.rank import role_of
 from dynprof.runtime.who_may_change import why_not_watched
 
-PASSED_ON = {"allow_interspersed_args": False, "ignore_unknown_options": True}
-"""Options after the first word that is none of ours belong to the job."""
+CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
+"""Options after the first word that is not an option of ours belong to the job."""
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
         list[str],
         typer.Argument(
             metavar="[-m MODULE | SCRIPT | PROGRAM] [ARGS]...",
-            help="What to run: a script or module by this Python, or a launcher.",
+            help="What to run: a script or module with this Python, or a launcher.",
             show_default=False,
         ),
     ],
@@ -43,20 +43,19 @@ def run(
         typer.Option(
             "--role",
             metavar="NAME",
-            help="What these ranks do, where jobs of several roles share DIR.",
+            help="Role of these ranks, if jobs of several roles share DIR.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Run a job so that it watches a config, as if its script called dp.init() and dp.step().
+    """Run a job that watches a config, as if its script called dp.init() and dp.step().
 
     Steps end with those of the optimizer, unless the script calls dp.step() or --step-on names
-    something else. Launchers, loader workers and other helpers are left alone: ranks watch.
-    The job is executed in the place of this command; its arguments, exit code, signals and
-    tracebacks are its own.
+    another source. Only ranks watch, not launchers, loader workers or other helpers. The job
+    replaces this command's process; its arguments, exit code, signals and tracebacks are its own.
 
-    Exit code 1: --step-on is nothing that could end steps, or --role no role; 2: there is no such
-    script or program, or the directory cannot be read and written; else the job's.
+    Exit code 1: --step-on names no source of steps, or --role is invalid. 2: there is no such
+    script or program, or the directory cannot be read and written. Otherwise the job's code.
 
     Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
     """
@@ -77,7 +76,7 @@ def run(
     if sys.stdout:  # not closed
         with contextlib.suppress(OSError, ValueError):
             sys.stdout.flush()
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and would hand on
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; the job must not
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execve(called[0], called, environment(os.environ, config, step_on, role))  # noqa: S606

@@ -1,4 +1,4 @@
-"""``dynprof status``: all ranks of a directory on one screen."""
+"""``dynprof status``: show all ranks of a directory on one screen."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from rich.console import Group
 from dynprof.captures.left_behind import left_behind
 from dynprof.cli.config_directory import (
     LIVE,
-    THERE,
-    MaybeDirectory,
+    RUNNING,
+    OptionalDirectory,
     by_role,
-    dated,
     directory_of,
     health,
     in_json,
     moment_of,
-    nobody,
     ranks_of,
     statuses,
     step_of,
+    why_unwatched,
+    with_step_age,
 )
-from dynprof.cli.outcome import NOBODY, STUCK, UNREADABLE, fail, say, say_skipped
-from dynprof.cli.terminal_tables import Column, console, sentence, table
-from dynprof.cli.whole_job import job_lines, led_elsewhere
+from dynprof.cli.outcome import NOT_WATCHED, STUCK, UNREADABLE, fail, say, say_skipped
+from dynprof.cli.terminal_tables import Column, console, table, wrapped
+from dynprof.cli.whole_job import job_lines, remote_leader
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.status import stage_progress
 from dynprof.runtime.destination import is_url
@@ -42,54 +42,57 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
+"""Refresh interval of ``--watch`` on a terminal, and in a pipe."""
 STYLES = {
     "dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "ending": "cyan",
     "stopped": "dim",
 }  # fmt: skip
 COLUMNS = (
     Column("rank", 0, left=True),
-    Column("process", 4, least=12, left=True),
+    Column("process", 4, min_width=12, left=True),
     Column("health", 1, left=True),
-    Column("profiler", 2, least=14, left=True),
+    Column("profiler", 2, min_width=14, left=True),
     Column("step", 3),
     Column("ms/step", 5),
     Column("request", 6, left=True),
 )
-MOST_RANKS = 64
-"""More ranks than this are shown only if something is the matter with them."""
-MOST_LEFT = 16
-"""So many captures that nobody sends are named; all with ``--json``."""
+MAX_RANKS = 64
+"""Ranks above which only those that need attention are listed."""
+MAX_UNSENT = 16
+"""Unsent captures that are listed; ``--json`` lists all."""
 
 
 def status(
-    directory: MaybeDirectory = None,
+    directory: OptionalDirectory = None,
     watch: Annotated[
-        bool, typer.Option("--watch", metavar="", help="Keep showing it, until Ctrl-C.")
+        bool, typer.Option("--watch", metavar="", help="Refresh it until Ctrl-C.")
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", metavar="", help="Print it for a script, one object for all ranks."),
+        typer.Option("--json", metavar="", help="Print one JSON object for all ranks."),
     ] = False,
     every: Annotated[
         bool,
         typer.Option(
-            "--all", metavar="", help="Without a directory: also what dynprof attach could reach."
+            "--all",
+            metavar="",
+            help="Without a directory: also show processes that attach could reach.",
         ),
     ] = False,
 ) -> None:
-    """Show where every rank stands: its health, step, request and last capture.
+    """Show the state of every rank: its health, step, request and last capture.
 
-    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead,
-    stopped, or unwatched where its process goes on. Without a directory, show all processes of
-    this machine and user that watch one.
+    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead or
+    stopped. It is unwatched if its session ended but its process still runs. Without a directory,
+    show all processes of this user on this machine that watch one.
 
-    Exit code 0: some rank is alive, starting or ending, and none is stuck; 2: there is no such
-    directory; 3: all are dead, stopped or unwatched, or there is none; 7: a rank is stuck.
+    Exit code 0: some rank is alive, starting or ending, and none is stuck. 2: there is no such
+    directory. 3: all are dead, stopped or unwatched, or there is none. 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
     if watch and as_json:
-        fail("--json prints once, and --watch goes on: give one of them", UNREADABLE)
+        fail("--json prints once and --watch repeats; give only one of them", UNREADABLE)
     if directory is None:
         from dynprof.cli.watched_jobs import show_watched
 
@@ -101,14 +104,14 @@ def status(
         _watch(directory)
     found = statuses(directory)
     if as_json:
-        typer.echo(json.dumps(_plain(directory, found), indent=2))
+        typer.echo(json.dumps(_as_json(directory, found), indent=2))
     elif not watch:
         _show(directory, found)
-    if not any(health(one) in THERE for one in found):
-        fail(nobody(directory), NOBODY)
+    if not any(health(one) in RUNNING for one in found):
+        fail(why_unwatched(directory), NOT_WATCHED)
     if stuck := [one for one in found if health(one) == "stuck"]:
         what = f"{ranks_of(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
-        fail(f"{what}; dynprof log {directory} says since when, and in what", STUCK)
+        fail(f"{what}; dynprof log {directory} shows since when and where", STUCK)
 
 
 def _show(directory: Path, found: list[Status]) -> None:
@@ -116,26 +119,26 @@ def _show(directory: Path, found: list[Status]) -> None:
     shown.print(screen(found, shown.width))
     if text := file_mount_problem(directory / CONFIG_NAME):
         say(text)
-    left = _left(directory, found)
-    for one in left[:MOST_LEFT]:
-        say(f"the capture in {one.folder} is sent by no job; to send it, type {one.command}")
-    if more := len(left[MOST_LEFT:]):
-        say(f"so it is with {counted(more, 'more capture')}, which --json names")
+    left = _unsent_captures(directory, found)
+    for one in left[:MAX_UNSENT]:
+        say(f"no job sends the capture in {one.folder}; to send it, run {one.command}")
+    if more := len(left[MAX_UNSENT:]):
+        say(f"{counted(more, 'more capture is', 'more captures are')} not sent; --json lists all")
 
 
-def _left(directory: Path, found: list[Status]) -> list[LeftBehind]:
-    """Return the captures that nobody sends, also from scratch directories that jobs may use."""
+def _unsent_captures(directory: Path, found: list[Status]) -> list[LeftBehind]:
+    """Return the captures that no job sends, also in scratch directories that jobs may use."""
     places = {Path(place) for one in found for place in one.prof_dirs if not is_url(place)}
     return left_behind(directory.resolve(), places)
 
 
-def _plain(directory: Path, found: list[Status]) -> dict[str, object]:
+def _as_json(directory: Path, found: list[Status]) -> dict[str, object]:
     moment = moment_of(found)
     return {
         "directory": str(directory),
         "moment": moment,
         "ranks": [in_json(one, moment) for one in found],
-        "left_behind": [str(one.folder) for one in _left(directory, found)],
+        "left_behind": [str(one.folder) for one in _unsent_captures(directory, found)],
     }
 
 
@@ -161,41 +164,41 @@ def _watch(directory: Path) -> None:
 
 
 def screen(found: list[Status], width: int) -> Group:
-    """Return what is shown of the ranks of a directory, in lines of so many cells."""
-    many = len(found) > MOST_RANKS
+    """Return the screen for the ranks of a directory, in lines of up to ``width`` cells."""
+    many = len(found) > MAX_RANKS
     shown: list[Status] = []
     usual: list[Status] = []
     for one in found:
-        (usual if many and not _is_odd(one) else shown).append(one)
+        (usual if many and not _needs_attention(one) else shown).append(one)
     styles = [STYLES.get(health(one), "") for one in shown]
     moment = moment_of(found)
     rows = [_cells(one, moment) for one in shown]
-    ranks = table(dated(COLUMNS, moment), rows, width, styles)
-    alive = [one for one in found if health(one) in THERE]
+    ranks = table(with_step_age(COLUMNS, moment), rows, width, styles)
+    alive = [one for one in found if health(one) in RUNNING]
     jobs = [line for one in alive for line in job_lines(one)]
-    followers = (led_elsewhere(those) for those in by_role(alive).values())
+    followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
-    notes = [*jobs, *_doubles(found), *_fallbacks(alive), *_notes_of(shown)]
+    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_notes_of(shown)]
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
         others = counted(len(usual), "more rank" if shown else "rank")
         notes.append((f"{others}, alive and idle, at {at}", "dim"))
-    return Group(ranks, *(sentence(text, width, style) for text, style in notes))
+    return Group(ranks, *(wrapped(text, width, style) for text, style in notes))
 
 
-def _doubles(found: list[Status]) -> list[tuple[str, str]]:
+def _duplicate_ranks(found: list[Status]) -> list[tuple[str, str]]:
     counts = Counter(one.named for one in found if health(one) in LIVE)
-    text = "processes are {} here: two jobs share the directory, or their ranks are unknown"
+    text = "processes report as {}: two jobs share the directory, or their ranks are unknown"
     return [
-        (f"{count} {text.format(named)}; see init(rank=...)", "bold red")
+        (f"{count} {text.format(named)}; set init(rank=...)", "bold red")
         for named, count in counts.items()
         if count > 1
     ]
 
 
 def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
-    """Return in which slower or lesser ways windows are recorded, and on which ranks."""
+    """Return the fallbacks with which windows are recorded, each with its ranks."""
     ranks: dict[str, list[Status]] = {}
     for one in alive:
         usable = [capable for capable in one.profilers if not capable.missing][:1]
@@ -204,7 +207,7 @@ def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
     return [(f"{ranks_of(which)}: {text}", "yellow") for text, which in ranks.items()]
 
 
-def _is_odd(status: Status) -> bool:
+def _needs_attention(status: Status) -> bool:
     return health(status) != "alive" or status.state != "idle" or bool(status.problems)
 
 
@@ -232,7 +235,7 @@ def _cells(status: Status, moment: float | None) -> list[str]:
 
 
 def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
-    """Return what is to be said of ranks, once for those of which it is the same."""
+    """Return the notes on ranks; ranks with the same note share a line."""
     ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
         for note in _notes(one):
@@ -241,16 +244,16 @@ def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
 
 
 def _where_stuck(status: Status) -> str:
-    """Say what is known of a rank that has been in its step for long."""
+    """Return where a rank is stuck, as far as its status shows."""
     if status.writes(time.time()):
         where = status.stands_in or "no Python function"
         return f"still in step {status.step:,}; the main thread is in {where}"
-    text = "its process is there and writes nothing: it was stopped, or a call keeps Python's lock"
+    text = "its process exists but writes no status: it was stopped, a call holds the GIL"
     return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
 
 
 def _notes(status: Status) -> list[tuple[str, str]]:
-    """Return what is to be said of a rank, each with its style."""
+    """Return the notes on a rank, each with its style."""
     notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
     newest = status.edits[-1] if status.edits else None
     if newest and newest.outcome == "waiting" and newest.text:

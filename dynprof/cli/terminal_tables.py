@@ -19,10 +19,12 @@ from dynprof.journal.journal import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+BAR_DELAY_S = 1.0
+"""Time after which a progress bar appears; shorter work shows none."""
 GAP = 2
 """Spaces between two columns."""
-ANY = 100_000
-"""As wide as anything may become where nobody looks at a screen."""
+UNLIMITED = 100_000
+"""Width in cells that no line exceeds, for output to a pipe or file."""
 
 
 @dataclass(frozen=True)
@@ -30,24 +32,24 @@ class Column:
     """One column of a table.
 
     Attributes:
-        head: What stands over it.
-        rank: Its importance: where there is no room, the column with the largest goes first.
-        least: To how many cells its texts may be shortened; 0 where they are whole or not there.
-        left: Whether its texts begin at the left; numbers end at the right.
+        head: Its heading.
+        drop_order: The column with the largest value is dropped first if there is no room.
+        min_width: Cells to which its texts may be shortened; 0: texts are never shortened.
+        left: Whether its texts are aligned left; numbers are aligned right.
     """
 
     head: str
-    rank: int
-    least: int = 0
+    drop_order: int
+    min_width: int = 0
     left: bool = False
 
 
 def console() -> Console:
-    """Return a console as wide as the terminal, or as ``COLUMNS`` says; a pipe has no width."""
+    """Return a console as wide as the terminal or ``COLUMNS``; unlimited for a pipe."""
     found = Console(highlight=False, emoji=False)
     if found.is_terminal or os.environ.get("COLUMNS"):
         return found
-    return Console(highlight=False, emoji=False, width=ANY)
+    return Console(highlight=False, emoji=False, width=UNLIMITED)
 
 
 def table(
@@ -56,13 +58,13 @@ def table(
     width: int,
     styles: Sequence[str] = (),
 ) -> Table:
-    """Return a table that is no wider than ``width`` cells, as far as that can be.
+    """Return a table that is no wider than ``width`` cells, if possible.
 
     Args:
-        columns: What there is.
+        columns: The columns.
         rows: A text for each column.
-        width: What there is room for.
-        styles: Of each row; left out, none has any.
+        width: Maximum width in cells.
+        styles: Style of each row; default: no styles.
     """
     made = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     texts = [[printable(text) for text in row] for row in rows]
@@ -81,21 +83,21 @@ def table(
 
 
 def _room(columns: Sequence[Column], wanted: Sequence[int], width: int) -> dict[int, int]:
-    """Return the columns that are shown, by their places, and the width of each."""
-    least = [min(c.least or want, want) for c, want in zip(columns, wanted, strict=True)]
-    by_rank = sorted(range(len(columns)), key=lambda place: columns[place].rank)
-    while len(by_rank) > 1 and sum(least[p] + GAP for p in by_rank) - GAP > width:
-        by_rank.pop()
-    left = width + GAP - sum(least[place] + GAP for place in by_rank)
+    """Return the width of each column that is shown, by its index."""
+    least = [min(c.min_width or want, want) for c, want in zip(columns, wanted, strict=True)]
+    by_order = sorted(range(len(columns)), key=lambda place: columns[place].drop_order)
+    while len(by_order) > 1 and sum(least[p] + GAP for p in by_order) - GAP > width:
+        by_order.pop()
+    left = width + GAP - sum(least[place] + GAP for place in by_order)
     room = {}
-    for place in by_rank:
+    for place in by_order:
         more = max(0, min(wanted[place] - least[place], left))
         room[place], left = least[place] + more, left - more
     return dict(sorted(room.items()))
 
 
 def shortened(text: str, width: int) -> str:
-    """Return a text with so much left out of its middle that it takes ``width`` cells."""
+    """Return a text cut in its middle so that it takes ``width`` cells."""
     if cell_len(text) <= width or width < 1:
         return text
     tail = (width - 1) // 2
@@ -104,23 +106,19 @@ def shortened(text: str, width: int) -> str:
     return f"{begin}\N{HORIZONTAL ELLIPSIS}{end}"
 
 
-def sentence(text: str, width: int, style: str = "") -> Text:
-    """Return a text that is broken between words only, the ones that are too long shortened."""
+def wrapped(text: str, width: int, style: str = "") -> Text:
+    """Return a text that breaks only between words; words that are too long are shortened."""
     words = (shortened(word, width) for word in printable(text).split(" "))
     return Text(" ".join(words), style=style)
 
 
-QUIET_S = 1.0
-"""A bar comes after this long."""
-
-
 @contextlib.contextmanager
-def waiting(text: str, total: int | None = None) -> Iterator[Callable[[object], None]]:
-    """Show a bar on stderr while the block runs, and give what is called when a part is done.
+def progress_bar(text: str, total: int | None = None) -> Iterator[Callable[[object], None]]:
+    """Show a progress bar on stderr; yield the function to call when a part is done.
 
     Args:
-        text: What is being done.
-        total: Of how many parts; left out, nobody knows.
+        text: Description of the work.
+        total: Number of parts; None if unknown.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -128,7 +126,7 @@ def waiting(text: str, total: int | None = None) -> Iterator[Callable[[object], 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(text, total=total, visible=False)
-        show = threading.Timer(QUIET_S, lambda: progress.update(bar, visible=True))
+        show = threading.Timer(BAR_DELAY_S, lambda: progress.update(bar, visible=True))
         show.daemon = True
         show.start()
         try:

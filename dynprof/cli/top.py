@@ -1,4 +1,4 @@
-"""``dynprof top PATH``: the operators of a capture in the terminal."""
+"""``dynprof top PATH``: show the operators of a capture in the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import Column, console, sentence, table, waiting
+from dynprof.cli.terminal_tables import Column, console, progress_bar, table, wrapped
 from dynprof.errors import CaptureError
 from dynprof.runtime.plural import counted
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.operators import Average
 
-LEAST = 22
-"""A name of an operator is not shortened to less than this; a column goes instead."""
+MIN_NAME_CELLS = 22
+"""Cells to which an operator's name may be shortened; below that a column is dropped."""
 
 
 class SortBy(StrEnum):
-    """What the rows are sorted by, the largest first."""
+    """Sort key of the rows, the largest first."""
 
     own = "own"
     total = "total"
@@ -38,14 +38,14 @@ class SortBy(StrEnum):
 def top(
     path: Captures,
     limit: Annotated[
-        int, typer.Option(parser=at_least(1), metavar="N", help="How many rows.")
+        int, typer.Option(parser=at_least(1), metavar="N", help="Maximum number of rows.")
     ] = 20,
-    sort: Annotated[SortBy, typer.Option(help="What the rows are sorted by.")] = SortBy.own,
+    sort: Annotated[SortBy, typer.Option(help="Sort key of the rows.")] = SortBy.own,
 ) -> None:
-    """Print the operators of a capture, those with the most time of their own first.
+    """Print the operators of a capture, the one with the most own time first.
 
-    Of a folder with several captures the newest is taken; what the terminal has no room for is left
-    out. Exit code 0: printed; 2: there is no capture, or it cannot be read.
+    For a folder with several captures, the newest is used. Columns that do not fit the terminal are
+    left out. Exit code 0: printed. 2: there is no capture, or it cannot be read.
 
     Example: dynprof top prof_config --sort device
     """
@@ -54,7 +54,7 @@ def top(
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
-        with waiting("reading"):
+        with progress_bar("reading"):
             measured, passed_over = newest_measured(path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
@@ -62,7 +62,7 @@ def top(
     for why in passed_over.values():
         say(f"passed over: {why}", err=True)
     shown = console()
-    shown.print(sentence(trace.name, shown.width, style="italic"))
+    shown.print(wrapped(trace.name, shown.width, style="italic"))
     if measured.work:
         shown.print(_operators(measured.work, sort, limit, shown.width))
     else:
@@ -74,7 +74,7 @@ def top(
 
 
 def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Table:
-    """Return the table; the column that it is sorted by goes last, that of a device if none is."""
+    """Return the table; the sort column is dropped last, device times are shown if any."""
     values: dict[SortBy, Callable[[Average], int]] = {
         SortBy.own: lambda row: row.own,
         SortBy.total: lambda row: row.total,
@@ -84,7 +84,7 @@ def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Tab
     rows = sorted(work, key=lambda row: -values[sort](row))[:limit]
     everything = sum(row.own for row in work) or 1
     columns = [
-        Column("operator", 0, least=LEAST, left=True),
+        Column("operator", 0, min_width=MIN_NAME_CELLS, left=True),
         Column("count", 1 if sort is SortBy.number else 4),
         Column("own ms", 2),
         Column("own %", 5),

@@ -1,4 +1,4 @@
-"""``dynprof validate FILE``: what a job would say of this file, without saving it."""
+"""``dynprof validate FILE``: print what a job would answer to a config, without a job."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import each_rank, live, nobody, owned_argument, ranks_of
+from dynprof.cli.config_directory import each_rank, live, path_argument, ranks_of, why_unwatched
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.preflight import foretold
+from dynprof.cli.preflight import predict_answer
 from dynprof.config import ProfilerConfig, parse_config, read_source
 from dynprof.errors import ConfigError
 from dynprof.runtime.layout import CONFIG_NAME
@@ -24,15 +24,15 @@ def validate(
     file: Annotated[
         Path,
         typer.Argument(
-            help="The config, or the directory that holds it.",
+            help="The config file, or its directory.",
             show_default=False,
-            callback=owned_argument,
+            callback=path_argument,
         ),
     ],
 ) -> None:
-    """Check a config and name every problem with its line and JSON pointer.
+    """Check a config and print every problem with its line and JSON pointer.
 
-    Exit code 0: it can be used; 1: it cannot; 2: there is no such file.
+    Exit code 0: it is valid. 1: it is not, or a job would refuse it. 2: there is no such file.
 
     Example: dynprof validate prof_config/profiler_config.json
     """
@@ -49,7 +49,7 @@ def validate(
         say(f"{path}: {count}; a running job would ignore this file")
         raise typer.Exit(INVALID) from None
     refused = False
-    for text, is_refusal in foretold(parsed, path):
+    for text, is_refusal in predict_answer(parsed, path):
         refused = refused or is_refusal
         say(f"{path}: {text}")
     if refused:
@@ -57,25 +57,25 @@ def validate(
         raise typer.Exit(INVALID)
     for text in _meaning(parsed.config):
         say(f"{path}: {text}")
-    _tell_who_is_asked(parsed.config, path.parent)
+    _print_requested_ranks(parsed.config, path.parent)
 
 
-def _tell_who_is_asked(config: ProfilerConfig, directory: Path) -> None:
+def _print_requested_ranks(config: ProfilerConfig, directory: Path) -> None:
     there = live(directory)
     if not there:
-        say(nobody(directory))
+        say(why_unwatched(directory))
     elif not config.cancel and not any(config.asked_ranks.may_ask(status.rank) for status in there):
-        say(f"no rank that is running is asked (running: {ranks_of(there, each_rank)})")
+        say(f"no running rank matches its ranks (running: {ranks_of(there, each_rank)})")
 
 
 def _meaning(config: ProfilerConfig) -> Iterator[str]:
-    """Yield what a save asks for; of a cancel also what it is after another one."""
+    """Yield what a save would request; for a cancel also what it means after another cancel."""
     if not config.cancel:
-        yield f"valid; asks for {_request(config)}"
+        yield f"valid; requests {_request(config)}"
         return
     yield "valid; cancels the open or waiting window"
     again = 'if the save before it had "cancel": true as well, and another setting has changed'
-    yield f"{again} since, it cancels nothing: it asks for {_request(config)}"
+    yield f"{again} since, it cancels nothing but requests {_request(config)}"
 
 
 def _request(config: ProfilerConfig) -> str:

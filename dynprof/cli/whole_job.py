@@ -1,4 +1,4 @@
-"""What the rank that leads knows of all ranks, in words."""
+"""Prints what the leading rank knows of all ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from dynprof.cli.config_directory import each_rank, ranks_of
-from dynprof.cli.outcome import LOST, UNSERVED, say
+from dynprof.cli.outcome import NOT_SERVED, RANK_LOST, say
 from dynprof.journal.status import LEADS
 from dynprof.runtime.layout import rank_in_words
 from dynprof.runtime.plural import counted
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
     from dynprof.journal.status import JobStatus, Status, WindowStatus
 
-BAR = 20
-"""Cells."""
+BAR_CELLS = 20
+"""Width of the bar in cells."""
 BLOCK, SHADE = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
 
 
 def job_lines(leader: Status) -> list[tuple[str, str]]:
-    """Return what is to be said of all ranks, lines with their styles."""
+    """Return the lines about all ranks, each with its style."""
     job = leader.job
     if job is None or leader.agreement != LEADS:
         return []
     states = ", ".join(f"{count} {state}" for state, count in job.states.items())
-    age = f", heard {time.time() - job.heard_at:,.0f} s ago" if job.heard_at else ""
+    age = f", last report {time.time() - job.heard_at:,.0f} s ago" if job.heard_at else ""
     leads = f"{leader.named} leads {counted(job.ranks, 'rank')}"
-    found = [(f"{leads}: {states or 'not heard of yet'}{age}", "")]
+    found = [(f"{leads}: {states or 'no report yet'}{age}", "")]
     if job.request:
-        found.append((f"request {job.request}: {_window(job)}", ""))
+        found.append((f"request {job.request}: {_window_progress(job)}", ""))
     late = job.stragglers.items()
     missing = [(f"{rank_in_words(leader.role, rank)}: {why}", "yellow") for rank, why in late]
     noticed = [(text, "yellow") for text in (*job.problems, *job.remarks)]
     return [*found, *noticed, *missing]
 
 
-def led_elsewhere(found: Sequence[Status]) -> str:
-    """Say who leads the ranks that watch a directory, where that is none of them."""
+def remote_leader(found: Sequence[Status]) -> str:
+    """Return which rank elsewhere leads the ranks of a directory; empty if none does."""
     parts = {status.agreement for status in found}
     if not parts or "" in parts or LEADS in parts:
         return ""
@@ -50,28 +50,28 @@ def led_elsewhere(found: Sequence[Status]) -> str:
     )
 
 
-def _window(job: JobStatus) -> str:
+def _window_progress(job: JobStatus) -> str:
     if job.pending is None:
-        return "the ranks are asked"
+        return "the ranks are being asked"
     if job.problems:
         return "no rank opens"
     text = f"{job.saved:,} of {counted(job.asked, 'rank')} saved{_unsaved(job)}"
-    if not job.pending:  # a bar would look as if something were to come
+    if not job.pending:  # a bar would look unfinished
         return text
-    full = round(BAR * job.saved / job.asked) if job.asked else 0
-    return f"{text} {BLOCK * full}{SHADE * (BAR - full)}"
+    full = round(BAR_CELLS * job.saved / job.asked) if job.asked else 0
+    return f"{text} {BLOCK * full}{SHADE * (BAR_CELLS - full)}"
 
 
 def _unsaved(window: WindowStatus) -> str:
-    """Say how it ended on ranks that did not save it, for the end of a sentence."""
+    """Return how it ended on ranks that did not save it, to append to a message."""
     return "".join(f", {outcome} on {count:,}" for outcome, count in window.unsaved.items())
 
 
-def tell_of_all(directory: Path, known: WindowStatus, role: str = "") -> int:
-    """Say how a request ended on all ranks of a role; return the exit code that this means."""
+def report_job(directory: Path, known: WindowStatus, role: str = "") -> int:
+    """Print how a request ended on all ranks of a role; return the exit code for that."""
     if known.problems:
         say("\n".join(known.problems), err=True)
-        return UNSERVED
+        return NOT_SERVED
     where = f": {directory / known.record}" if known.record else ""
     ranks = counted(known.asked, f"{role} rank".lstrip())
     saved = f"{known.saved:,} of {ranks} saved it"
@@ -83,4 +83,4 @@ def tell_of_all(directory: Path, known: WindowStatus, role: str = "") -> int:
     if known.saved == known.asked:
         return 0
     ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("disarmed", "superseded"))
-    return UNSERVED if ended == known.asked else LOST
+    return NOT_SERVED if ended == known.asked else RANK_LOST

@@ -1,4 +1,4 @@
-"""Measures an idle ``dp.step()`` beside an empty Python function; prints both in ns as JSON."""
+"""Measures an idle ``dp.step()`` and an empty Python function; prints both in ns as JSON."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import dynprof as dp
 
 
 def empty() -> None:
-    """Do nothing: what any call costs at least."""
+    """Do nothing: the minimum cost of a call."""
 
 
 def nanoseconds(function: str, names: dict[str, object]) -> float:
-    """Return what one call of ``function`` costs in a loop, the best of seven."""
+    """Return the cost of a call of ``function`` in ns, in a loop; the best of seven runs."""
     number = 200_000
     return (
         min(timeit.repeat(f"{function}()", globals=names, number=number, repeat=7)) / number * 1e9
@@ -22,7 +22,7 @@ def nanoseconds(function: str, names: dict[str, object]) -> float:
 
 
 def main() -> None:
-    """Measure with a real session that nobody asks anything of."""
+    """Measure with a real session that has no request."""
     with tempfile.TemporaryDirectory() as directory:
         dp.init(directory)
         names = {"dp": dp, "empty": empty}

@@ -25,7 +25,7 @@ def load_batch(source: random.Random) -> Points:
 
 
 def main(directory: str, stop_file: str) -> None:
-    """Train, one batch a step."""
+    """Train with one batch per step."""
     source = random.Random(0)  # noqa: S311 - nothing is secret here
     slope = offset = 0.0
 

@@ -1,4 +1,4 @@
-"""Trains a small transformer encoder until it is told to stop: ``torch_job.py DIR STOP_FILE``."""
+"""Trains a small transformer encoder until STOP_FILE exists: ``torch_job.py DIR STOP_FILE``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import dynprof as dp
 
 
 def main(directory: str, stop_file: str) -> None:
-    """Train, one batch a step."""
+    """Train with one batch per step."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     layer = torch.nn.TransformerEncoderLayer(d_model=64, nhead=4, batch_first=True)

@@ -1,9 +1,9 @@
-"""Callbacks for frameworks whose loop is none of the script's: they tell which step is running.
+"""Callbacks for frameworks that own the training loop: they report which step is running.
 
-``dynprof.integrations.lightning.Dynprof("prof_config")`` is handed to a trainer, and likewise
-``huggingface``, ``accelerate`` and ``ray``. In come the framework's hooks; out go its own step
-numbers to ``dynamic_profile``, and its phases as marks. Each is loaded, with its framework, when
-it is first asked for. Never raises into the training, changes nothing of the framework.
+Pass ``dynprof.integrations.lightning.Dynprof("prof_config")`` to a trainer; ``huggingface``,
+``accelerate`` and ``ray`` are similar. The input is the framework's hooks. The output is its own
+step numbers, for ``dynamic_profile``, and its phases as marks. Each module loads its framework on
+first access. The callbacks never raise into the training and do not change the framework.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FRAMEWORKS = ("accelerate", "huggingface", "lightning", "ray")
 
 
 def __getattr__(name: str) -> object:
-    """Return one of the modules below, loading it and its framework."""
+    """Return one of the submodules, and load it and its framework."""
     if name not in _FRAMEWORKS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")

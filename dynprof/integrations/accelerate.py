@@ -11,21 +11,20 @@ if TYPE_CHECKING:
 
 
 class Dynprof:
-    """Watches a directory from now on; a step is one of the optimizer's.
+    """Watches a directory; a step is a step of the optimizer.
 
-    Accelerate has no count of steps, so it is kept here. After
-    ``accelerator.register_for_checkpointing(profiler)``, which adds a file to each checkpoint, a
-    resumed training goes on with its number by itself.
+    Accelerate does not count steps, so this class does. Call
+    ``accelerator.register_for_checkpointing(profiler)`` to continue the count in a resumed
+    training; it adds a file to each checkpoint.
 
     Args:
         path: The directory of the config.
-        accelerator: It knows the rank, and which batch ends an accumulation.
-        step: How many steps were made before.
-        options: The other arguments of :func:`dynprof.init`; ``rank`` is the accelerator's
-            otherwise.
+        accelerator: Source of the rank, and of which batch ends an accumulation.
+        step: Number of steps made before.
+        options: Other arguments of :func:`dynprof.init`; ``rank`` defaults to the accelerator's.
 
     Raises:
-        TypeError: One of them is no argument of :func:`dynprof.init`.
+        TypeError: An option is not an argument of :func:`dynprof.init`.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class Dynprof:
         self._training.reached(step)
 
     def step(self) -> None:
-        """End a step, unless this batch has only accumulated gradients; call it after each."""
+        """End a step, unless this batch only accumulated gradients; call it after each batch."""
         if self._accelerator.sync_gradients:
             self._step += 1
             self._training.reached(self._step)
@@ -47,6 +46,6 @@ class Dynprof:
         return {"step": self._step}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from the number of steps in a checkpoint."""
+        """Continue from the number of steps in a checkpoint."""
         self._step = state["step"]
         self._training.reached(self._step)

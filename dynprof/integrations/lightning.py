@@ -21,29 +21,30 @@ if TYPE_CHECKING:
 
 
 class Dynprof(Callback):  # type: ignore[misc]
-    """Watches a directory from the beginning of ``fit()``; a step is one of ``global_step``.
+    """Watches a directory from the start of ``fit()``; a step is a step of ``global_step``.
 
-    Validation and batches that only accumulate gradients end none. Where several optimizers step
-    by hand, each of their steps is one, as Lightning counts them. ``forward`` (the training step
-    up to the backward pass), ``backward`` and ``validation`` are marked as phases.
+    Validation, and batches that only accumulate gradients, do not end a step. With several
+    optimizers in manual optimization, each of their steps counts, as in Lightning. ``forward``
+    (the training step up to the backward pass), ``backward`` and ``validation`` are marked as
+    phases.
 
     Args:
         path: The directory of the config.
-        options: The other arguments of :func:`dynprof.init`; ``rank`` is the trainer's otherwise.
+        options: Other arguments of :func:`dynprof.init`; ``rank`` defaults to the trainer's.
 
     Raises:
-        TypeError: One of them is no argument of :func:`dynprof.init`.
+        TypeError: An option is not an argument of :func:`dynprof.init`.
     """
 
     def __init__(self, path: str | os.PathLike[str] = "prof_config", **options: Any) -> None:
         self._training = Training("Lightning", path, options)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Watch: the ranks are known by now."""
+        """Watch the directory: the rank is known by now."""
         self._training.watch(trainer.global_rank)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Go on from the step of the checkpoint, if there is one."""
+        """Continue from the step of the checkpoint, if there is one."""
         self._training.reached(trainer.global_step)
 
     def on_train_batch_start(self, *_: Any) -> None:
@@ -60,11 +61,11 @@ class Dynprof(Callback):  # type: ignore[misc]
         self._training.end_phase("backward")
 
     def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
-        """End the step of an optimizer before this one, in the same batch."""
+        """End the step of a previous optimizer in the same batch."""
         self._training.reached(trainer.global_step)
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
-        """End a step, where the optimizer has made one."""
+        """End a step, if the optimizer has made one."""
         self._training.reached(trainer.global_step)
 
     def on_validation_start(self, *_: Any) -> None:

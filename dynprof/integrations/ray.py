@@ -20,18 +20,18 @@ Result = TypeVar("Result")
 def watched(
     train_loop: Callable[..., Result], path: str | os.PathLike[str], **options: Any
 ) -> Callable[..., Result]:
-    """Return a loop for workers of Ray Train that watches while it runs, each by its rank.
+    """Return a training loop for Ray Train workers that watches a directory while it runs.
 
-    Steps end with ``dp.step()``, a framework's callback or, without either, the optimizer. At the
-    end of the loop what is being saved is waited for: Ray kills its workers.
+    Steps end with ``dp.step()``, a framework's callback or, without either, the optimizer. At its
+    end the loop waits until captures are saved, because Ray kills its workers.
 
     Args:
-        train_loop: The loop, with a config or without.
-        path: The directory of the config, as the driver sees it; all workers must reach it.
-        options: The other arguments of :func:`dynprof.init`.
+        train_loop: The loop, with or without a config argument.
+        path: The directory of the config on the driver; all workers must reach it.
+        options: Other arguments of :func:`dynprof.init`.
 
     Raises:
-        TypeError: One of them is no argument of :func:`dynprof.init`.
+        TypeError: An option is not an argument of :func:`dynprof.init`.
     """
     options = {"steps": "auto", **options}
     training = Training("Ray Train", Path(path).expanduser().absolute(), options)

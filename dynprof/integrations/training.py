@@ -1,4 +1,4 @@
-"""What the callbacks of all frameworks have in common: a training that begins, steps and ends."""
+"""The common part of the callbacks of all frameworks: a training that starts, steps and ends."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """Tells dynprof of one framework's training; may be pickled before it begins.
+    """Reports one framework's training to dynprof; can be pickled before it starts.
 
     Args:
         framework: Its name, for log, status and manifest.
         path: The directory of the config.
-        options: The other arguments of :func:`dynprof.init`.
+        options: Other arguments of :func:`dynprof.init`.
 
     Raises:
-        TypeError: One of them is no argument of :func:`dynprof.init`.
+        TypeError: An option is not an argument of :func:`dynprof.init`.
     """
 
     def __init__(
@@ -36,37 +36,37 @@ class Training:
         self._open: dict[str, int] = {}
 
     def watch(self, rank: int) -> None:
-        """Watch from now on; where that cannot be, a sentence says so and the training goes on.
+        """Start to watch; on failure, print an error message and let the training continue.
 
-        Where this directory is watched already, as by a training before this one, nothing changes.
+        Nothing changes if this directory is watched already, for example by an earlier training.
 
         Args:
-            rank: Of this process, as the framework counts them, unless it was given.
+            rank: Rank of this process in the framework; ``rank`` in the options overrides it.
         """
         options = {"rank": rank, **self._options}
         directory, from_outside = dynamic_profile.watched()
-        mine = directory is not None and Path(directory).resolve() == Path(self._path).resolve()
-        if from_outside or not mine:  # where another one is watched, that says so
+        is_same = directory is not None and Path(directory).resolve() == Path(self._path).resolve()
+        if from_outside or not is_same:  # init() reports another directory
             ErrorBoundary(StderrNotes()).attempt(
                 f"watching for {self.framework}",
                 lambda: dynamic_profile.init(self._path, **options),
             )
 
     def reached(self, step: int) -> None:
-        """Take how many steps the framework has made; no phase lasts beyond."""
+        """Report the number of steps that the framework has made, and end open phases."""
         if self._open:
             self._end_phases()
         if session := dynamic_profile.running():
             session.reached(self.framework, step)
 
     def ended(self) -> None:
-        """Close what is open: the training has ended, and another may begin."""
+        """Close open phases and the window: the training has ended, and another may start."""
         self._end_phases()
         if session := dynamic_profile.running():
             session.stop(f"{self.framework}'s training ended")
 
     def begin_phase(self, name: str) -> None:
-        """Begin a phase, while somebody takes marks; costs a test where nobody does."""
+        """Begin a phase if a window or subscriber takes marks; otherwise only test for that."""
         if SINKS.all:
             self.end_phase(name)
             self._open[name] = open_ranges.start(name, DOMAIN)

@@ -1,9 +1,9 @@
-"""Begins a session in a process whose script does not know of dynprof, or that already runs.
+"""Starts a session in a process whose script does not use dynprof, or that already runs.
 
-In come a command line, the environment of an interpreter that starts, or the id of a running
-process; out goes a session of that process. What is no rank of a job is left alone. Nothing that
-fails here ends or changes what was started, and a process that does not answer in time is left as
-it was. Others use ``command_line``, ``pth_file``, ``variables`` and ``watched_processes`` to
-start, ``attaching``, ``candidates`` and ``stopped_thread`` to attach; interpreters that start use
-``startup``, and the process reached uses ``injected``.
+The input is a command line, the environment of a starting interpreter, or the ID of a running
+process. The output is a session in that process. Processes that are not ranks of a job are left
+alone. A failure here never ends or changes the job. A process that does not answer in time is left
+unchanged. Other packages use ``command_line``, ``pth_file``, ``variables`` and
+``watched_processes`` to start. They use ``attaching``, ``candidates`` and ``stopped_thread`` to
+attach. Starting interpreters use ``startup``; the target process runs ``injected``.
 """

@@ -1,10 +1,10 @@
-"""Reaches into a process, held by its id: by Python 3.14's own means, else a pending call.
+"""Runs code in another process: with ``sys.remote_exec`` from Python 3.14 on, else a pending call.
 
-Until 3.14 the main thread is stopped for a moment, in which it asks its interpreter to run a text
-as soon as that may run Python. No library is loaded for that: ``dlopen`` allocates, and the thread
-may stand within an allocation. Where it has run none for a while, as it waits in the system for
-other threads, for requests or for time, it is stopped again to create a thread that runs the text.
-Nothing stays but three pages of memory at most.
+Before 3.14, the main thread is stopped for a moment. During that time it calls
+``Py_AddPendingCall``, so that its interpreter runs the code at the next opportunity. No library is
+loaded for that: ``dlopen`` allocates, and the thread may be inside an allocation. If the thread
+waits in a system call for a while, it is stopped again, to create a thread that runs the code. At
+most three pages of memory stay behind.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dynprof.errors import LaunchError
-from dynprof.launch.foreign_process import outside_python, why_not_reached
-from dynprof.launch.new_thread import NUMBER, start_thread
+from dynprof.launch.foreign_process import describe_main_thread, why_not_reached
+from dynprof.launch.new_thread import PTHREAD_BYTES, start_thread
 from dynprof.launch.python_functions import python_functions
 from dynprof.launch.stopped_thread import (
     DoesNotStopError,
@@ -43,90 +43,96 @@ from dynprof.launch.stopped_thread import (
 if TYPE_CHECKING:
     from types import TracebackType
 
-TEXT = Path(__file__).with_name("injected.py")
+INJECTED_CODE = Path(__file__).with_name("injected.py")
 REMOTE_EXEC = (3, 14)
+"""First version of Python that has ``sys.remote_exec``."""
 _STOP_S = 5.0
-_LOOK_S = 0.01
-_PATIENCE_S = 0.5
-"""For so long the main thread is left to run Python by itself; then twice as long each time."""
+"""Timeout for the main thread to stop, and for a call in it to return."""
+_POLL_S = 0.01
+_NEW_THREAD_S = 0.5
+"""Time for the main thread to run Python before a new thread is tried; doubled on each try."""
+_NAME = re.compile(r"[\w.-]+")
+SHARED_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
+NOT_SHARED = {"typer"}
+"""Requirements of commands and analyses only, which run in this process."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a process has answered.
+    """The answer of a process.
 
     Attributes:
-        said: Its words, by kind: ``begun``, ``watched``, ``ended`` and ``left``, or ``failed``.
-        stood_ms: For how long its main thread stood still; None where that cannot be known.
-        took_s: From the order to the answer, in the process.
+        said: Its texts, by kind: ``begun``, ``watched``, ``ended`` and ``left``, or ``failed``.
+        stopped_ms: How long its main thread was stopped; None if unknown.
+        took_s: Time in the process from the start of the code to the answer.
     """
 
     said: dict[str, Any]
-    stood_ms: float | None
+    stopped_ms: float | None
     took_s: float
 
 
 def reach(
     pid: int, asked: dict[str, Any], timeout_s: float, seen: psutil.Process | None = None
 ) -> Answer:
-    """Have a process do something.
+    """Run an action in a process and return its answer.
 
     Args:
         pid: The process.
-        asked: What :func:`dynprof.launch.in_target.act` takes.
-        timeout_s: How long to wait. What has not begun by then never will.
-        seen: The process as it was when it was chosen; else the one that has the id now.
+        asked: The argument of :func:`dynprof.launch.in_target.act`.
+        timeout_s: How long to wait. An action that has not begun by then never begins.
+        seen: The process when it was chosen; None: the one that has the ID now.
 
     Raises:
-        LaunchError: It cannot be reached, or has not answered.
+        LaunchError: The process cannot be reached, or did not answer.
     """
     with Target(pid, seen) as target:
         if text := why_not_reached(pid):
             raise LaunchError(text)
-        return _reached(target, asked, timeout_s)
+        return _reach(target, asked, timeout_s)
 
 
-def _reached(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
-    folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # private, as tempfile makes them
+def _reach(target: Target, asked: dict[str, Any], timeout_s: float) -> Answer:
+    folder = Path(tempfile.mkdtemp(prefix="dynprof-attach-"))  # mkdtemp makes it private
     try:
         (folder / "go").touch()
-        told = {**asked, "folder": str(folder), "homes": homes(), "by": os.getpid()}
-        order = _order(target, folder, f"{TEXT.read_text()}\nstart({told!r})\n")
+        told = {**asked, "folder": str(folder), "homes": module_folders(), "by": os.getpid()}
+        order = _inject(target, folder, f"{INJECTED_CODE.read_text()}\nstart({told!r})\n")
         try:
-            return _answer(target.pid, folder, order, timeout_s, asked["action"])
+            return _await_answer(target.pid, folder, order, timeout_s, asked["action"])
         finally:
-            order.forget()
+            order.discard()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Order:
-    """A text that a process was asked to run.
+class _Injection:
+    """Code that a process was asked to run.
 
     Attributes:
-        stood_ms: For how long its main thread stood still.
-        where: Where it was to be run.
+        stopped_ms: How long its main thread was stopped; None if unknown.
+        where: The thread that should run the code, for messages.
     """
 
-    stood_ms: float | None = None
+    stopped_ms: float | None = None
     where = "on its main thread"
 
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    def is_there(self) -> bool:
-        """Return whether the process is, and is the program that it was."""
-        return self._target.is_there()
+    def is_alive(self) -> bool:
+        """Return whether the process exists and runs the same program."""
+        return self._target.is_alive()
 
-    def insist(self) -> None:
-        """Try another way, if there is one: the text has not been run for a while."""
+    def try_new_thread(self) -> None:
+        """Try a new thread, if possible: the code has not run for a while."""
 
-    def forget(self) -> None:
-        """Have nothing come of it any more, and leave nothing behind where that can be."""
+    def discard(self) -> None:
+        """Make sure that the code does nothing from now on, and clean up if possible."""
 
 
-class _Remote(_Order):
-    """By Python's own means, from 3.14 on."""
+class _RemoteExec(_Injection):
+    """Injection with ``sys.remote_exec``, from Python 3.14 on."""
 
     def __init__(self, target: Target, folder: Path, text: str) -> None:
         super().__init__(target)
@@ -140,68 +146,68 @@ class _Remote(_Order):
             raise LaunchError(f"process {target.pid} cannot be reached: {error}") from error
 
 
-class _Pending(_Order):
-    """By a call that waits for the main thread's next moment in Python."""
+class _PendingCall(_Injection):
+    """Injection with a pending call, which runs when the main thread next runs Python."""
 
     def __init__(self, target: Target, text: str) -> None:
         super().__init__(target)
         pid = target.pid
         self._pid, self._address = pid, 0
         self._functions = python_functions(pid)
-        self._content = content = _for_main(text).encode() + b"\0"
-        self._size = -(-(len(content) + NUMBER) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._content = content = _guarded(text).encode() + b"\0"
+        self._size = -(-(len(content) + PTHREAD_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         with StoppedThread(pid, _STOP_S) as thread:
-            target.check()  # one that is traced keeps its number
+            target.check()  # a traced process keeps its PID
             self._waits_at = thread.waits_at
-            self._address = self._room(thread)
+            self._address = self._allocate(thread)
             write_memory(pid, self._address, content)
             asks = self._functions["Py_AddPendingCall"]
             if thread.call(asks, self._functions["PyRun_SimpleString"], self._address) & 0xFFFFFFFF:
-                raise LaunchError(f"process {pid} has too much to do between two steps of Python")
-        self.stood_ms = thread.stood_s * 1e3
+                raise LaunchError(f"process {pid} has too many pending calls")
+        self.stopped_ms = thread.stopped_s * 1e3
 
-    def _room(self, thread: StoppedThread) -> int:
-        """Return new memory of the process."""
+    def _allocate(self, thread: StoppedThread) -> int:
+        """Allocate memory in the process."""
         rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         address = thread.call(self._functions["mmap"], 0, self._size, rights, kind, -1, 0)
         if address > (1 << 64) - mmap.PAGESIZE:
             raise LaunchError(f"process {self._pid} has no memory left")
         return address
 
-    def is_there(self) -> bool:
-        """Return whether the text is: a process that executes another program has it no more."""
+    def is_alive(self) -> bool:
+        """Return whether the code is still in memory; a process that calls ``exec`` loses it."""
         with contextlib.suppress(OSError):
-            if not self._target.is_there():
+            if not self._target.is_alive():
                 return False
             return read_memory(self._pid, self._address, len(self._content)) == self._content
         return False
 
-    def insist(self) -> None:
-        """Have a new thread run it, where the main thread waits for all that time."""
-        if self.where != _Order.where:
+    def try_new_thread(self) -> None:
+        """Run the code in a new thread, if the main thread has waited at one place."""
+        if self.where != _Injection.where:
             return
         with StoppedThread(self._pid, _STOP_S) as thread:
             self._target.check()
             before, self._waits_at = self._waits_at, thread.waits_at
             if before and before == thread.waits_at:
-                number = self._address + self._size - NUMBER
+                number = self._address + self._size - PTHREAD_BYTES
                 start_thread(self._pid, thread, self._functions, self._address, number)
-                self.where = "on a new thread, as another holds its lock,"
-        self.stood_ms = (self.stood_ms or 0.0) + thread.stood_s * 1e3
+                self.where = "on a new thread, because another holds the GIL,"
+        self.stopped_ms = (self.stopped_ms or 0.0) + thread.stopped_s * 1e3
 
-    def forget(self) -> None:
-        """Put a text in its place that does nothing."""
-        if self.is_there():
+    def discard(self) -> None:
+        """Overwrite the code with an expression that does nothing."""
+        if self.is_alive():
             with contextlib.suppress(OSError):  # it has ended
                 write_memory(self._pid, self._address, b"0\0")
 
 
-def _for_main(text: str) -> str:
-    """Return what runs a text, to be run itself in the script's ``__main__``.
+def _guarded(text: str) -> str:
+    """Return code that runs a text safely in the script's ``__main__``.
 
-    Its names are the script's: none is given a value here, and none is used but ``Exception``, as
-    something fails. Whatever does so ends here, else the training would fail with it; where this
-    comes too late, as Python ends, nothing can be imported any more.
+    The names of ``__main__`` belong to the script: this code assigns none, and uses only
+    ``Exception``, after an error. Errors end here, so that the training does not fail. The text is
+    not run while Python finalizes, because nothing can be imported then.
     """
     python, within = "__import__('builtins')", {"__name__": "dynprof.launch.injected"}
     run = f"{python}.exec({python}.compile({text!r}, '<dynprof attach>', 'exec'), {within!r})"
@@ -209,92 +215,88 @@ def _for_main(text: str) -> str:
     return f"try:\n {late} or {run}\nexcept Exception: pass"
 
 
-def _order(target: Target, folder: Path, text: str) -> _Order:
+def _inject(target: Target, folder: Path, text: str) -> _Injection:
     try:
-        if sys.version_info >= REMOTE_EXEC:  # it runs the same Python
-            return _Remote(target, folder, text)
-        return _Pending(target, text)
+        if sys.version_info >= REMOTE_EXEC:  # the process runs the same version
+            return _RemoteExec(target, folder, text)
+        return _PendingCall(target, text)
     except OSError as error:
         text = f"process {target.pid} cannot be reached: {error.strerror}"
         raise LaunchError(text) from error
 
 
-def _answer(pid: int, folder: Path, order: _Order, timeout_s: float, action: str) -> Answer:
-    """Wait for the answer; where nothing has begun in time, see to it that nothing will.
+def _await_answer(
+    pid: int, folder: Path, order: _Injection, timeout_s: float, action: str
+) -> Answer:
+    """Wait for the answer; if the code has not begun in time, make sure that it never does.
 
-    To attach may take as long again once it has begun; to detach takes as long as a capture is
-    being saved.
+    Once begun, attaching may take another ``timeout_s``. Detaching may take as long as it takes to
+    save a capture.
     """
-    _tell(folder, order)
-    began_s, patience_s, why = time.monotonic(), _PATIENCE_S, ""
+    _write_stopped_time(folder, order)
+    began_s, patience_s, why = time.monotonic(), _NEW_THREAD_S, ""
     deadline_s = began_s + timeout_s
     while not (folder / "answer").exists():
         if (folder / "unanswered").exists():
-            text = f"process {pid} could write no answer: it has no descriptor left, or the disk no"
-            raise LaunchError(f"{text} room; dynprof status says whether it is watched")
-        if not order.is_there():
-            raise LaunchError(f"process {pid} has ended meanwhile, or runs another program")
+            text = f"process {pid} could not write its answer: it has no free descriptor, or the"
+            raise LaunchError(f"{text} disk is full; dynprof status shows whether it is watched")
+        if not order.is_alive():
+            raise LaunchError(f"process {pid} has ended, or runs another program")
         if time.monotonic() > deadline_s:
             _withdraw(pid, folder, f"{order.where} for {timeout_s:g} s{why}")
             if action == "attach" and time.monotonic() > deadline_s + timeout_s:
-                text = f"process {pid} was reached, and has not answered for {timeout_s:g} s"
-                text += "; dynprof status says whether it is watched"
-                raise LaunchError(f"{text}. {outside_python(pid)}")
+                text = f"process {pid} was reached, but has not answered for {timeout_s:g} s"
+                text += "; dynprof status shows whether it is watched"
+                raise LaunchError(f"{text}. {describe_main_thread(pid)}")
         elif time.monotonic() > began_s + patience_s and (folder / "go").exists():
             patience_s *= 2
-            why = _insist(order)
-            _tell(folder, order)
-        time.sleep(_LOOK_S)
+            why = _try_new_thread(order)
+            _write_stopped_time(folder, order)
+        time.sleep(_POLL_S)
     said = ast.literal_eval((folder / "answer").read_text())
-    return Answer(said, order.stood_ms, said.pop("took_s"))
+    return Answer(said, order.stopped_ms, said.pop("took_s"))
 
 
-def _tell(folder: Path, order: _Order) -> None:
-    """Let the process know for how long it stood."""
-    (folder / "stood.part").write_text(json.dumps(order.stood_ms))
+def _write_stopped_time(folder: Path, order: _Injection) -> None:
+    """Tell the process how long its main thread was stopped."""
+    (folder / "stood.part").write_text(json.dumps(order.stopped_ms))
     (folder / "stood.part").rename(folder / "stood")
 
 
-def _insist(order: _Order) -> str:
-    """Try the other way; return why that did not work, which the process does not mind."""
+def _try_new_thread(order: _Injection) -> str:
+    """Try a new thread; return why that failed, which leaves the process unharmed."""
     try:
-        order.insist()
+        order.try_new_thread()
     except DoesNotStopError:
         raise
     except (LaunchError, OSError) as error:
-        return f", and cannot be given a thread: {error}"
+        return f", and a new thread failed: {error}"
     return ""
 
 
 def _withdraw(pid: int, folder: Path, where: str) -> None:
-    """See to it that nothing begins later; nothing to do where it has begun: its answer will come.
+    """Make sure that the code never begins; do nothing if it has begun and will answer.
 
     Raises:
-        LaunchError: Nothing had begun.
+        LaunchError: The code had not begun.
     """
     with contextlib.suppress(FileNotFoundError):
         (folder / "go").rename(folder / "withdrawn")
         text = f"process {pid} has not run Python {where}; nothing was changed"
-        raise LaunchError(f"{text}. --timeout waits longer. {outside_python(pid)}")
-
-
-_NAME = re.compile(r"[\w.-]+")
-LENT_EXTRAS = ("viztracer",)  # What a window needs in addition to dynprof's requirements.
-NOT_LENT = {"typer"}
-"""What only commands and analyses need: those run here."""
+        raise LaunchError(f"{text}. To wait longer, use --timeout. {describe_main_thread(pid)}")
 
 
 @functools.cache
-def homes() -> dict[str, str]:
+def module_folders() -> dict[str, str]:
     """Return the folder of each top-level module, by its name."""
     found = {"dynprof": str(Path(__file__).parents[2])}
-    waiting, seen = ["dynprof", *LENT_EXTRAS], {"dynprof", *LENT_EXTRAS, *NOT_LENT}
+    waiting, seen = ["dynprof", *SHARED_EXTRAS], {"dynprof", *SHARED_EXTRAS, *NOT_SHARED}
     while waiting:
         name = waiting.pop()
         for module in _modules(name):
-            if home := _home(module):
+            if home := _module_folder(module):
                 found.setdefault(module, home)
-        needed = [one for one in _needed(name) if one not in seen]
+        needed = [one for one in _required(name) if one not in seen]
         seen.update(needed)
         waiting += needed
     return found
@@ -311,20 +313,22 @@ def _modules(name: str) -> set[str]:
     return {name for name in names if name.isidentifier()}
 
 
-def _needed(name: str) -> list[str]:
-    """Return the distributions that one needs without extras."""
+def _required(name: str) -> list[str]:
+    """Return the distributions that a distribution requires without extras."""
     try:
         lines = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
         return []
-    return [_plain(m[0]) for line in lines if "extra ==" not in line and (m := _NAME.match(line))]
+    return [
+        _normalized(m[0]) for line in lines if "extra ==" not in line and (m := _NAME.match(line))
+    ]
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _home(module: str) -> str | None:
+def _module_folder(module: str) -> str | None:
     spec = find_spec(module)
     if spec is None or spec.origin is None:
         return None
@@ -333,20 +337,20 @@ def _home(module: str) -> str | None:
 
 
 class Target:
-    """A process, held by a descriptor that goes on to mean it when its number is another's.
+    """A process, identified by a pidfd, which stays valid if the PID is reused.
 
-    Where the system has no such descriptors (Linux before 5.3, or a container that forbids them),
-    the time at which it was started tells it.
+    Without pidfds (Linux before 5.3, or a container that forbids them), the start time identifies
+    the process.
 
     Args:
-        pid: Its id.
-        seen: The process as it was when it was chosen; else the one that has the id now.
+        pid: Its PID.
+        seen: The process when it was chosen; None: the one that has the PID now.
 
     Raises:
-        LaunchError: There is none, or no longer the one that was chosen.
+        LaunchError: There is no such process, or it is not the chosen one.
 
     Attributes:
-        pid: Its id.
+        pid: Its PID.
     """
 
     def __init__(self, pid: int, seen: psutil.Process | None = None) -> None:
@@ -357,13 +361,13 @@ class Target:
         except (psutil.NoSuchProcess, ProcessLookupError):
             raise LaunchError(f"there is no process {pid}") from None
         except (OSError, AttributeError):
-            pass  # its start time has to do
+            pass  # the start time identifies it
         if not self._process.is_running():
             self.close()
-            raise LaunchError(f"process {pid} has ended, and another one has its number")
+            raise LaunchError(f"process {pid} has ended, and another process has its PID")
 
     def __enter__(self) -> Target:
-        """Give it."""
+        """Return the target."""
         return self
 
     def __exit__(
@@ -381,8 +385,8 @@ class Target:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def is_there(self) -> bool:
-        """Return whether it has not ended."""
+    def is_alive(self) -> bool:
+        """Return whether the process has not ended."""
         if self._descriptor >= 0:
             poll = select.poll()
             poll.register(self._descriptor, select.POLLIN)
@@ -392,10 +396,10 @@ class Target:
         return False
 
     def check(self) -> None:
-        """See to it that its number still means it.
+        """Check that the PID still belongs to the process.
 
         Raises:
-            LaunchError: It has ended.
+            LaunchError: The process has ended.
         """
-        if not self.is_there():
+        if not self.is_alive():
             raise LaunchError(f"process {self.pid} has ended; nothing was changed")

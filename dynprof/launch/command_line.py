@@ -1,4 +1,4 @@
-"""What ``dynprof run`` starts: the command as typed, in an environment that asks to watch."""
+"""What ``dynprof run`` starts: the given command, in an environment that makes ranks watch."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 _SCRIPTS = (".py", ".pyc", ".pyz")
 HOOK = Path(__file__).parent / "interpreter_hook"
-"""The folder that makes interpreters begin a session, once it is on their path."""
+"""Folder for ``PYTHONPATH`` that makes interpreters start a session."""
 
 
 def command_line(typed: Sequence[str]) -> list[str]:
-    """Return what to execute: a script or ``-m module`` by this Python, else a program.
+    """Return what to execute: a script or ``-m module`` with this Python, else a program.
 
     Args:
-        typed: What follows the options of ``dynprof run``.
+        typed: The arguments after the options of ``dynprof run``.
 
     Raises:
-        LaunchError: There is nothing of that name.
+        LaunchError: There is no such script or program.
     """
     first = typed[0]
     if first == "-m":
@@ -38,8 +38,8 @@ def command_line(typed: Sequence[str]) -> list[str]:
     is_script = file.is_file() and (file.suffix in _SCRIPTS or not _is_program(file))
     if is_script or (file / "__main__.py").is_file():
         return [sys.executable, *typed]
-    beside = Path(sys.executable).parent / first
-    program = shutil.which(first) or (str(beside) if _is_program(beside) else None)
+    installed = Path(sys.executable).parent / first
+    program = shutil.which(first) or (str(installed) if _is_program(installed) else None)
     if program is None:
         what = "script" if first.endswith(".py") else "script, and no program on PATH"
         raise LaunchError(f"{first}: there is no such {what}")
@@ -55,13 +55,13 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment in which the ranks of a command watch a directory.
 
-    They do so where a process that is watched has started the command, too: it was asked for.
+    They also watch if a watched process started the command, because the user requested it.
 
     Args:
-        environ: This one.
-        directory: Where the config is.
-        steps: Who ends the steps; None: the script, else the optimizer.
-        role: That of the ranks; None: what this environment says.
+        environ: The current environment.
+        directory: The directory of the config.
+        steps: What ends the steps; None: the script, else the optimizer.
+        role: The role of the ranks; None: as in the current environment.
     """
     path = [str(HOOK), *filter(None, [environ.get("PYTHONPATH", "")])]
     asked = {CONFIG: str(directory.expanduser().absolute()), "PYTHONPATH": os.pathsep.join(path)}

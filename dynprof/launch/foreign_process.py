@@ -1,4 +1,4 @@
-"""What speaks against reaching into a process, as far as the system says it beforehand."""
+"""Checks before attaching whether a process can be reached."""
 
 from __future__ import annotations
 
@@ -10,48 +10,57 @@ from pathlib import Path
 from dynprof.errors import LaunchError
 from dynprof.launch.python_functions import python_version
 
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+"""The setting of Yama, Linux's security module that restricts ptrace."""
+_RESTRICTED = {
+    "1": "only its parent may; attach as root, or set sysctl kernel.yama.ptrace_scope=0 once",
+    "2": "only root may",
+    "3": "no process may until the machine reboots",
+}
+"""Why ptrace is forbidden, by the value in :data:`YAMA`."""
+
 
 def why_not_reached(pid: int) -> str:
-    """Say why a process is not to be reached into; empty where nothing speaks against it."""
+    """Return why a process cannot be attached to; empty if no reason is known."""
     folder = Path(f"/proc/{pid}")
     if not folder.parent.joinpath("self").exists():
-        return "attaching needs Linux, and its /proc"
+        return "attaching needs Linux with /proc"
     try:
-        return _why_not(pid, folder)
+        return _reason_against(pid, folder)
     except FileNotFoundError:
         return f"there is no process {pid}"
     except PermissionError:
-        return f"process {pid} may not be looked at: {what_forbids_it()}"
+        return f"process {pid} cannot be inspected: {why_ptrace_forbidden()}"
     except LaunchError as error:
         return str(error)
 
 
-def _why_not(pid: int, folder: Path) -> str:
+def _reason_against(pid: int, folder: Path) -> str:
     if pid == os.getpid():
         return f"process {pid} is this command itself"
     status = dict(line.split(":\t", 1) for line in _lines(folder / "status") if ":\t" in line)
     if set(status["Uid"].split()) != {str(os.geteuid())}:
-        return f"process {pid} is another user's; attach as that user"
+        return f"process {pid} belongs to another user; attach as that user"
     if status["State"].startswith("Z"):
         return f"process {pid} has ended"
     if status["State"].startswith("T"):
-        return f"process {pid} is stopped; kill -CONT {pid} lets it go on"
+        return f"process {pid} is stopped; kill -CONT {pid} resumes it"
     if status["TracerPid"] != "0":
         return f"process {pid} is being debugged by process {status['TracerPid']}"
     own = Path("/proc/self")
     if any((folder / one).readlink() != (own / one).readlink() for one in ("ns/mnt", "root")):
-        text = f"process {pid} runs in a container with files of its own"
-        return f"{text}; run dynprof attach in there, as by docker exec"
+        text = f"process {pid} runs in a container with its own file system"
+        return f"{text}; run dynprof attach in it, for example with docker exec"
     version = python_version(pid)
     if version != sys.version_info[:2]:
         here, there = (".".join(map(str, each)) for each in (sys.version_info[:2], version))
-        text = f"process {pid} runs Python {there} and dynprof here {here}"
-        return f"{text}; install dynprof for Python {there}, anywhere, and attach with that"
+        text = f"process {pid} runs Python {there}, but this dynprof runs Python {here}"
+        return f"{text}; install dynprof for Python {there}, anywhere, and attach with it"
     return ""
 
 
-def outside_python(pid: int) -> str:
-    """Say what the system shows of a main thread that runs no Python, and what shows more."""
+def describe_main_thread(pid: int) -> str:
+    """Describe a main thread that runs no Python, and name a tool that shows more."""
     does, task = "runs no Python", Path(f"/proc/{pid}/task/{pid}")
     with contextlib.suppress(OSError):
         does = "computes in compiled code"
@@ -64,15 +73,9 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()
 
 
-YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-_RESTRICTED = {
-    "1": "only its parent may; as root, or once by sysctl kernel.yama.ptrace_scope=0, it can be",
-    "2": "only root may",
-    "3": "nobody may until the machine is started anew",
-}
-
-
-def what_forbids_it() -> str:
-    """Return what to say of it."""
+def why_ptrace_forbidden() -> str:
+    """Return why the system forbids ptrace."""
     scope = YAMA.read_text().strip() if YAMA.exists() else "0"
-    return _RESTRICTED.get(scope, "the system forbids it (a container without SYS_PTRACE, say)")
+    return _RESTRICTED.get(
+        scope, "the system forbids it (for example in a container without SYS_PTRACE)"
+    )

@@ -1,4 +1,4 @@
-"""What is done in the process that was reached, on a thread of dynprof's own."""
+"""Actions in the target process, on a thread of dynprof's own."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from dynprof.runtime.threads import place_of
 from dynprof.runtime.unsupported_processes import why_no_threads
 
 BY = "dynprof attach"
+"""Origin of a session that attach has started."""
 _STOPPED_WAIT_S = 2.0
+"""How long to wait for the file that says how long the main thread was stopped."""
 _IMPORT_WAIT_S = 20.0
+"""How long to wait for an import of torch."""
 
 
 def act(asked: dict[str, Any]) -> dict[str, Any]:
-    """Begin a session, or end the one that was begun so; return what to say of it.
+    """Start a session, or end one that attach has started; return the answer.
 
     Args:
-        asked: ``action``, ``directory`` and ``steps``, and the ``folder`` of who asks.
+        asked: ``action``, ``directory`` and ``steps``, the ``folder`` of the caller, and its PID as
+            ``by``.
 
     Raises:
         DynprofError: The directory cannot be used.
@@ -45,17 +49,17 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
     if session := dynamic_profile.running():
         session.number_as_leader()
     place = place_of(threading.main_thread().ident or 0)
-    stood_ms = _stood_ms(Path(asked["folder"]))
-    if stood_ms is not None:
-        text = f"attached from outside by process {asked['by']}: its main thread stood still"
-        _note(f"{text} for {stood_ms:.2f} ms")
+    stopped_ms = _stopped_ms(Path(asked["folder"]))
+    if stopped_ms is not None:
+        text = f"attached from outside by process {asked['by']}: its main thread was stopped"
+        _note(f"{text} for {stopped_ms:.2f} ms")
     return {"begun": dynamic_profile.watched()[0], "place": place}
 
 
 def _why_importing() -> str:
-    """Wait while torch is being imported; say so where that takes long.
+    """Wait while torch is being imported; return a reason if that takes too long.
 
-    Where two threads import parts of it at once, Python may give the script half-made modules.
+    If two threads import parts of it at once, Python may give the script incomplete modules.
     """
     deadline_s = time.monotonic() + _IMPORT_WAIT_S
     while _torch_is_being_imported():
@@ -71,18 +75,18 @@ def _torch_is_being_imported() -> bool:
 
 
 def _why_no_rank() -> str:
-    """Say why this process is no rank, and which process to attach to instead."""
+    """Return why this process is not a rank, and which process to attach to instead."""
     reason, parent = why_no_rank(), multiprocessing.parent_process()
-    advice = f"attach to process {parent.pid}, which has started it" if parent else ""
+    advice = f"attach to process {parent.pid}, which started it" if parent else ""
     return f"{reason}; {advice}" if reason and advice else reason or ""
 
 
 def _detach() -> dict[str, Any]:
     directory, by = dynamic_profile.watched()
     if not directory:
-        return {"failed": "nothing of dynprof's runs there"}
+        return {"failed": "it has no session of dynprof"}
     if by != BY:
-        return {"failed": f"its session in {directory} was not begun by dynprof attach, and stays"}
+        return {"failed": f"dynprof attach did not start its session in {directory}, which stays"}
     _note("detached from outside")
     dynamic_profile.shutdown()
     left = sum(name.partition(".")[0] == "dynprof" for name in list(sys.modules))
@@ -94,8 +98,8 @@ def _note(text: str) -> None:
         session.note(text)
 
 
-def _stood_ms(folder: Path) -> float | None:
-    """Return for how long the main thread stood; who attached writes it down right afterwards."""
+def _stopped_ms(folder: Path) -> float | None:
+    """Return how long the main thread was stopped; the attaching command writes that to a file."""
     deadline_s = time.monotonic() + _STOPPED_WAIT_S
     while time.monotonic() < deadline_s:
         if (folder / "stood").exists():

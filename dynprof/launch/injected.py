@@ -1,11 +1,11 @@
-"""The text that the other process runs, before it has anything of dynprof.
+"""The code that the target process runs before it has loaded dynprof.
 
-It is followed by a call of :func:`start`, which has a thread run :func:`begin`, so that the
-training goes on at once. No fork of the job's happens while that thread imports: a child would wait
-for ever for a module that it never gets.
+A call of :func:`start` is appended to it. That starts a thread for :func:`begin`, so that the
+training continues at once. The job's forks wait while that thread imports: a child would wait
+forever for a module that never finishes loading.
 
-Here only modules are imported that the interpreter has from the beginning: the finder of what may
-be trusted is not there yet, or no more, and ``from __future__`` is an import like any other.
+This file imports only modules that every interpreter has loaded at its start: the finder for
+trusted modules does not exist yet, or no longer. Even ``from __future__`` would be an import.
 """
 
 import _thread
@@ -15,39 +15,40 @@ import time
 from _frozen_importlib_external import PathFinder  # as in importlib, which may not be loaded
 
 TYPE_CHECKING = False
+MAIN_THREAD_ENDED = "its main thread has ended, and only other threads still run"
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 
 class Homes:
-    """Finds dynprof, and packages that it needs, where the one who attaches has them.
+    """Finds dynprof, and packages that it needs, in the installation of the attaching command.
 
-    It stands behind all others: what the job has itself comes from there.
+    It comes after all other finders, so that the job's own packages are preferred.
     """
 
     def __init__(self, homes: dict[str, str]) -> None:
         self.homes = homes
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Return where a package is; None for every other one."""
+        """Return the spec of a shared package; None for others."""
         home = None if path else self.homes.get(name)
         return PathFinder.find_spec(name, [home], target) if home else None  # type: ignore[arg-type]
 
 
 class Installed:
-    """Finds for dynprof's own threads what nobody but the job's user can have put there.
+    """Finds only trusted modules for dynprof's own threads; it comes before all other finders.
 
-    Python's library, the job's installed packages, then what is lent. The script's folder and the
-    working directory may be on the path too: others may write there, and what the job has there
-    under a name of the library's is not meant. It stands before all others.
+    Trusted are Python's library, the job's installed packages, then the shared packages. The
+    script's folder and the working directory may be on the path too, but other users may write
+    there. A module there with the name of a library module is not the one that dynprof needs.
 
     Args:
-        homes: As above.
-        attached: Whether somebody had attached before: his session needs it as well.
+        homes: Folders of the shared packages, by name.
+        attached: Whether attach has started a session before, which needs the finder too.
 
     Attributes:
-        works_in: The process in which what was asked for is being done, and no other finder may
-            take the place of this one; 0 where it is done.
+        works_in: PID of the process in which an action is running, during which no other finder may
+            replace this one; 0 after the action.
     """
 
     def __init__(self, homes: dict[str, str], *, attached: bool) -> None:
@@ -62,17 +63,18 @@ class Installed:
         ]
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> object:
-        """Return where it is; None where others may look."""
-        if path is not None or name in sys.builtin_module_names or not self.is_asked():
+        """Return the spec of a module; None if the other finders may look for it."""
+        if path is not None or name in sys.builtin_module_names or not self.is_own_thread():
             return None
         places = [*self.places, self.homes[name]] if name in self.homes else self.places
         spec = PathFinder.find_spec(name, places, target)  # type: ignore[arg-type]
         if spec is None and PathFinder.find_spec(name, None, target):  # type: ignore[arg-type]
-            raise ModuleNotFoundError(f"No module named {name!r} but where it works", name=name)
+            text = f"No module named {name!r} outside the job's own folders"
+            raise ModuleNotFoundError(text, name=name)
         return spec
 
-    def is_asked(self) -> bool:
-        """Return whether a thread of dynprof's imports."""
+    def is_own_thread(self) -> bool:
+        """Return whether the importing thread belongs to dynprof."""
         number = _thread.get_ident()
         known = getattr(sys.modules.get("threading"), "_active", {}).get(number)
         named = str(getattr(known, "name", "")).startswith("dynprof")
@@ -80,51 +82,56 @@ class Installed:
 
 
 def start(asked: dict[str, object]) -> None:
-    """Have it begun on a thread, unless it was withdrawn or another thread has come before."""
+    """Start a thread for :func:`begin`, unless the request was withdrawn or taken already."""
     began_s, folder = time.perf_counter(), str(asked["folder"])
     try:
         os.rename(folder + "/go", folder + "/taken")  # noqa: PTH104 - pathlib may not be loaded
     except OSError:
         return
     if any(getattr(finder, "works_in", 0) == os.getpid() for finder in sys.meta_path):
-        tell(folder, began_s, {"failed": "another command is reaching into it; try again"})
+        write_answer(
+            folder,
+            began_s,
+            {"failed": "another command is attaching to it or detaching; try again"},
+        )
         return
-    finder = lend(asked)
+    finder = add_finders(asked)
     try:
-        know_the_main_thread(finder)
+        load_threading(finder)
         _thread.start_new_thread(begin, (asked, began_s, finder))
     except (RuntimeError, ImportError, OSError) as error:
-        take_back(finder, sys.modules)
-        tell(folder, began_s, failed(error))
+        roll_back(finder, sys.modules)
+        write_answer(folder, began_s, failure(error))
 
 
-def lend(asked: dict[str, object]) -> Installed:
-    """Have what is lent found; return the finder of dynprof's own threads."""
+def add_finders(asked: dict[str, object]) -> Installed:
+    """Add the finders; return the one for dynprof's own threads."""
     attached = remove_finders()
-    mine = Installed(asked["homes"], attached=attached)  # type: ignore[arg-type]
-    sys.meta_path.insert(0, mine)  # type: ignore[arg-type]
+    installed = Installed(asked["homes"], attached=attached)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, installed)  # type: ignore[arg-type]
     sys.meta_path.append(Homes(asked["homes"]))  # type: ignore[arg-type]
-    return mine
+    return installed
 
 
 def remove_finders() -> bool:
-    """Remove those of whoever has attached; return whether there were any."""
+    """Remove the finders of earlier attaches; return whether there were any."""
     found = [one for one in sys.meta_path if type(one).__name__ in ("Homes", "Installed")]
     for finder in found:
         sys.meta_path.remove(finder)
     return bool(found)
 
 
-def know_the_main_thread(finder: Installed) -> None:
-    """Load ``threading``, which takes the thread that loads it first for the main one.
+def load_threading(finder: Installed) -> None:
+    """Load ``threading``, which takes the thread that loads it first for the main thread.
 
     Raises:
-        RuntimeError: This is another one; at its end Python would wait for no thread of the job's.
+        RuntimeError: This is not the main thread; Python would wait for no thread of the job at
+            its end.
     """
     if "threading" in sys.modules:
         return
     if _thread.get_native_id() != os.getpid():
-        raise RuntimeError("its main thread only waits, and has never loaded threading")
+        raise RuntimeError("its main thread only waits and has not loaded the module threading")
     finder.threads.add(_thread.get_ident())
     try:
         import threading  # noqa: F401
@@ -133,12 +140,12 @@ def know_the_main_thread(finder: Installed) -> None:
 
 
 def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
-    """Do what is asked, and answer.
+    """Run the action and write the answer.
 
     Args:
-        asked: What ``dynprof.launch.in_target.act`` takes, and ``homes``.
-        began_s: When the main thread ran this text.
-        finder: Finds dynprof.
+        asked: The argument of ``dynprof.launch.in_target.act``, and ``homes``.
+        began_s: When the main thread ran this code.
+        finder: The finder that loads dynprof.
     """
     no_forks = _thread.RLock()
     os.register_at_fork(
@@ -146,32 +153,29 @@ def begin(asked: dict[str, object], began_s: float, finder: Installed) -> None:
     )
     interval, before = sys.getswitchinterval(), set(sys.modules)
     finder.threads.add(_thread.get_ident())
-    sys.setswitchinterval(1e-4)  # else the training waits 5 ms each time that it lets go
+    sys.setswitchinterval(1e-4)  # else the training waits 5 ms at each release of the GIL
     try:
-        answer = answered(asked, before, no_forks)
-    except Exception as error:  # noqa: BLE001 - the boundary cannot be there before dynprof is
-        answer = failed(error)
+        answer = perform(asked, before, no_forks)
+    except Exception as error:  # noqa: BLE001 - dynprof's boundary is not loaded yet
+        answer = failure(error)
     finally:
         sys.setswitchinterval(interval)
     if "ended" in answer:
         remove_finders()
     elif "begun" not in answer:
-        take_back(finder, before)
+        roll_back(finder, before)
     finder.works_in = 0
     finder.threads.discard(_thread.get_ident())
-    tell(str(asked["folder"]), began_s, answer)
+    write_answer(str(asked["folder"]), began_s, answer)
 
 
-ENDED = "its main thread has ended, and only other threads go on"
-
-
-def answered(
+def perform(
     asked: dict[str, object], before: "Collection[str]", no_forks: _thread.RLock
 ) -> dict[str, object]:
-    """Load dynprof, and have it do what is asked; ``before`` names what was loaded by then."""
+    """Load dynprof and run the action; ``before`` has the modules loaded before that."""
     threading = sys.modules.get("threading")
     if asked["action"] == "attach" and threading and not threading.main_thread().is_alive():
-        return {"failed": ENDED}
+        return {"failed": MAIN_THREAD_ENDED}
     with no_forks:
         from dynprof.launch.in_target import act
         from dynprof.runtime.modules import unload_shadowed
@@ -179,13 +183,13 @@ def answered(
         if asked["action"] == "attach":  # loads the rest
             with no_forks:
                 return act(asked)
-        return act(asked)  # waits for what is being saved
+        return act(asked)  # waits until captures are saved
     finally:
         unload_shadowed(before, sys.path)
 
 
-def take_back(finder: Installed, before: "Collection[str]") -> None:
-    """Leave nothing of dynprof that was not there ``before``, where nothing was begun."""
+def roll_back(finder: Installed, before: "Collection[str]") -> None:
+    """Remove the finders and modules of dynprof that were not loaded ``before``."""
     if finder.attached:
         return
     remove_finders()
@@ -194,17 +198,17 @@ def take_back(finder: Installed, before: "Collection[str]") -> None:
             del sys.modules[name]
 
 
-def failed(error: Exception) -> dict[str, object]:
-    """Return what to say of a failure."""
+def failure(error: Exception) -> dict[str, object]:
+    """Return the answer for an error."""
     if isinstance(error, RuntimeError) and "shutdown" in str(error):
-        return {"failed": ENDED}
+        return {"failed": MAIN_THREAD_ENDED}
     if isinstance(error, RuntimeError) and "threading" in str(error):
         return {"failed": str(error)}
     return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def tell(folder: str, began_s: float, answer: dict[str, object]) -> None:
-    """Answer; where nothing can be written, say that, which takes neither descriptor nor room."""
+def write_answer(folder: str, began_s: float, answer: dict[str, object]) -> None:
+    """Write the answer; if that fails, rename a file, which needs no descriptor or disk space."""
     said = ascii({"took_s": time.perf_counter() - began_s, **answer})
     try:
         with open(folder + "/answer.part", "w", encoding="utf-8") as file:  # noqa: PTH123 - as above
@@ -214,4 +218,4 @@ def tell(folder: str, began_s: float, answer: dict[str, object]) -> None:
         try:  # noqa: SIM105 - contextlib may not be loaded
             os.rename(folder + "/taken", folder + "/unanswered")  # noqa: PTH104 - as above
         except OSError:
-            pass  # the command waits no more
+            pass  # the command has stopped waiting

@@ -1,7 +1,7 @@
-"""A new thread in another process, that runs a text: for a main thread which only waits.
+"""Starts a thread in another process that runs Python code, if the main thread only waits.
 
-That one, stopped, is made to create it, and goes on to wait. The new thread holds nothing, so it
-may wait for Python's lock, for as long as that takes, and ends by itself.
+The stopped main thread creates it and then continues to wait. The new thread holds no lock, so it
+can wait for the GIL for any time. It ends by itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dynprof.launch.stopped_thread import read_memory, write_memory
 if TYPE_CHECKING:
     from dynprof.launch.stopped_thread import StoppedThread
 
-_NEEDED = ("PyGILState_Ensure", "PyRun_SimpleString", "PyGILState_Release")
-_CODE = bytes.fromhex(
+_FUNCTIONS = ("PyGILState_Ensure", "PyRun_SimpleString", "PyGILState_Release")
+_MACHINE_CODE = bytes.fromhex(
     "f30f1efa"  # endbr64
     "53"  # push rbx
-    "4889fb"  # mov rbx, rdi: where the addresses stand
+    "4889fb"  # mov rbx, rdi: where the addresses are
     "4883ec10"  # sub rsp, 16
     "ff13"  # call [rbx]: PyGILState_Ensure()
     "890424"  # mov [rsp], eax
@@ -34,25 +34,25 @@ _CODE = bytes.fromhex(
     "5b"  # pop rbx
     "c3"  # ret
 )
-"""What it runs, on x86-64."""
-NUMBER = 8
-"""Bytes of the number that the C library gives to a thread."""
+"""Code of the thread, for x86-64."""
+PTHREAD_BYTES = 8
+"""Size of a ``pthread_t`` in bytes."""
 
 
 def start_thread(
     pid: int, stopped: StoppedThread, functions: dict[str, int], text: int, number: int
 ) -> None:
-    """Have a thread created that runs a text of Python, and then ends.
+    """Create a thread that runs Python code and then ends.
 
     Args:
         pid: The process.
-        stopped: Its main thread, which waits in the system.
-        functions: Where those of Python and the C library lie.
-        text: Where the text lies.
-        number: Where the number of the thread may be put, 8 bytes.
+        stopped: Its main thread, which waits in a system call.
+        functions: Addresses of the functions of Python and the C library.
+        text: Address of the code.
+        number: Address of 8 bytes for the ``pthread_t``.
 
     Raises:
-        LaunchError: The system does not let it be created.
+        LaunchError: The system does not allow the thread.
         OSError: The process has ended.
     """
     if "pthread_create" not in functions:
@@ -61,13 +61,13 @@ def start_thread(
     page = stopped.call(functions["mmap"], 0, mmap.PAGESIZE, rights, kind, -1, 0)
     if page > (1 << 64) - mmap.PAGESIZE:
         raise LaunchError("it has no memory left")
-    addresses = struct.pack("4Q", *(functions[name] for name in _NEEDED), text)
-    write_memory(pid, page, addresses + _CODE)
+    addresses = struct.pack("4Q", *(functions[name] for name in _FUNCTIONS), text)
+    write_memory(pid, page, addresses + _MACHINE_CODE)
     runs = mmap.PROT_READ | mmap.PROT_EXEC
     if stopped.call(functions["mprotect"], page, mmap.PAGESIZE, runs):
-        raise LaunchError("the system lets it run no code that was put there")
+        raise LaunchError("the system does not let it run injected code")
     code = page + len(addresses)
     if problem := stopped.call(functions["pthread_create"], number, 0, code, page) & 0xFFFFFFFF:
-        raise LaunchError(f"it gets no more threads: {os.strerror(problem)}")
-    (made,) = struct.unpack("Q", read_memory(pid, number, NUMBER))
+        raise LaunchError(f"it cannot create a thread: {os.strerror(problem)}")
+    (made,) = struct.unpack("Q", read_memory(pid, number, PTHREAD_BYTES))
     stopped.call(functions["pthread_detach"], made)

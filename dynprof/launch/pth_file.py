@@ -1,8 +1,8 @@
-"""The file that has every interpreter of an environment look at ``DYNPROF_CONFIG`` as it starts.
+"""The file that makes every interpreter of an environment read ``DYNPROF_CONFIG`` when it starts.
 
-Python runs the lines of a ``.pth`` file in its site directory that begin with ``import``; ours asks
-for two variables, and for nothing else where neither is set. Its name is the last in the
-directory's order: packages that are found by such files are found then.
+Python runs the lines of a ``.pth`` file in its site directory that begin with ``import``. Our line
+reads two variables, and does nothing else if neither is set. The file's name sorts last: packages
+that other ``.pth`` files add can be imported by then.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ LINE = (
     f"import os; ({CONFIG!r} in os.environ or {VENDORS_CONFIG!r} in os.environ) and "
     f"exec({_BEGIN!r}, {{}})\n"
 )
-"""What is not needed is a string in it: to compile that takes longer than all the rest."""
+"""The line of the file; rarely needed code is a string, because compiling it costs the most."""
 
 
 def pth_file() -> Path:
-    """Return where it lies, or would."""
+    """Return the path of the file, which may not exist."""
     return Path(sysconfig.get_path("purelib")) / "zz_dynprof.pth"
 
 
 def is_installed() -> bool:
-    """Return whether it is there."""
+    """Return whether the file exists."""
     return pth_file().is_file()
 
 
 def install() -> Path:
-    """Write it; return where.
+    """Write the file and return its path.
 
     Raises:
         OSError: It cannot be written.
@@ -49,7 +49,7 @@ def install() -> Path:
 
 
 def uninstall() -> bool:
-    """Remove it; return whether it was there.
+    """Remove the file; return whether it existed.
 
     Raises:
         OSError: It cannot be removed.

@@ -1,4 +1,4 @@
-"""Begins a session as an interpreter starts whose environment asks for it, if it is no daemon."""
+"""Starts a session in an interpreter whose environment requests one, and in its daemons."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import psutil
 
 from dynprof.dynamic_profile import disabled, init_from_outside, running
 from dynprof.errors import LaunchError, UnusablePathError
-from dynprof.launch.variables import STEPS, directory_asked_for, variable_that_counts
-from dynprof.launch.which_process import leave_to_children, this_program, why_left_alone
+from dynprof.launch.variables import STEPS, effective_variable, requested_directory
+from dynprof.launch.which_process import mark_as_watched, this_program, why_not_a_rank
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.modules import unload_shadowed
@@ -22,38 +22,41 @@ from dynprof.runtime.threads import own_thread
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+POLLS = 60
+"""Number of checks in a forked child whether the watched process has ended: 30 s in total."""
+POLL_S = 0.5
 _begun = False
 
 
 def begin(before: Collection[str] = ()) -> None:
-    """Watch the directory that the environment names, where this process is a rank; once only.
+    """Watch the directory that the environment names, if this process is a rank; once only.
 
-    Whatever fails is a sentence on standard error: the script runs, and with its own modules.
+    A failure is one line on standard error; the script still runs, and with its own modules.
 
     Args:
-        before: The modules that were there before any of dynprof's; empty where nobody knows.
+        before: The modules loaded before dynprof; empty if unknown.
     """
     global _begun
     if _begun or disabled():
         return
     _begun = True
     program = this_program()
-    if directory_asked_for(os.environ)[0] and not why_left_alone(program, os.environ, os.getpid()):
+    if requested_directory(os.environ)[0] and not why_not_a_rank(program, os.environ, os.getpid()):
         from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 
-        by = variable_that_counts(os.environ)
+        by = effective_variable(os.environ)
         ErrorBoundary(StderrNotes()).attempt(f"watching as {by} asks", lambda: _begin(by))
     if before:
-        unload_shadowed(before, program.folders())
+        unload_shadowed(before, program.import_folders())
 
 
 def _begin(by: str) -> None:
     from dynprof.backends.torch.kineto_messages import keep_kineto_quiet_without_devices
 
-    asked_for, other = directory_asked_for(os.environ)
+    asked_for, other = requested_directory(os.environ)
     directory = Path(asked_for).expanduser().absolute()
-    os.environ[by] = str(directory)  # a script that changes directory starts others from there
-    leave_to_children()
+    os.environ[by] = str(directory)  # for children that start in another directory
+    mark_as_watched()
     keep_kineto_quiet_without_devices()
 
     def watch() -> None:
@@ -70,15 +73,11 @@ def _begin(by: str) -> None:
     follow_daemons(watch)
 
 
-LOOKS = 60
-PAUSE_S = 0.5
-
-
 def follow_daemons(begin_again: Callable[[], object]) -> None:
-    """Begin again in a forked child that is left over when the process that watched has ended.
+    """Start a session in a forked child if the process that watched ends: the child is a daemon.
 
     Args:
-        begin_again: Begins a session in the child.
+        begin_again: Starts a session in the child.
     """
     watched = os.getpid()
 
@@ -89,17 +88,17 @@ def follow_daemons(begin_again: Callable[[], object]) -> None:
 
 
 def _take_over(watched: int, begin_again: Callable[[], object]) -> None:
-    for _ in range(LOOKS):
-        time.sleep(PAUSE_S)
+    for _ in range(POLLS):
+        time.sleep(POLL_S)
         if multiprocessing.parent_process() is not None:
             return
-        if not _is_there(watched):
-            leave_to_children()
+        if not _is_running(watched):
+            mark_as_watched()
             ErrorBoundary(StderrNotes()).attempt("watching as a daemon", begin_again)
             return
 
 
-def _is_there(pid: int) -> bool:
+def _is_running(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

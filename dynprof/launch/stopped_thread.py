@@ -1,8 +1,8 @@
-"""A thread of another process, stopped, in which functions are called; by Linux's ptrace.
+"""Stops a thread of another process and calls functions in it, with Linux's ptrace.
 
-The thread stands wherever it was interrupted, perhaps within an allocation or holding a lock. So
-only functions may be called that take no lock which it could hold; its registers are put back
-afterwards, and a system call in which it waited goes on.
+The thread may be interrupted inside an allocation, or while it holds a lock. So it may only call
+functions that take no lock which it could hold. Its registers are restored afterwards, and a system
+call in which it waited continues.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.errors import LaunchError
-from dynprof.launch.foreign_process import what_forbids_it
+from dynprof.launch.foreign_process import why_ptrace_forbidden
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,25 +30,25 @@ _EVENT_STOP = 128
 _ALL_CHILDREN = 0x40000000
 _MOST_VECTORS = 16384
 _RED_ZONE = 512
-"""Below the stack pointer, where a function may keep what it needs; 128 bytes at most."""
-_LOOK_S = 0.0005
+"""Bytes skipped below the stack pointer; a function may use up to 128 bytes there."""
+_POLL_S = 0.0005
 
 
 @dataclass(frozen=True)
 class _Machine:
-    """Where registers stand in what the kernel hands out.
+    """Positions of registers in the register set that the kernel returns.
 
     Attributes:
-        words: How many there are, each of 64 bits.
-        vectors: By which number the kernel hands out those of vectors and floating point.
-        arguments: Of a function.
-        result: Of it.
+        words: Number of registers, each of 64 bits.
+        vectors: The kernel's number of the set of vector and floating point registers.
+        arguments: The arguments of a function.
+        result: The result of a function.
         stack: The stack pointer.
         program: The program counter.
-        link: Where to return to; None where that stands on the stack.
-        call: The number of the system call in which it waits; None where that need not be changed.
-        waits: The numbers of those in which a thread waits for others, for input or for time; none
-            where no thread can be made.
+        link: The return address; None if it is on the stack.
+        call: The number of the interrupted system call; None if it need not be changed.
+        waits: Numbers of system calls in which a thread waits for others, input or time; empty if
+            no thread can be created on this machine.
     """
 
     words: int
@@ -92,10 +92,10 @@ for _function in ("process_vm_readv", "process_vm_writev"):
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """Return bytes of another process.
+    """Read memory of another process.
 
     Raises:
-        OSError: They cannot be read.
+        OSError: The bytes cannot be read.
     """
     found = ctypes.create_string_buffer(size)
     _transfer(_libc.process_vm_readv, pid, ctypes.addressof(found), address, size)
@@ -103,10 +103,10 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 def write_memory(pid: int, address: int, content: bytes) -> None:
-    """Change bytes of another process.
+    """Write memory of another process.
 
     Raises:
-        OSError: They cannot be written.
+        OSError: The bytes cannot be written.
     """
     kept = ctypes.create_string_buffer(content, len(content))
     _transfer(_libc.process_vm_writev, pid, ctypes.addressof(kept), address, len(content))
@@ -120,46 +120,46 @@ def _transfer(function: object, pid: int, here: int, there: int, size: int) -> N
 
 
 class DoesNotStopError(LaunchError):
-    """A thread that was told to stop has not: it will as soon as it can, and stand still then.
+    """A thread has not stopped in time; it will stop as soon as it can.
 
-    It goes on once the process that told it so has ended, which therefore ends at once.
+    It continues when the tracing process ends, so that process must end at once.
     """
 
 
 class StoppedThread:
-    """Stops a thread for as long as a ``with`` block takes; its other threads go on.
+    """Stops the main thread of a process during a ``with`` block; its other threads continue.
 
-    In the block no signal reaches the calling thread: were this process to end amid a call, the
-    other one would return from it to nowhere, and end too.
+    Signals to the calling thread are blocked in the block. If this process ended during a call, the
+    other thread would return to an invalid address, and its process would end too.
 
     Args:
-        pid: The process, whose main thread it is.
-        limit_s: For so long it is waited for at most, each time.
+        pid: The process.
+        limit_s: Timeout for each wait for the thread.
 
     Attributes:
-        stood_s: After the block, for how long it stood.
+        stopped_s: How long the thread was stopped; set after the block.
     """
 
     def __init__(self, pid: int, limit_s: float) -> None:
         self._pid, self._limit_s = pid, limit_s
         self._machine = _machine()
         self._signals: list[int] = []
-        self._began_s = self.stood_s = 0.0
+        self._began_s = self.stopped_s = 0.0
 
     def __enter__(self) -> StoppedThread:
-        """Stop it.
+        """Stop the thread.
 
         Raises:
-            LaunchError: It cannot be.
-            DoesNotStopError: It has not in time.
+            LaunchError: It cannot be stopped.
+            DoesNotStopError: It has not stopped in time.
         """
         _ptrace(_SEIZE, self._pid)
         self._began_s = time.perf_counter()
         with contextlib.ExitStack() as failing:
-            failing.callback(self._let_go)
+            failing.callback(self._detach_thread)
             _ptrace(_INTERRUPT, self._pid)
             while self._wait() != (signal.SIGTRAP, _EVENT_STOP):
-                _ptrace(_CONT, self._pid)  # for a signal, which is delivered at the end
+                _ptrace(_CONT, self._pid)  # stopped by a signal, which is delivered at the end
             self._before, self._vectors = self._registers(), self._vector_registers()
             self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             failing.pop_all()
@@ -171,45 +171,45 @@ class StoppedThread:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Let it go on where it was."""
+        """Restore the thread and let it continue."""
         with contextlib.suppress(LaunchError):
             self._set_registers(self._before)
             _transfer_registers(_SETREGSET, self._pid, self._machine.vectors, self._vectors)
-        self._let_go()
-        self.stood_s = time.perf_counter() - self._began_s
+        self._detach_thread()
+        self.stopped_s = time.perf_counter() - self._began_s
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     @property
     def waits_at(self) -> tuple[int, int] | None:
-        """Where it stands, if it waits in the system: stack and program; None anywhere else.
+        """Stack pointer and program counter if it waits in a system call; None otherwise.
 
-        Standing there for long it holds no lock of the C library's that a new thread would need:
-        those are waited for in another way, and held for moments.
+        A thread that stays there for long holds no lock of the C library that a new thread needs:
+        such locks are waited for in another way, and held only for moments.
         """
         machine, registers = self._machine, self._before
         if machine.call is None or registers[machine.call] not in machine.waits:
             return None
         if registers[machine.call] == _FUTEX and registers[13] & 0x7F != _WAIT_BITSET:
-            return None  # glibc's own locks
+            return None  # waits for a lock of glibc
         return registers[machine.stack], registers[machine.program]
 
     def call(self, function: int, *arguments: int) -> int:
-        """Have it call a function of its process; return the result, 64 bits without a sign.
+        """Call a function in the thread; return its result as an unsigned 64-bit number.
 
         Raises:
-            LaunchError: It does not return in time; the thread goes on where it was, then.
+            LaunchError: It does not return in time; the thread then continues where it was.
         """
         machine, registers = self._machine, list(self._before)
         stack = (registers[machine.stack] - _RED_ZONE) & ~0xF
         for place, argument in zip(machine.arguments, arguments, strict=False):
             registers[place] = argument & (1 << 64) - 1
-        if machine.link is None:  # the return address stands on the stack: nowhere
+        if machine.link is None:  # return address on the stack: 0 makes the return fault
             stack -= 8
             write_memory(self._pid, stack, bytes(8))
         else:
             registers[machine.link] = 0
         if machine.call is not None:
-            registers[machine.call] = (1 << 64) - 1  # no system call to begin anew meanwhile
+            registers[machine.call] = (1 << 64) - 1  # do not restart the system call now
             registers[machine.result] = 0
         registers[machine.stack], registers[machine.program] = stack, function
         self._set_registers(registers)
@@ -217,23 +217,23 @@ class StoppedThread:
         return self._returned()
 
     def _returned(self) -> int:
-        """Wait until it returns to nowhere."""
+        """Wait until the call returns to address 0; return its result."""
         machine = self._machine
         try:
             while self._wait() != (signal.SIGSEGV, 0):
                 _ptrace(_CONT, self._pid)
         except DoesNotStopError as error:
             _ptrace(_INTERRUPT, self._pid)
-            self._limit_s = float("inf")  # it has to be put back where it was
+            self._limit_s = float("inf")  # its registers must be restored
             self._wait()
-            raise LaunchError(f"process {self._pid} did not do what it was asked to") from error
+            raise LaunchError(f"process {self._pid} did not finish the requested call") from error
         registers = self._registers()
         if registers[machine.program] != 0:
-            raise LaunchError(f"process {self._pid} failed in what it was asked to call")
+            raise LaunchError(f"process {self._pid} failed in the requested call")
         return registers[machine.result]
 
     def _wait(self) -> tuple[int, int]:
-        """Return by which signal and for which event it has stopped; keep what is not for us."""
+        """Return the signal and event that stopped the thread; keep signals for the job."""
         deadline_s = time.monotonic() + self._limit_s
         while True:
             pid, status = os.waitpid(self._pid, os.WNOHANG | _ALL_CHILDREN)
@@ -242,7 +242,7 @@ class StoppedThread:
             if time.monotonic() > deadline_s:
                 text = f"process {self._pid} does not stop; it waits in the system"
                 raise DoesNotStopError(f"{text}, see /proc/{self._pid}/stack")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         if not os.WIFSTOPPED(status):
             raise LaunchError(f"process {self._pid} has ended")
         found, event = os.WSTOPSIG(status), status >> 16
@@ -260,12 +260,12 @@ class StoppedThread:
         _transfer_registers(_SETREGSET, self._pid, _GENERAL, content)
 
     def _vector_registers(self) -> bytes:
-        """Return those that a function need not put back: the thread may be amid a computation."""
+        """Return the registers that a function need not preserve; the thread may be using them."""
         kind, room = self._machine.vectors, bytes(_MOST_VECTORS)
         return _transfer_registers(_GETREGSET, self._pid, kind, room)
 
-    def _let_go(self) -> None:
-        """Detach, and give it the signals that came meanwhile."""
+    def _detach_thread(self) -> None:
+        """Detach, and deliver the signals that arrived while it was stopped."""
         first, *rest = self._signals or [0]
         with contextlib.suppress(LaunchError):  # it has ended
             _ptrace(_DETACH, self._pid, 0, first)
@@ -277,12 +277,12 @@ class StoppedThread:
 def _machine() -> _Machine:
     name = platform.machine()
     if name not in _MACHINES:
-        raise LaunchError(f"attaching knows {' and '.join(_MACHINES)}; this machine is {name}")
+        raise LaunchError(f"attaching supports {' and '.join(_MACHINES)}; this machine is {name}")
     return _MACHINES[name]
 
 
 def _transfer_registers(request: int, pid: int, kind: int, content: bytes) -> bytes:
-    """Set or get registers of a kind; return them, as long as they are."""
+    """Set or get a register set; return its bytes, cut to their actual length."""
     kept = ctypes.create_string_buffer(content, len(content))
     vector = _Vector(ctypes.addressof(kept), len(content))
     _ptrace(request, pid, kind, ctypes.addressof(vector))
@@ -293,5 +293,5 @@ def _ptrace(request: int, pid: int, address: int = 0, data: int = 0) -> None:
     ctypes.set_errno(0)
     if _libc.ptrace(request, pid, address, data) == -1:
         number = ctypes.get_errno()
-        why = what_forbids_it() if number == errno.EPERM else os.strerror(number)
+        why = why_ptrace_forbidden() if number == errno.EPERM else os.strerror(number)
         raise LaunchError(f"process {pid} cannot be reached: {why}")

@@ -1,4 +1,4 @@
-"""The variables of the environment by which a process is asked to watch a directory."""
+"""The environment variables that make a process watch a directory."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ if TYPE_CHECKING:
 
 CONFIG = "DYNPROF_CONFIG"
 VENDORS_CONFIG = "PROF_CONFIG_PATH"
-"""The name that torch_npu has for it."""
+"""The same variable of torch_npu."""
 WATCHED = "DYNPROF_WATCHED"
-"""Set by a process that watches, for its children: its id, and which rank it is."""
+"""Set by a watching process for its children: its PID and its rank."""
 
 __all__ = [
-    "CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "directory_asked_for", "variable_that_counts",
+    "CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "effective_variable", "requested_directory",
 ]  # fmt: skip
 
 
-def variable_that_counts(environ: Mapping[str, str]) -> str:
-    """Return the name of the variable whose directory is to be watched, if any is."""
+def effective_variable(environ: Mapping[str, str]) -> str:
+    """Return the name of the variable whose directory is watched, if any is set."""
     return CONFIG if environ.get(CONFIG) else VENDORS_CONFIG
 
 
-def directory_asked_for(environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the directory to watch, empty for none, and why the vendor's variable does not count.
+def requested_directory(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the directory to watch, empty for none, and why the vendor's variable is ignored.
 
-    The reason is empty where the variable counts, or is not set, or names the same directory.
+    The reason is empty if the variable is used, is not set, or names the same directory.
     """
     own, vendors = environ.get(CONFIG, ""), environ.get(VENDORS_CONFIG, "")
     if own:
         differs = vendors not in ("", own)
-        text = f"{VENDORS_CONFIG}={vendors} is not watched; {CONFIG} goes first"
+        text = f"{VENDORS_CONFIG}={vendors} is not watched; {CONFIG} takes precedence"
         return own, text if differs else ""
     if vendors and importlib.util.find_spec("torch_npu"):
         text = f"{VENDORS_CONFIG}={vendors} is not watched; torch_npu is installed and reads it"

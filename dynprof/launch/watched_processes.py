@@ -1,4 +1,4 @@
-"""Finds the processes of this machine that watch a config, by the logs that they hold open."""
+"""Finds the processes on this machine that watch a config, by their open log files."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Watched:
     """A process that watches a config.
 
     Attributes:
-        pid: Its id, as this machine counts.
+        pid: Its PID on this machine.
         command: Its command line.
-        directory: What it watches.
-        rank: The rank that its log names, as in names of files.
-        id_inside: The id by which it knows itself.
+        directory: The directory that it watches.
+        rank: The rank in the name of its log, as in file names.
+        id_inside: Its PID in its own PID namespace.
     """
 
     pid: int
@@ -38,12 +38,12 @@ class Watched:
 
     @functools.cached_property
     def status(self) -> Status | None:
-        """What it last said of itself, read on first use; None where that cannot be read."""
+        """Its last status, read on first use; None if it cannot be read."""
         return _status(self.directory, self.rank, self.id_inside)
 
 
 def watched_processes() -> list[Watched]:
-    """Return those of this user."""
+    """Return the watching processes of this user."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -53,20 +53,20 @@ def watched_processes() -> list[Watched]:
 
 
 def watched_process(pid: int) -> Watched | None:
-    """Return what a process watches; None where it watches nothing.
+    """Return what a process watches; None if it watches nothing.
 
     Raises:
-        psutil.AccessDenied: It is another user's. That of root as well: whoever holds a file open
-            under such a name says where root would write.
-        psutil.NoSuchProcess: There is none.
+        psutil.AccessDenied: It belongs to another user. Root is refused too: by an open file with
+            such a name, a user could choose where root writes.
+        psutil.NoSuchProcess: There is no such process.
     """
     process = psutil.Process(pid)
     if process.uids().real != os.getuid():
         raise psutil.AccessDenied(pid)
     own_id = _id_inside(pid)
-    for path in _opened(pid):
+    for path in _open_files(pid):
         name = _LOG.fullmatch(path.name) if path.parent.name == LOG_DIR else None
-        # What it forks has its log open as well.
+        # Its forked children have its log open too.
         if name and int(name["pid"]) == own_id and path.is_file():
             directory = path.parent.parent
             command = " ".join(process.cmdline()).strip()
@@ -74,15 +74,15 @@ def watched_process(pid: int) -> Watched | None:
     return None
 
 
-def _opened(pid: int) -> list[Path]:
-    """Return what a process has open, by name; what cannot be looked at is left out.
+def _open_files(pid: int) -> list[Path]:
+    """Return the paths of the open files of a process; unreadable entries are left out.
 
-    ``psutil.Process.open_files()`` denies all of it where the user may not enter the folder of one
-    file, as that of a standard output that root has opened.
+    ``psutil.Process.open_files()`` fails as a whole if the user may not enter the folder of one
+    file, such as a standard output that root has opened.
 
     Raises:
-        psutil.AccessDenied: The system keeps the process from this user.
-        psutil.NoSuchProcess: It has ended.
+        psutil.AccessDenied: This user may not inspect the process.
+        psutil.NoSuchProcess: The process has ended.
     """
     found = []
     try:
@@ -97,7 +97,7 @@ def _opened(pid: int) -> list[Path]:
 
 
 def _id_inside(pid: int) -> int:
-    """Return the id by which a process knows itself, in a container perhaps."""
+    """Return the PID of a process in its own PID namespace, as in a container."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("NSpid:"):

@@ -1,7 +1,7 @@
-"""Tells the ranks of a job from their launchers, their helpers and whatever else is Python.
+"""Distinguishes the ranks of a job from launchers, helpers and other Python processes.
 
-An interpreter knows before its script begins how it was called, what its environment says, and, by
-a variable that each watching process leaves to its children, whether a rank has started it.
+Before its script begins, an interpreter knows its command line and its environment. Each watching
+process sets a variable for its children, which tells them whether a rank started them.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ LAUNCHERS = (
     "accelerate", "accelerate.commands", "deepspeed", "deepspeed.launcher", "colossalai",
     "composer", "composer.cli", "horovodrun", "horovod.runner", "ray", "fabric", "bagua",
 )  # fmt: skip
-"""Programs and modules, those below them included, that start the ranks and are none."""
+"""Programs and modules, with their submodules, that start ranks and are not ranks."""
 TOOLS = (
     "pip", "pip3", "uv", "pipx", "conda", "ensurepip", "venv", "virtualenv", "pydoc", "dynprof",
     "torch._inductor.compile_worker", "torch.utils.collect_env", "wandb", "tensorboard", "ninja",
     "setup.py", "py_spy", "memray", "fresh_interpreter.py",
 )  # fmt: skip
-"""What is no job, however it is started."""
+"""Programs and modules that are never a job."""
 _WORKERS = ("multiprocessing", "joblib.externals.loky", "ray._private")
-"""What starts processes by ``-c`` or ``-m`` for others to give them work."""
+"""Modules that start worker processes with ``-c`` or ``-m``."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What an interpreter was asked to run.
+    """What an interpreter runs.
 
     Attributes:
         kind: ``script``, ``module``, ``code`` or ``terminal``.
-        name: The file's path, the module's name, the code; empty for a terminal.
+        name: The file's path, the module's name or the code; empty for a terminal.
     """
 
     kind: str
     name: str
 
-    def folders(self) -> list[str]:
-        """Return what may stand first on the path of what it imports: its folder, or it itself.
+    def import_folders(self) -> list[str]:
+        """Return what may be first on its import path: its folder, or the script itself.
 
-        Python runs a folder and an archive that have a ``__main__.py``, and imports from there.
+        Python can run a folder or an archive with a ``__main__.py``, and imports from it.
         """
         if self.kind == "script":
             return [self.name, os.path.dirname(os.path.realpath(self.name))]  # noqa: PTH120
@@ -60,8 +60,8 @@ class Program:
         """Return what this interpreter runs.
 
         Args:
-            called: Its whole command line, as :data:`sys.orig_argv`.
-            argv: As :data:`sys.argv` before the script begins.
+            called: Its whole command line, as in :data:`sys.orig_argv`.
+            argv: :data:`sys.argv` before the script begins.
         """
         first = argv[0] if argv else ""
         before = list(called[: len(called) - max(0, len(argv) - 1)])
@@ -73,8 +73,8 @@ class Program:
         return cls("script", first) if first else cls("terminal", "")
 
     @property
-    def short(self) -> str:
-        """Its name as lists have it: a script's without folder; ``ray.py`` is anybody's own."""
+    def short_name(self) -> str:
+        """Its name in the lists above; a script keeps its suffix: ``ray.py`` is not ``ray``."""
         if self.kind != "script":
             return self.name
         path = Path(self.name)
@@ -82,36 +82,36 @@ class Program:
         return path.parent.name if of_a_package else path.name
 
     def is_one_of(self, names: Sequence[str]) -> bool:
-        """Return whether it is one of some programs or modules, or below one."""
+        """Return whether it is one of these programs or modules, or a submodule of one."""
         if self.kind == "module":
             return any(f"{self.name}.".startswith(f"{name}.") for name in names)
-        return self.kind == "script" and self.short in names
+        return self.kind == "script" and self.short_name in names
 
 
-def why_left_alone(program: Program, environ: Mapping[str, str], pid: int) -> str:
-    """Say why this process is no rank of a job; empty where it is, as far as can be told.
+def why_not_a_rank(program: Program, environ: Mapping[str, str], pid: int) -> str:
+    """Return why a process is not a rank of a job; empty if it seems to be one.
 
     Args:
         program: What it runs.
         environ: Its environment.
-        pid: Its id.
+        pid: Its PID.
     """
     if program.kind == "terminal":
-        return "it is a terminal's"
+        return "it is an interactive interpreter"
     if program.is_one_of(LAUNCHERS):
-        return f"{program.short} starts ranks and is none"
+        return f"{program.short_name} starts ranks and is not one"
     if program.is_one_of(TOOLS):
-        return f"{program.short} is no job"
+        return f"{program.short_name} is not a job"
     if program.kind in ("code", "module") and any(name in program.name for name in _WORKERS):
-        return "it is a worker's"
+        return "it is a worker process"
     owner, _, rank = environ.get(WATCHED, "").partition(" ")
     if owner and owner != str(pid) and rank == rank_text(environ):
-        return f"process {owner}, which is watched, or one of its children has started it"
+        return f"process {owner}, which is watched, or one of its children started it"
     return ""
 
 
 def rank_text(environ: Mapping[str, str]) -> str:
-    """Return which rank a launcher has made of a process, in a word; empty for none."""
+    """Return the rank that a launcher gave to a process, as one word; empty for none."""
     return ",".join(f"{name}={environ[name]}" for name in RANK_VARIABLES if environ.get(name))
 
 
@@ -120,6 +120,6 @@ def this_program() -> Program:
     return Program.of(sys.orig_argv, getattr(sys, "argv", []))
 
 
-def leave_to_children() -> None:
-    """Let the processes that this one starts know that it is watched."""
+def mark_as_watched() -> None:
+    """Tell the processes that this one starts that it is watched."""
     os.environ[WATCHED] = f"{os.getpid()} {rank_text(os.environ)}"

@@ -1,13 +1,12 @@
-"""Marks the phases of torch's training loops without a line in the script.
+"""Marks the phases of torch's training loops without a change to the script.
 
 ``import dynprof.plugin``, ``dynprof.init(..., plugin=True)`` or ``DYNPROF_PLUGIN=1`` wraps torch's
-own functions, of a torch that is imported later within a second of a session, and when the next
-window opens: data loaders, the
-model's forward, backward, optimizers, saving, collectives. In come their calls; out go marks in the
-domain ``phases``, while a window or a subscriber takes them. The range ``step N`` alone is always
-open, from a step of the optimizer that was made last to its next. Never changes what a call does,
-returns or raises. :func:`uninstall` puts back every function as it was. Nothing else in dynprof
-uses it but ``dynamic_profile``.
+own functions: data loaders, the model's forward, backward, optimizers, saving, collectives. If
+torch is imported later, they are wrapped within a second of a session, and when the next window
+opens. The input is their calls. The output is marks in the domain ``phases``, while a window or a
+subscriber takes them. Only the range ``step N`` is always open, from one step of the optimizer that
+was created last to its next. The plugin never changes what a call does, returns or raises.
+:func:`uninstall` restores every function. Only ``dynamic_profile`` uses this package.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ _TOO_EARLY = "marks nothing before torch is imported and the next window opens; 
 
 
 def install() -> None:
-    """Mark phases from now on; a second time it wraps what was imported since.
+    """Start to mark phases; a second call wraps modules that were imported since.
 
-    ``import mstx_torch_plugin`` does the same from then on, unless there is a real one. Where the
-    environment asks for the plugin, it comes before torch, and that is not worth a warning.
+    From then on ``import mstx_torch_plugin`` does the same, unless there is a real one. With
+    ``DYNPROF_PLUGIN=1`` the plugin is always loaded before torch, so there is no warning.
     """
     alias_import("mstx_torch_plugin", __name__)
     with _lock:
@@ -42,7 +41,7 @@ def install() -> None:
 
 
 def _wrap() -> bool:
-    """Wrap what torch has by now, if it is there and whole; return whether that is so."""
+    """Wrap what torch has loaded, if its import is complete; return whether marking is on."""
     if hasattr(imported_module("torch"), "autograd"):
         with _lock:
             wrap_all(_patches)
@@ -50,7 +49,7 @@ def _wrap() -> bool:
 
 
 def uninstall() -> None:
-    """Put everything back as it was."""
+    """Restore every function."""
     with _lock:
         SINKS.before_plug = None
         if _patches.on:
@@ -58,7 +57,7 @@ def uninstall() -> None:
 
 
 def _unlock_in_child() -> None:
-    """Have a lock that nobody holds: in a forked child, whoever held it is gone."""
+    """Replace the lock in a forked child: the thread that held it does not exist there."""
     global _lock
     _lock = threading.RLock()
 

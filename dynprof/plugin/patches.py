@@ -1,4 +1,4 @@
-"""Functions that were put in the place of others, and how to put those back."""
+"""Replaces functions by wrappers, and restores them."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 class Depth(threading.local):
-    """How deep a thread is in calls of a kind."""
+    """Nesting depth of a thread in calls of one kind."""
 
     def __init__(self) -> None:
         self.now = 0
 
 
-_PUT = "dynprof_put"
-"""The attribute of a wrapper that says so, with what it was put over."""
+_WRAPPER = "dynprof_put"
+"""Attribute of a wrapper: the wrapper itself and the function that it wraps."""
 
 
-def _below(function: object) -> Any:
-    """Return what a wrapper of ours was put over; None where this is none.
+def _original_of(function: object) -> Any:
+    """Return the function that a wrapper of ours wraps; None if it is not our wrapper.
 
-    Not one over ours either, to which functools.wraps has given all that ours has.
+    A wrapper around ours is not one either: functools.wraps only copied our attributes to it.
     """
-    wrapper, original = getattr(function, _PUT, (None, None))
+    wrapper, original = getattr(function, _WRAPPER, (None, None))
     return original if wrapper is function else None
 
 
 class Patches:
-    """What was replaced, of whom; each wrapper knows itself what was there.
+    """The replaced functions and their owners; each wrapper keeps its original.
 
-    Somebody may put another over it, and take that off again, at any time.
+    Another tool may wrap our wrapper, and unwrap it again, at any time.
 
     Attributes:
-        on: Whether wrappers mark. Those that somebody has kept do nothing once it is False.
-        is_compiling: Whether a compiler is looking: it is to see the function and nothing of ours,
-            neither in its code nor in what that depends on.
+        on: Whether wrappers mark. Wrappers that another object kept do nothing once it is False.
+        is_compiling: Returns whether a compiler traces the code. It must see only the original,
+            both in the code and in what the code depends on.
     """
 
     def __init__(self) -> None:
@@ -56,35 +56,35 @@ class Patches:
         self._depths: dict[str, Depth] = {}
 
     def replace(self, owner: Any, name: str, wrap: Wrap) -> None:
-        """Put a wrapper in the place of a function, once; what is not there is left out."""
+        """Replace a function by a wrapper, once; a missing function is skipped."""
         original = vars(owner).get(name)
-        if original is None or _below(original) is not None:
+        if original is None or _original_of(original) is not None:
             return
         wrapper = wrap(original)
-        if isinstance(owner, ModuleType):  # where pickle finds it, as it found the original
+        if isinstance(owner, ModuleType):  # pickle finds functions by these names
             wrapper.__module__, wrapper.__qualname__ = owner.__name__, name
-        setattr(wrapper, _PUT, (wrapper, original))
+        setattr(wrapper, _WRAPPER, (wrapper, original))
         setattr(owner, name, wrapper)
         self._places[id(owner), name] = owner
 
     def undo(self) -> None:
-        """Put back what was there, unless somebody has put something over it since."""
+        """Restore the originals, except where another tool has wrapped our wrapper since."""
         self.on = False
         for (_, name), owner in self._places.items():
-            while (original := _below(vars(owner).get(name))) is not None:
+            while (original := _original_of(vars(owner).get(name))) is not None:
                 setattr(owner, name, original)
         self._places.clear()
 
     def marking(self, message: str, *, unless: Callable[..., bool] | None = None) -> Wrap:
-        """Return what wraps a function so that each call is a phase, while somebody takes marks.
+        """Return a wrapper factory that makes each call a phase, while marks are taken.
 
-        But for those inside another one of that name, on their thread: modules, optimizers and
-        loaders hold others, and what another tool put over our wrapper is wrapped once more.
+        A call inside another one of the same phase and thread is not a phase. Modules, optimizers
+        and loaders contain others, and another tool's wrapper around ours is wrapped again.
 
         Args:
-            message: What to call it.
-            unless: Is given the arguments of an outermost call; where it returns true, neither that
-                call nor one inside it is a phase.
+            message: The name of the phase.
+            unless: Receives the arguments of an outermost call. If it returns true, neither that
+                call nor calls inside it are phases.
         """
         depth, is_compiling = self._depths.setdefault(message, Depth()), self.is_compiling
 

@@ -1,4 +1,4 @@
-"""Which of torch's functions are phases, and what each is called."""
+"""Torch's functions that are phases, and the names of the phases."""
 
 from __future__ import annotations
 
@@ -33,46 +33,46 @@ COLLECTIVES = (
     "reduce_scatter_tensor",
     "scatter",
 )
-"""As ``torch.distributed`` calls them; what DDP and FSDP ask for themselves does not come by."""
+"""Functions of ``torch.distributed``; the collectives that DDP and FSDP start do not use them."""
 CHECKPOINTS = "torch.distributed.checkpoint"
-"""Its saves are phases themselves; threads of theirs save the parts."""
+"""Package whose saves are phases themselves; its threads call ``torch.save`` for the parts."""
 _STEP = "optimizer.step"
 
 
 def wrap_all(patches: Patches) -> None:
-    """Wrap what is loaded, and is not wrapped yet."""
+    """Wrap the loaded functions that are not wrapped yet."""
     torch: Any = sys.modules["torch"]
     patches.is_compiling = getattr(torch.compiler, "is_compiling", bool)
     marking = patches.marking
-    loader = _loaded("torch.utils.data.dataloader")
+    loader = _module("torch.utils.data.dataloader")
     patches.replace(getattr(loader, "_BaseDataLoaderIter", loader), "__next__", marking(LOADING))
-    forward = marking("forward", unless=_is_no_models)
+    forward = marking("forward", unless=_is_not_model_forward)
     patches.replace(torch.nn.Module, "__call__", lambda call: _ModuleCall(call, forward(call)))
     patches.replace(torch.autograd, "backward", marking("backward"))
     saving = marking("save_checkpoint")
     for module in (torch, torch.serialization):
-        patches.replace(module, "save", lambda save: _unless_by(CHECKPOINTS, save, saving(save)))
+        patches.replace(module, "save", lambda save: _except_from(CHECKPOINTS, save, saving(save)))
     for name in ("save", "async_save"):
-        patches.replace(_loaded(CHECKPOINTS), name, saving)
+        patches.replace(_module(CHECKPOINTS), name, saving)
     for name in COLLECTIVES:
-        patches.replace(_loaded("torch.distributed"), name, marking(name))
+        patches.replace(_module("torch.distributed"), name, marking(name))
     _wrap_optimizers(torch.optim.Optimizer, patches)
     patches.on = True
 
 
 def unwrap_all(patches: Patches) -> None:
-    """Put everything back as it was."""
+    """Restore every function."""
     torch: Any = sys.modules["torch"]
     patches.undo()
-    _STEPS.forget()
-    for kind in _all_below(torch.optim.Optimizer):
+    _STEPS.reset()
+    for kind in _all_subclasses(torch.optim.Optimizer):
         step = vars(kind).get("step")
-        if _is_ours(step):  # of an optimizer that was made since
-            setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type knows no such
+        if _is_own_wrapper(step):  # of a kind of optimizer that torch has wrapped since
+            setattr(kind, "step", step.__wrapped__)  # noqa: B010 - its type has no such attribute
 
 
-def _is_no_models(module: Any, *_: object) -> bool:
-    """Return whether a forward pass is a loss's, or one that a backward pass does once more."""
+def _is_not_model_forward(module: Any, *_: object) -> bool:
+    """Return whether a forward pass belongs to a loss, or is recomputed by a backward pass."""
     torch: Any = sys.modules["torch"]
     if isinstance(module, torch.nn.modules.loss._Loss):
         return True
@@ -80,8 +80,8 @@ def _is_no_models(module: Any, *_: object) -> bool:
     return backward is not None and backward() != -1
 
 
-def _unless_by(callers: str, function: Function, marked: Function) -> Function:
-    """Return what marks a function's calls, but for those of a package."""
+def _except_from(callers: str, function: Function, marked: Function) -> Function:
+    """Return a function that marks its calls, except those from a package."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -92,13 +92,13 @@ def _unless_by(callers: str, function: Function, marked: Function) -> Function:
 
 
 class _ModuleCall:
-    """Stands in the place of ``Module.__call__``, and shows that one's code.
+    """Replaces ``Module.__call__``, and has the same ``__code__``.
 
-    Torch's tracer of Python asks once in a process for the code of ``Module.__call__``, and takes
-    the module from the variable ``self`` of every frame that runs it. A wrapper's own code would
-    not do: it is asked for only now, and it is gone one day.
+    Torch's Python tracer reads the code of ``Module.__call__`` once per process. In every frame
+    that runs it, it takes the module from the variable ``self``. The code of a wrapper would not
+    work: the tracer keeps what it read first, and uninstall() removes the wrapper.
 
-    Equal to what a module's own ``__call__`` runs: torch.export asks whether that is this one.
+    Equal to the function that a module's ``__call__`` runs, because torch.export compares them.
     """
 
     def __init__(self, call: Any, marking: Function) -> None:
@@ -122,8 +122,8 @@ class _ModuleCall:
 class _Steps:
     """The range ``step N`` from one step of an optimizer to its next, as in the vendor's plugin.
 
-    The optimizer is the one that was made last; where the plugin has seen none being made, or that
-    one is gone, the next that steps. ``N`` counts these steps from 1, with a window or without.
+    The optimizer is the one that was created last. If the plugin saw none being created, or that
+    one is gone, it is the next that steps. ``N`` counts these steps from 1, also without a window.
     """
 
     def __init__(self) -> None:
@@ -131,13 +131,13 @@ class _Steps:
         self._optimizer: Callable[[], object] = _nothing
         self._count = self._range = 0
 
-    def forget(self) -> None:
-        """End the range, and count from 1 again."""
+    def reset(self) -> None:
+        """End the range and restart the count at 1."""
         open_ranges.end(self._range)
         self._optimizer, self._count, self._range = _nothing, 0, 0
 
     def wrap_init(self, init: Function, patches: Patches) -> Function:
-        """Return an optimizer's ``__init__`` that also makes this the optimizer."""
+        """Return an optimizer's ``__init__`` that also makes it the tracked optimizer."""
 
         @functools.wraps(init)
         def make(optimizer: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -148,45 +148,45 @@ class _Steps:
         return make
 
     def wrap_step(self, step: Function, patches: Patches) -> Function:
-        """Return an optimizer's step that also begins the next range."""
+        """Return an optimizer's ``step`` that also begins the next range."""
         is_compiling, inside = patches.is_compiling, self._inside
 
         @functools.wraps(step)
         def call(optimizer: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not patches.on or inside.now or not self._takes(optimizer):
+            if is_compiling() or not patches.on or inside.now or not self._is_tracked(optimizer):
                 return step(optimizer, *args, **kwargs)
-            inside.now += 1  # its step may call that of the class above
+            inside.now += 1  # its step may call that of its base class
             try:
                 found = step(optimizer, *args, **kwargs)
             finally:
                 inside.now -= 1
-            self._next()
+            self._begin_next()
             return found
 
         return call
 
-    def _takes(self, optimizer: object) -> bool:
+    def _is_tracked(self, optimizer: object) -> bool:
         if self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
         return self._optimizer() is optimizer
 
-    def _next(self) -> None:
+    def _begin_next(self) -> None:
         open_ranges.end(self._range)
         self._count += 1
         self._range = open_ranges.start(f"step {self._count}", DOMAIN)
 
 
 def _nothing() -> None:
-    """Return None, as a weak reference to what is gone does."""
+    """Return None, like a weak reference to a deleted object."""
 
 
 _STEPS = _Steps()
-"""The process has one."""
+"""One per process."""
 _MARKS = "marks_phases"
 
 
 def _wrap_optimizers(base: Any, patches: Patches) -> None:
-    """Wrap the steps of all optimizers: torch wraps each kind itself when its first is made."""
+    """Wrap the steps of all optimizers; torch wraps each class itself on its first instance."""
     mark = patches.marking(_STEP)
 
     def marking_step(step: Function) -> Function:
@@ -199,7 +199,7 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
     def of_new_kinds(hook: Function) -> Function:
         def hook_step(step: Function) -> Function:
             hooked: Any = hook(step)
-            hooked.hooked = True  # torch asks, and does not wrap it again, also once ours is gone
+            hooked.hooked = True  # torch checks this and does not wrap it again
             return marking_step(hooked)
 
         return staticmethod(hook_step)
@@ -207,27 +207,27 @@ def _wrap_optimizers(base: Any, patches: Patches) -> None:
     patches.replace(base, "__init__", lambda init: _STEPS.wrap_init(init, patches))
     patches.replace(base, "profile_hook_step", of_new_kinds)
     patches.replace(base, "zero_grad", patches.marking("optimizer.zero_grad"))
-    for kind in _all_below(base):
+    for kind in _all_subclasses(base):
         step = vars(kind).get("step")
-        if getattr(step, "hooked", False) and not _is_ours(step):
+        if getattr(step, "hooked", False) and not _is_own_wrapper(step):
             patches.replace(kind, "step", marking_step)
 
 
-def _is_ours(step: object) -> bool:
-    """Tell our wrapper from one over it, to which functools.wraps has given all that ours has."""
+def _is_own_wrapper(step: object) -> bool:
+    """Return whether this is our wrapper, not one around it with its attributes copied."""
     return step is not None and getattr(step, _MARKS, None) is step
 
 
-def _all_below(base: Any) -> Iterator[Any]:
+def _all_subclasses(base: Any) -> Iterator[Any]:
     for kind in base.__subclasses__():
         yield kind
-        yield from _all_below(kind)
+        yield from _all_subclasses(kind)
 
 
-def _loaded(name: str) -> Any:
-    """Return a module that the script has loaded; one without functions where it has not."""
-    return sys.modules.get(name, _Nothing)
+def _module(name: str) -> Any:
+    """Return a loaded module; a stub without functions if it is not loaded."""
+    return sys.modules.get(name, _NoModule)
 
 
-class _Nothing:
-    """Has no functions to wrap."""
+class _NoModule:
+    """Stub for a module that is not loaded."""

@@ -99,7 +99,7 @@ def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
         assert "rank_0.json" in found
         code, output, _ = dynprof("status", first.root)
         assert code == 0
-        assert "2 processes are rank 0 here: two jobs share the directory" in output
+        assert "2 processes report as rank 0: two jobs share the directory" in output
         code, output, _ = dynprof("arm", first.root, "--active", 2, "--wait")
         assert code == 0
         captured = {load_manifest(type(tmp_path)(line)).pid for line in output.splitlines()}

@@ -174,7 +174,7 @@ def test_a_link_to_a_configmap_elsewhere(tmp_path: Path) -> None:
         manifest, _ = job.capture()
         assert manifest.steps.recorded == 3
         code, output, _ = dynprof("validate", job.root)
-        assert (code, "valid; asks for 3 steps" in output) == (0, True)
+        assert (code, "valid; requests 3 steps" in output) == (0, True)
         code, _, errors = dynprof("arm", job.root, "--active", 9)
         assert (code, "is a symbolic link" in errors) == (1, True)
 

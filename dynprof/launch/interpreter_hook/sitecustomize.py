@@ -1,7 +1,7 @@
-"""Lies on ``PYTHONPATH`` where ``dynprof run`` started a job: begins a session before the script.
+"""Starts a session before the script, on the ``PYTHONPATH`` of jobs that ``dynprof run`` starts.
 
-Python imports a module of this name as it starts. One that another place on the path has for it is
-imported as if this one were not there.
+Python imports a module of this name when it starts. If another one exists on the path, this module
+imports it too.
 """
 
 import os
@@ -22,14 +22,14 @@ def _import_the_one_behind() -> None:
 
 
 def _begin() -> None:
-    """Begin a session, if dynprof is there."""
+    """Start a session, if dynprof is installed."""
     before = set(sys.modules)
     try:
         from dynprof.launch.startup import begin
     except ModuleNotFoundError as error:
         if not os.environ.get("DYNPROF_WATCHED"):
             text = f"dynprof: {error.name} is not installed for {sys.executable}"
-            print(f"{text}, which runs unwatched", file=sys.stderr)
+            print(f"{text}; this process runs unwatched", file=sys.stderr)
     else:
         begin(before)
 

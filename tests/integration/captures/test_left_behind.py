@@ -69,14 +69,14 @@ def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
         with job(tmp_path, bucket) as running:
             wait_for("a warning", lambda: f"type {command}" in log(running.root) or None)
             end(running)
-        assert f"is sent by no job; to send it, type {command}" in dynprof("status", root)[1]
+        assert f"; to send it, run {command}" in dynprof("status", root)[1]
         done = processes.run([sys.executable, *command.split()[1:]])
         assert done.returncode == 0, done.stderr
         found = bucket.objects()
     assert trace in found.values()
     assert f"job/{folder.name}/info/rank_0.info.json" in found
     assert not (root / "outgoing").exists()
-    assert "is sent by no job" not in dynprof("status", root)[1]
+    assert "no job sends" not in dynprof("status", root)[1]
 
 
 def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket: Bucket) -> None:
@@ -134,11 +134,11 @@ def test_a_scratch_directory_that_no_rule_names_is_looked_into(tmp_path: Path) -
     os.utime(manifest, (1e9, 1e9))
     folder, root = manifest.parent.parent, tmp_path / "prof_config"
     command = f"python -I -m dynprof.captures.sender {folder} {root}/{folder.name}"
-    assert f"is sent by no job; to send it, type {command}" in dynprof("status", root)[1]
+    assert f"; to send it, run {command}" in dynprof("status", root)[1]
     for _ in range(2):
         with rank(tmp_path, 0) as later:
             wait_for("a warning", functools.partial(is_told, later, command))
     done = processes.run([sys.executable, *command.split()[1:]])
     assert done.returncode == 0, done.stderr
     assert (root / folder.name / "info" / "rank_1.info.json").is_file()
-    assert "is sent by no job" not in dynprof("status", root)[1]
+    assert "no job sends" not in dynprof("status", root)[1]

@@ -93,7 +93,7 @@ def test_two_people_arm_at_once(job: RunningJob) -> None:
     job.when("the first request", lambda status: status.state == "waiting")
     code, _, errors = dynprof("arm", job.root, "--start-step", 0, "--wait")
     assert code == 0
-    assert "rank 0: request 1 waits there and is superseded" in errors
+    assert "rank 0: request 1 is waiting and will be superseded" in errors
     _, errors = first.communicate()
     assert first.returncode == 4
     assert "rank 0: superseded by request 2" in errors
@@ -105,7 +105,7 @@ def test_whoever_arms_behind_an_open_window_is_told_for_how_long(job: RunningJob
     job.when("the window", lambda status: status.progress is not None)
     code, _, errors = dynprof("arm", job.root, "--active", 1)
     assert code == 0
-    said = re.search(r"request 1 is open there for ([\d,]+) steps more, .* ends both", errors)
+    said = re.search(r"request 1 is open for ([\d,]+) steps more; .* ends both", errors)
     assert said, errors
     assert 0 < int(said[1].replace(",", "")) <= 10**6
     assert dynprof("cancel", job.root, "--wait")[0] == 0
@@ -131,8 +131,8 @@ def test_a_cancel_in_a_file_that_cannot_be_read_says_what_to_do(job: RunningJob)
     job.when("the window", lambda status: status.state == "recording")
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("cancel", job.root, "--wait")
-    assert (code, "nothing was changed; what is open stays open" in errors) == (1, True), errors
-    (instead,) = re.findall(r"put (\{.*\}) in its place", errors)
+    assert (code, "nothing was changed; the open window stays open" in errors) == (1, True), errors
+    (instead,) = re.findall(r"replace its content by (\{.*\})", errors)
     job.config.write_text(instead)
     assert job.capture()[0].reason.startswith("cancelled by request")
     job.config.write_text("{")
@@ -152,7 +152,7 @@ def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:
 def test_nobody_answers(tmp_path: Path) -> None:
     """Without a live process the file is changed all the same, and the command says who was."""
     code, output, _ = dynprof("init", tmp_path / "prof_config")
-    assert (code, output) == (0, f"{tmp_path / 'prof_config/profiler_config.json'} is made\n")
+    assert (code, output) == (0, f"{tmp_path / 'prof_config/profiler_config.json'} was created\n")
     code, _, errors = dynprof("arm", tmp_path / "prof_config", "--active", 2)
     assert code == 3
     assert "no job has called dp.init() on it yet" in errors
@@ -167,7 +167,7 @@ def test_nobody_answers(tmp_path: Path) -> None:
 def test_there_is_no_config(tmp_path: Path) -> None:
     """A wrong directory is named."""
     code, _, errors = dynprof("arm", tmp_path)
-    assert (code, "there is no such file; dynprof init makes one" in errors) == (2, True)
+    assert (code, "there is no such file; dynprof init creates it" in errors) == (2, True)
 
 
 def test_the_directory_above_names_the_one_below(tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_the_directory_above_names_the_one_below(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--metadata", "who"), "'who' is no pair; write a key, = and a value"),
-        (("--metadata", "=me"), "'=me' is no pair"),
+        (("--metadata", "who"), "'who' is not a pair; write a key, = and a value"),
+        (("--metadata", "=me"), "'=me' is not a pair"),
         (("--timeout", 3), "--timeout is for --wait; give both, or neither"),
         (("--wait", "--timeout", -3), "Invalid value for '--timeout'"),
     ],
@@ -229,8 +229,8 @@ def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
     waiting.send_signal(signal.SIGINT)
     _, errors = waiting.communicate()
     assert waiting.returncode == 130
-    stays = f"the request stays; dynprof cancel {job.root} takes it back"
-    assert f"not waiting any more (Ctrl-C); {stays}\n" in errors
+    stays = f"the request stays active; dynprof cancel {job.root} cancels it"
+    assert f"stopped waiting (Ctrl-C); {stays}\n" in errors
     assert (status := job.status())
     assert status.state == "waiting"
 
@@ -239,8 +239,8 @@ def test_a_timeout_says_that_the_request_stays(job: RunningJob) -> None:
     """With the words of Ctrl-C, in the last line; a cancel is not taken back."""
     far = ("--start-step", 10**6, "--wait", "--timeout", 0.3)
     code, _, errors = dynprof("arm", job.root, *far)
-    stays = f"the request stays; dynprof cancel {job.root} takes it back"
-    assert (code, errors.splitlines()[-1]) == (5, f"not waiting any more (the time is up); {stays}")
+    stays = f"the request stays active; dynprof cancel {job.root} cancels it"
+    assert (code, errors.splitlines()[-1]) == (5, f"stopped waiting (timeout); {stays}")
     assert dynprof("cancel", job.root, "--wait")[0] == 0
 
 
@@ -249,7 +249,7 @@ def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("arm", job.root, "--active", 2)
     mend = f"correct the line, or remove the file and run dynprof init {job.root}, "
-    mend += "which live jobs take for a request"
+    mend += "which live jobs treat as a request"
     last = f"{job.config}: nothing was changed; {mend}"
     assert (code, errors.splitlines()[-1]) == (1, last)
     job.config.unlink()
@@ -261,11 +261,11 @@ def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path)
     """A typo is not taken for a job that has not begun; the config may stand for its directory."""
     for command in ("status", "log", "arm", "cancel"):
         code, _, errors = dynprof(command, tmp_path / "prof_conf")
-        made = f'a job makes it by dp.init("{tmp_path}/prof_conf") or dynprof run'
+        made = f'a job creates it with dp.init("{tmp_path}/prof_conf") or dynprof run'
         assert (code, errors) == (2, f"there is no directory {tmp_path}/prof_conf; {made}\n")
         code, _, errors = dynprof(command, job.config)
         assert code == 0, errors
-    place = f"there is no directory no_such_folder in {Path.cwd()}; a job makes it by "
+    place = f"there is no directory no_such_folder in {Path.cwd()}; a job creates it with "
     assert place in dynprof("status", "no_such_folder")[2]
 
 
@@ -274,7 +274,7 @@ def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
     job.config.unlink()
     job.when("the file to be missed", lambda status: bool(status.problems))
     code, _, errors = dynprof("init", job.root)
-    assert (code, errors) == (0, "1 live rank takes it for a save, to record a step\n")
+    assert (code, errors) == (0, "1 live rank treats it as a request, and will record a step\n")
     assert job.capture(2)[0].complete
 
 
@@ -293,7 +293,7 @@ def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:
     with RunningJob(tmp_path, LOOP, RANK="0", WORLD_SIZE="3") as job:
         job.when("training", lambda status: status.state == "idle")
         code, output, errors = dynprof("arm", job.root, "--ranks", "0-1", "--wait")
-        assert (code, "not there, and not asked: rank 1\n" in errors) == (5, True)
+        assert (code, "not running, and not asked: rank 1\n" in errors) == (5, True)
         assert load_manifest(type(job.root)(output.strip())).complete
 
 
@@ -304,8 +304,8 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
         6,
         [
             "this job has rank 0 only, no rank 7",
-            f"{job.config} is saved, but asks for no rank that is running (running: rank 0); "
-            "--ranks all asks for all",
+            f"{job.config} is saved, but no running rank matches --ranks 7 (running: rank 0); "
+            "--ranks all matches all",
         ],
     )
     for ranks, missing in ("0,5-6", "5-6"), ("0-3", "1-3"), ("0,0-2", "1-2"):
@@ -319,7 +319,7 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
 def test_what_cannot_be_written_is_said(job: RunningJob, tmp_path: Path) -> None:
     """Values that no config can hold end in a sentence, not in a traceback."""
     code, _, errors = dynprof("arm", job.root, "--metadata", 'a="\\ud800"')
-    assert (code, "half of a surrogate pair is no character" in errors) == (1, True)
+    assert (code, "half of a surrogate pair is not a character" in errors) == (1, True)
     code, _, errors = dynprof("init", tmp_path / "new", "--activities", "GPU")
     assert (code, 'Did you mean "CUDA"?' in errors) == (1, True)
     job.edit(prof_dir="x" * 300)

@@ -18,7 +18,7 @@ def test_newer_captures_elsewhere_are_not_passed_over(job: RunningJob, tmp_path:
     """Whoever asks for a report of the config's folder learns that an older capture is shown."""
     for place in ("./", tmp_path / "elsewhere"):
         assert dynprof("arm", job.root, "--prof-dir", place, "--wait")[0] == 0
-    told = f"newer captures lie elsewhere, as prof_dir says: {tmp_path / 'elsewhere'}/step_"
+    told = f"newer captures are elsewhere, as prof_dir says: {tmp_path / 'elsewhere'}/step_"
     for command in ("top", "report"):
         assert told in dynprof(command, job.root)[2]
     assert dynprof("arm", job.root, "--prof-dir", "./", "--wait")[0] == 0
@@ -30,4 +30,6 @@ def test_a_url_is_named_as_one(command: str) -> None:
     """Only ``analyse`` reads there, which the others say."""
     code, said, error = dynprof(command, "s3://bucket/captures")
     assert (code, said) == (2, "")
-    assert error.startswith("s3:// is not read here; dynprof analyse makes report and tables there")
+    assert error.startswith(
+        "s3:// cannot be read here; dynprof analyse writes report and tables there"
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import Cost
-from dynprof.cli.demo import lost
+from dynprof.cli.demo import lost_time
 from dynprof.config import template_text
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
@@ -42,7 +42,7 @@ def test_a_valid_config(config: Path) -> None:
         done = dynprof("validate", str(argument))
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.splitlines() == [
-            f"{config}: valid; asks for 1 step from the next step, ranks all",
+            f"{config}: valid; requests 1 step from the next step, ranks all",
             f"no process watches {config.parent}; no job has called dp.init() on it yet",
         ]
 
@@ -76,11 +76,11 @@ def test_a_config_that_the_job_would_refuse(config: Path) -> None:
     assert "(rank 0 on node7)" in done.stdout
     config.write_text('{"ranks": "7"}')
     done = dynprof("validate", str(config))
-    said = "no rank that is running is asked (running: rank 0)"
+    said = "no running rank matches its ranks (running: rank 0)"
     assert (done.returncode, said in done.stdout) == (0, True)
     config.write_text('{"activities": ["CPU", "CUDA"]}')
     done = dynprof("validate", str(config))
-    assert (done.returncode, "is asked" in done.stdout) == (0, False)
+    assert (done.returncode, "matches its ranks" in done.stdout) == (0, False)
     assert "CUDA is left out: backend torch on this machine has CPU only." in done.stdout
 
 
@@ -96,7 +96,7 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     done = dynprof("demo", "--backend", "torch", "--dir", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    words = ["The job trains", "is edited and saved", "were recorded", "five longest operators"]
+    words = ["The job trains", "was edited and saved", "were recorded", "five longest operators"]
     words.append("training time lost until the trace was on disk: ")
     assert all(word in done.stdout for word in words)
     assert "x  aten::" in done.stdout
@@ -120,7 +120,7 @@ def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
 def test_the_demo_claims_no_cost_below_what_was_measured(extra_ms: float, said: str) -> None:
     """A scatter of the steps that hides the cost is said, instead of 0.00 ms."""
     cost = Cost(open_ms=2, close_ms=0.5, extra_ms=extra_ms)
-    assert lost(cost).startswith(said)
+    assert lost_time(cost).startswith(said)
 
 
 def test_version() -> None:
@@ -137,7 +137,7 @@ def test_a_cancel_that_stands_on_may_be_a_request(config: Path) -> None:
     assert done.stdout.splitlines()[:2] == [
         f"{config}: valid; cancels the open or waiting window",
         f'{config}: if the save before it had "cancel": true as well, and another setting has '
-        "changed since, it cancels nothing: it asks for 2 steps from the next step, ranks all",
+        "changed since, it cancels nothing but requests 2 steps from the next step, ranks all",
     ]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [as_root, others_run_python]
-HINT = "; --output names another place"
+HINT = "; give another place with --output"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.outcome import MOST_SKIPPED
+from dynprof.cli.outcome import MAX_SKIPPED
 from tests.integration.commands import dynprof
 from tests.rank_traces import write
 from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_python
@@ -59,7 +59,7 @@ def test_of_many_that_are_skipped_some_are_named(folder: Path) -> None:
         (folder / f"{number}.trace.json").symlink_to("/nowhere")
     _, _, errors = dynprof("top", folder)
     skipped = [line for line in errors.splitlines() if line.startswith("skipped: ")]
-    assert (len(skipped), skipped[-1]) == (MOST_SKIPPED + 1, "skipped: and 25 more")
+    assert (len(skipped), skipped[-1]) == (MAX_SKIPPED + 1, "skipped: and 25 more")
 
 
 def test_the_name_of_a_skipped_file_makes_no_line(folder: Path) -> None:

@@ -95,8 +95,8 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     assert re.search(rf"stuck: process .*\b{job.process.pid}\b", errors)
     code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait")
     assert code == 5
-    assert "rank 0: has not answered; its step counter has stood still for " in errors
-    assert errors.splitlines()[-1].startswith("not waiting any more (a rank does not go on); ")
+    assert "rank 0: has not answered; its step counter has not moved for " in errors
+    assert errors.splitlines()[-1].startswith("stopped waiting (a rank makes no progress); ")
     job.process.send_signal(signal.SIGCONT)
     assert job.capture()[0].complete
     job.process.kill()
@@ -152,7 +152,7 @@ def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
         assert (code, "starting for " in output) == (0, True)
         code, _, errors = dynprof("arm", job.root, "--active", 2, "--wait", "--timeout", 1)
         assert code == 5
-        assert "1 rank is in the first step still: a window opens after it" in errors
+        assert "1 rank is still in its first step; a window opens after it" in errors
         assert "it is in its first step for " in errors
         (tmp_path / "go").touch()
         assert job.capture()[0].complete
@@ -176,8 +176,8 @@ def test_captures_that_nobody_sends_fill_no_screens(tmp_path: Path) -> None:
     (tmp_path / "profiler_config.json").write_text("{}")
     _, output, errors = dynprof("status", tmp_path)
     said = output + errors
-    assert said.count("is sent by no job") == 16
-    assert "so it is with 4 more captures, which --json names" in said
+    assert said.count("no job sends") == 16
+    assert "4 more captures are not sent; --json lists all" in said
     named = json.loads(dynprof("status", tmp_path, "--json")[1])["left_behind"]
     assert len(named) == 20
 

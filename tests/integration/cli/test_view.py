@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.cli import view
-from dynprof.cli.browser import opened_in_private
-from dynprof.cli.view import MOST_STRANGERS, Server, serve
+from dynprof.cli.browser import open_privately
+from dynprof.cli.view import MAX_UNVERIFIED, Server, serve
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import wait_for
 from tests.pace import patience_s
@@ -165,10 +165,10 @@ def test_many_connections_without_the_token_keep_nobody_out(served: Server) -> N
     with contextlib.ExitStack() as stack:
         opened = [
             stack.enter_context(connected(served, b"GET / HTTP/1.1\r\n"))
-            for _ in range(5 * MOST_STRANGERS)
+            for _ in range(5 * MAX_UNVERIFIED)
         ]
-        assert [ends(one) for one in opened[: 4 * MOST_STRANGERS]] == [b""] * 4 * MOST_STRANGERS
-        wait_for("16", lambda: threading.active_count() <= before + MOST_STRANGERS or None)
+        assert [ends(one) for one in opened[: 4 * MAX_UNVERIFIED]] == [b""] * 4 * MAX_UNVERIFIED
+        wait_for("16", lambda: threading.active_count() <= before + MAX_UNVERIFIED or None)
         assert answer(served, path)[2].decode() == TEXT
 
 
@@ -267,7 +267,7 @@ def test_the_browser_gets_the_address_in_private(monkeypatch: pytest.MonkeyPatch
     """Every user can read a command line: it names a file that this user alone can read."""
     pages: list[str] = []
     monkeypatch.setattr(webbrowser, "open", pages.append)
-    with opened_in_private("http://127.0.0.1:1/secret/#!/?url=a&b"):
+    with open_privately("http://127.0.0.1:1/secret/#!/?url=a&b"):
         page = Path(urllib.parse.urlparse(pages[0]).path)
         assert "secret" not in pages[0]
         assert 'url=http://127.0.0.1:1/secret/#!/?url=a&amp;b"' in page.read_text()
@@ -283,7 +283,7 @@ def test_a_browser_opens_the_trace(
     """Perfetto's page reads the trace and shows it, with no other host to be reached."""
     pages: list[str] = []
     monkeypatch.setattr(webbrowser, "open", pages.append)
-    with opened_in_private(address(viewer)):
+    with open_privately(address(viewer)):
         shows_the_trace(tmp_path, pages[0])
 
 

@@ -54,18 +54,20 @@ def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
         assert (manifest.complete, manifest.steps.recorded) == (True, 3)
         code, output, errors = dynprof("detach", process.pid)
         assert (code, errors) == (0, "")
-        assert f"process {process.pid} watches {tmp_path}/prof_config no more." in output
+        assert f"process {process.pid} no longer watches {tmp_path}/prof_config." in output
         (status,) = statuses(tmp_path).values()
         assert status.state == "stopped"
         code, output, errors = dynprof("status", tmp_path / "prof_config")
         assert (code, "unwatched" in output) == (3, True)
-        assert f"the process runs on: dynprof attach {process.pid} has it watched again" in errors
+        assert (
+            f"the process is still running: dynprof attach {process.pid} watches it again" in errors
+        )
         attached(process, "--step-on", ":work")  # and once more
         is_stepping(tmp_path)
         assert ended(tmp_path, process) == ""
     (text,) = logs(tmp_path)
     assert "attached from outside by process" in text
-    assert "its main thread stood still for" in text
+    assert "its main thread was stopped for" in text
     assert "stopped at step" in text
 
 
@@ -134,7 +136,7 @@ def test_one_that_watches_already(tmp_path: Path) -> None:
         assert f"process {process.pid} watches {tmp_path}/mine already" in errors
         code, _, errors = dynprof("detach", process.pid)
         assert code == 4
-        assert "was not begun by dynprof attach, and stays" in errors
+        assert f"dynprof attach did not start its session in {tmp_path}/mine, which stays" in errors
         assert not (tmp_path / "prof_config").exists()
         ended(tmp_path, process)
 
@@ -143,7 +145,7 @@ def test_one_that_watches_nothing_is_not_detached(tmp_path: Path) -> None:
     """What is said is of the detaching, and that nothing of dynprof's is there."""
     with begun(tmp_path, LOOP) as process:
         code, _, errors = dynprof("detach", process.pid)
-        said = f"process {process.pid} cannot be detached: nothing of dynprof's runs there"
+        said = f"process {process.pid} cannot be detached: it has no session of dynprof"
         assert (code, errors.strip()) == (4, said)
         ended(tmp_path, process)
 
@@ -194,7 +196,7 @@ time.sleep(100)
             assert text == f"process {process.pid} is being debugged by process {debugger.pid}\n"
         assert ended(tmp_path, process) == ""
     if other := process_of_another_user():
-        assert "is another user's; attach as that user" in refusal(other)
+        assert "belongs to another user; attach as that user" in refusal(other)
 
 
 def facts(pid: int) -> str:
@@ -205,7 +207,7 @@ def facts(pid: int) -> str:
 @pytest.mark.parametrize(
     ("scope", "says"),
     [
-        ("1", "or once by sysctl kernel.yama.ptrace_scope=0"),
+        ("1", "or set sysctl kernel.yama.ptrace_scope=0 once"),
         ("2", "only root may"),
         (None, "SYS_PT"),
     ],
@@ -340,7 +342,7 @@ def test_jobs_with_scripts_of_one_name_are_told_apart_by_the_path(tmp_path: Path
         assert (code, output) == (4, ""), errors
         for one, process in jobs.items():
             assert f"process {process.pid} works in {tmp_path / one}\n" in errors
-        assert f"Give the path, as --all {tmp_path}/a/{name}, or one PID at a time\n" in errors
+        assert f"Give a path, such as --all {tmp_path}/a/{name}, or one PID at a time\n" in errors
         assert dynprof("attach", "--all", f"./{name}")[0] == 3
         path = os.path.relpath(tmp_path / "a" / name)
         code, output, errors = dynprof("attach", "--all", path, "--step-on", ":work")

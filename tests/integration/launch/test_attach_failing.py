@@ -42,7 +42,9 @@ while"""
     with begun(tmp_path, LOOP.replace("while", full), before="") as process:
         code, _, errors = dynprof("attach", process.pid, "--timeout", 20)
         assert code == 4
-        assert f"process {process.pid} could write no answer: it has no descriptor left" in errors
+        assert (
+            f"process {process.pid} could not write its answer: it has no free descriptor" in errors
+        )
         assert ended(tmp_path, process) == ""
 
 
@@ -57,7 +59,7 @@ os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(100)"])
 """
     with begun(tmp_path, script) as process:
         asked = {"action": "attach", "directory": str(tmp_path), "steps": None}
-        with pytest.raises(LaunchError, match="has ended meanwhile, or runs another program"):
+        with pytest.raises(LaunchError, match="has ended, or runs another program"):
             reach(process.pid, asked, 100)
 
 
@@ -90,5 +92,5 @@ def test_a_python_that_was_replaced_since_it_began(tmp_path: Path) -> None:
         try:
             assert python_functions(process.pid) == before
         except LaunchError as error:  # only root may read it
-            assert f"{copies[-1]} was replaced or removed since it began" in str(error)
+            assert f"{copies[-1]} was replaced or removed since it started" in str(error)
         assert ended(tmp_path, process) == ""

@@ -41,7 +41,7 @@ def test_one_with_files_of_its_own(tmp_path: Path) -> None:
     with processes.start(command, cwd=tmp_path) as process:
         wait_for("its own files", lambda: has_files_of_its_own(process.pid) or None)
         text = refusal(process.pid)
-        assert "runs in a container with files of its own; run dynprof attach in there" in text
+        assert "runs in a container with its own file system; run dynprof attach in it" in text
         assert ended(tmp_path, process) == ""
     assert not (tmp_path / "prof_config").exists()
 
@@ -74,7 +74,7 @@ def test_a_launcher(tmp_path: Path) -> None:
         called = psutil.Process(process.pid).cmdline
         wait_for("its program", lambda: "torchrun" in called() or None)
         text = refusal(process.pid)
-        assert f"process {process.pid} is torchrun, which starts ranks and is none" in text
+        assert f"process {process.pid} is torchrun, which starts ranks and is not one" in text
         assert ended(tmp_path, process) == ""
     assert not (tmp_path / "prof_config").exists()
 
@@ -93,7 +93,7 @@ while not Path("worker").exists() or not Path("worker").read_text(): time.sleep(
 {LOOP}"""
     with begun(tmp_path, script, before="def work():\n    time.sleep(0.005)") as process:
         text = refusal(int((tmp_path / "worker").read_text()))
-        assert f"; attach to process {process.pid}, which has started it" in text
+        assert f"; attach to process {process.pid}, which started it" in text
         assert "rank=" not in text
         assert ended(tmp_path, process) == ""
 
@@ -110,7 +110,7 @@ def test_a_static_build(tmp_path: Path) -> None:
     with processes.start([program]) as process:
         assert process.stdout
         assert process.stdout.readline() == "there\n"
-        assert "its Python was built without names of functions" in refusal(process.pid)
+        assert "its Python was built without symbol names" in refusal(process.pid)
         assert process.poll() is None
 
 

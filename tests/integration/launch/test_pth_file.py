@@ -58,7 +58,7 @@ def test_messages_name_the_variable_that_was_set(
     The path that children find in it is absolute, as they may start elsewhere.
     """
     assert (
-        f"jobs with {CONFIG}=DIR or {VENDORS_CONFIG}=DIR watch it"
+        f"jobs with {CONFIG}=DIR or {VENDORS_CONFIG}=DIR watch DIR"
         in env(python, "--install").stdout
     )
     code = "import os, dynprof; dynprof.init('mine'); "
@@ -85,7 +85,7 @@ def test_of_two_variables_ours_goes_first_and_the_log_names_the_other(
         is_stepping(tmp_path)
         ended(tmp_path, process)
     (log,) = logs(tmp_path)
-    assert "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first" in log
+    assert "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence" in log
     assert not (tmp_path / "vendors").exists()
 
 
@@ -103,7 +103,7 @@ def test_without_the_variable_nothing_is_loaded(tmp_path: Path, python: Path) ->
 def test_how_things_stand_is_said(python: Path) -> None:
     """Where the file lies, whether it is there, and what the variables say."""
     assert "is not installed" in env(python).stdout
-    assert "was not there" in env(python, "--uninstall").stdout
+    assert "was not installed" in env(python, "--uninstall").stdout
     env(python, "--install")
     found = env(python).stdout.splitlines()
     assert found[0].endswith("zz_dynprof.pth is installed")
@@ -111,7 +111,7 @@ def test_how_things_stand_is_said(python: Path) -> None:
     assert env(python, "--install", "--uninstall").returncode == 2
     both = {**os.environ, CONFIG: "ours", VENDORS_CONFIG: "vendors"}
     told = processes.run([python, "-m", "dynprof", "env"], env=both).stdout.splitlines()
-    assert told[-1] == "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first"
+    assert told[-1] == "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence"
 
 
 def test_what_cannot_be_written_is_said(tmp_path: Path, python: Path) -> None:

@@ -328,7 +328,7 @@ def test_the_ranks_of_a_launcher_are_watched_and_it_is_not(tmp_path: Path) -> No
 
 def unwatched(pid: int) -> str:
     """Return what commands say of a process that watches nothing."""
-    return f"process {pid} watches no config; dynprof attach {pid} has it watch one\n"
+    return f"process {pid} watches no config; dynprof attach {pid} makes it watch one\n"
 
 
 def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
@@ -390,4 +390,4 @@ def test_another_users_process_names_no_directory() -> None:
         pytest.skip("all processes here are of one user")
     code, _, errors = dynprof("arm", other)
     assert code == 2
-    assert "is another user's; give the directory" in errors
+    assert "belongs to another user; give the directory" in errors

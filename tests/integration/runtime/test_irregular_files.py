@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import Manifest
-from dynprof.cli.outcome import MOST_SKIPPED
+from dynprof.cli.outcome import MAX_SKIPPED
 from dynprof.config import editing
 from dynprof.runtime.job_files import skipped_below
 from dynprof.runtime.layout import Layout, host_name
@@ -88,7 +88,7 @@ def test_among_the_logs(tmp_path: Path) -> None:
         assert f"{path}.1 is {what}" in skipped
     code, output, errors = dynprof("log", tmp_path)
     assert (code, output) == (0, LINE)
-    lines = [*skipped[:MOST_SKIPPED], f"and {len(skipped) - MOST_SKIPPED} more"]
+    lines = [*skipped[:MAX_SKIPPED], f"and {len(skipped) - MAX_SKIPPED} more"]
     assert errors.splitlines() == [f"skipped: {line}" for line in lines]
 
 

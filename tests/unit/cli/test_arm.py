@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from dynprof.cli.arm import _tell_what_is_asked, _tell_what_is_recorded, _warn_of_others
+from dynprof.cli.arm import _print_conflicts, _print_recorded_steps, _print_request_notes
 from dynprof.config import parse_config
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NOBODY_YET, Status
@@ -18,12 +18,12 @@ def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
     """Else he would wait for the end of a first step that never comes."""
     why = f"{NOBODY_YET}: no step has ended in 30 s: no torch optimizer has made a step"
     here = {"host": "node9", "heartbeat": time.time(), "longest_s": None}
-    _tell_what_is_asked(
+    _print_request_notes(
         [Status("idle", rank=0, **here), Status("idle", rank=3, steps_from=why, **here)],  # type: ignore[arg-type]
         [],
     )
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("2 ranks are in the first step still")
+    assert said[0].startswith("2 ranks are still in their first step")
     assert said[1:] == [f"rank 3: its steps come from {why}"]
 
 
@@ -40,9 +40,9 @@ def test_for_how_long_a_request_waits_behind_an_open_window(
     """Ranks that agree do not wait for one of them to the end of its window."""
     is_open = (Answer(1, "abc", 0.0, "open"),)
     there = Status("recording", agreement=agreement, progress=(23, 1800), edits=is_open)
-    _warn_of_others([there], parse_config(b'{"agreement": {"patience_s": 7}}').config)
+    _print_conflicts([there], parse_config(b'{"agreement": {"patience_s": 7}}').config)
     (said,) = capsys.readouterr().err.splitlines()
-    text = "rank 0: request 1 is open there for 1,777 steps more, and this one "
+    text = "rank 0: request 1 is open for 1,777 steps more; this one "
     assert said == f"{text}{waits}dynprof cancel ends both"
 
 
@@ -62,5 +62,5 @@ def test_which_steps_are_recorded_after_a_warm_up(
     capsys: pytest.CaptureFixture[str], config: str, said: str
 ) -> None:
     """A warm-up, which may stand in the file from before, comes at the step that is named."""
-    _tell_what_is_recorded(parse_config(f'{{"active": 4, {config}}}'.encode()).config)
+    _print_recorded_steps(parse_config(f'{{"active": 4, {config}}}'.encode()).config)
     assert capsys.readouterr().err == said

@@ -9,13 +9,20 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from dynprof.cli.terminal_tables import ANY, Column, console, sentence, shortened, table
-from dynprof.cli.watched_jobs import LONGEST, _named, what_runs
+from dynprof.cli.terminal_tables import (
+    UNLIMITED,
+    Column,
+    console,
+    shortened,
+    table,
+    wrapped,
+)
+from dynprof.cli.watched_jobs import MAX_COMMAND_CELLS, _with_short_commands, short_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COLUMNS = (Column("name", 0, least=10, left=True), Column("count", 2), Column("own ms", 1))
+COLUMNS = (Column("name", 0, min_width=10, left=True), Column("count", 2), Column("own ms", 1))
 ROWS = [["aten::mm", "1,092", "40.99"], ["void cutlass::Kernel<float, float>(int)", "3", "7.00"]]
 
 
@@ -55,7 +62,7 @@ def test_a_sentence_is_broken_between_words_only() -> None:
     """A path that is longer than a line becomes one line."""
     screen = Console(file=io.StringIO(), width=20)
     with screen.capture() as capture:
-        screen.print(sentence("last capture: step_1-2_20261121T010124Z/info/rank_0.json", 20))
+        screen.print(wrapped("last capture: step_1-2_20261121T010124Z/info/rank_0.json", 20))
     assert [line.rstrip() for line in capture.get().splitlines()] == [
         "last capture:",
         "step_1-2_2…nk_0.json",
@@ -70,7 +77,7 @@ def test_control_characters_are_escaped() -> None:
 def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody looks at a screen nothing is left out, unless ``COLUMNS`` says so."""
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert console().width == ANY
+    assert console().width == UNLIMITED
     monkeypatch.setenv("COLUMNS", "44")
     assert console().width == 44
 
@@ -92,13 +99,13 @@ def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_narrow_screen_shows_what_tells_jobs_apart(command: str, shown: str) -> None:
     """The script and its arguments, not the interpreter that all of them share."""
-    assert what_runs(command) == shown
+    assert short_command(command) == shown
 
 
-@pytest.mark.parametrize("width", [80, ANY])
+@pytest.mark.parametrize("width", [80, UNLIMITED])
 def test_a_long_command_line_does_not_stretch_the_table(width: int) -> None:
     """Neither on a screen nor in a pipe, where each line would be as long as the longest."""
-    (row,) = _named([["71", f"python train.py --data\n{'y' * 5000} --seed 3"]], width)
+    (row,) = _with_short_commands([["71", f"python train.py --data\n{'y' * 5000} --seed 3"]], width)
     assert row[1].replace("python ", "").startswith("train.py --data yyy")
     assert row[1].endswith("yyy --seed 3")
-    assert len(row[1]) == LONGEST
+    assert len(row[1]) == MAX_COMMAND_CELLS

@@ -23,7 +23,6 @@ def test_without_torch_it_says_what_to_do_instead(
     done = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "demo")])
     assert (done.exit_code, done.output) == (
         1,
-        "torch is not installed here: dynprof demo --backend python does without it, "
-        "pip install torch brings it\n",
+        "torch is not installed; use dynprof demo --backend python, or pip install torch\n",
     )
     assert not (tmp_path / "demo").exists()

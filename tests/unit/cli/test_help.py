@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from dynprof.cli import app
 from dynprof.cli.app import COMMANDS
-from dynprof.cli.options import BRIEFS, SECTIONS, changes, settings
+from dynprof.cli.options import SECTIONS, SHORT_HELP, changes, settings
 from tests.processes import DYNPROF, run
 
 NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
@@ -60,7 +60,7 @@ def test_every_setting_is_offered_once() -> None:
     offered = [setting.key for setting in settings()]
     assert sorted(offered) == sorted(set(keys) - NOT_OFFERED)
     assert offered[:4] == ["active", "warmup", "start_step", "ranks"]
-    assert set(BRIEFS) <= set(offered)
+    assert set(SHORT_HELP) <= set(offered)
 
 
 def test_the_help_of_arm_is_read_at_a_glance() -> None:

@@ -85,7 +85,7 @@ def test_who_reads_it_soon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_who_comes_beside_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is none of those that are not there."""
     code, said = armed(tmp_path, monkeypatch, True, others=1)
-    assert (code, "2 live ranks are asked" in said, "not there" in said) == (0, True, False)
+    assert (code, "2 live ranks are asked" in said, "not running" in said) == (0, True, False)
 
 
 def test_who_began_after_the_save_is_not_asked(
@@ -94,4 +94,4 @@ def test_who_began_after_the_save_is_not_asked(
     """What lay there as it began is no request; and it is no process that was last heard of."""
     code, said = armed(tmp_path, monkeypatch, False)
     assert (code, "last heard of" in said) == (3, False)
-    assert "who watches it has begun since, and is asked by the next save" in said
+    assert "its process started after this save; save again to include it" in said

@@ -102,7 +102,7 @@ def test_directory_of_a_process_is_what_the_command_line_names_by_its_id(
 ) -> None:
     """The owner's command gets the directory: it may not ask root's process."""
     seen = []
-    monkeypatch.setattr(config_directory, "_watched_by", lambda _: tmp_path)
+    monkeypatch.setattr(config_directory, "_directory_of_process", lambda _: tmp_path)
     monkeypatch.setattr(config_directory, "act_as_owner", lambda *_, named: seen.append(named))
     config_directory.captures_of(Path(str(2**22 + 1)))
     assert seen == [str(2**22 + 1)]

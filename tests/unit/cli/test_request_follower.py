@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.outcome import LOST, UNSERVED
-from dynprof.cli.request_follower import Follower, _standing_still
+from dynprof.cli.outcome import NOT_SERVED, RANK_LOST
+from dynprof.cli.request_follower import Follower, _stuck_note
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NOBODY_YET, JobStatus, Status, WindowStatus
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
@@ -123,7 +123,7 @@ def test_a_leader_that_has_ended_names_who_was_missing(
     """The exit code is that of a rank that was lost."""
     job = dataclasses.replace(SAVED, saved=3, stragglers={2: "it does not answer"})
     code, said = told(tmp_path, capsys, ended(job))
-    assert (code, "rank 2: it does not answer" in said.splitlines()) == (LOST, True)
+    assert (code, "rank 2: it does not answer" in said.splitlines()) == (RANK_LOST, True)
 
 
 @pytest.mark.parametrize("pending", [2, None])
@@ -182,7 +182,7 @@ def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
     edits = {rank: superseded_by_start(), 1 - rank: (saved,)}
     code, said = told(tmp_path, capsys, alive(0, *edits[0], job=job), alive(1, *edits[1]))
     names = [f"rank {rank}: {SUPERSEDED}", f"1 of 2 ranks saved it: {tmp_path / SAVED.record}"]
-    assert (code, said.splitlines()) == (LOST, names)
+    assert (code, said.splitlines()) == (RANK_LOST, names)
 
 
 def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
@@ -200,7 +200,7 @@ def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
     monkeypatch.setattr(time, "sleep", hear)
     job = dataclasses.replace(SAVED, asked=2, saved=0, pending=1, remarks=())
     code, said = told(tmp_path, capsys, alive(0, *superseded_by_start(), job=job))
-    assert (code, len(looked)) == (LOST, 1)
+    assert (code, len(looked)) == (RANK_LOST, 1)
     assert f"1 of 2 ranks saved it: {tmp_path / SAVED.record}" in said.splitlines()
 
 
@@ -211,7 +211,7 @@ def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
     job = dataclasses.replace(SAVED, asked=2, saved=0, remarks=())
     (answer, _), words = superseded_by_start(), [f"rank {rank}: {SUPERSEDED}" for rank in (0, 1)]
     code, said = told(tmp_path, capsys, alive(0, answer, job=job), alive(1, answer))
-    assert (code, said.splitlines()) == (UNSERVED, words)
+    assert (code, said.splitlines()) == (NOT_SERVED, words)
 
 
 def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
@@ -223,7 +223,7 @@ def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
     job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={1: why}, remarks=())
     saved = Answer(1, "abc", time.time(), "saved", capture="step_1-3/info/rank_0.json")
     code, said = told(tmp_path, capsys, alive(0, saved, job=job), alive(1))
-    assert (code, said.splitlines()[1:]) == (LOST, [f"rank 1: {why}"])
+    assert (code, said.splitlines()[1:]) == (RANK_LOST, [f"rank 1: {why}"])
     assert said.splitlines()[0].startswith("1 of 2 ranks saved it")
 
 
@@ -236,12 +236,12 @@ def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
     ends = dataclasses.replace(alive(0), agreement="", still_s=99.0, ending=why)
     monkeypatch.setattr(time, "sleep", never)
     code, said = told(tmp_path, capsys, ends)
-    assert (code, said) == (LOST, f"rank 0: has not answered; the process is ending: {why}")
+    assert (code, said) == (RANK_LOST, f"rank 0: has not answered; the process is ending: {why}")
     monkeypatch.undo()
     write(tmp_path, dataclasses.replace(ends, edits=(on_its_way,)))
     follower = Follower(tmp_path / CONFIG_NAME, "abc", [ends])
-    assert follower.follow([ends], 0.2) == LOST
-    assert (follower.gave_up, follower.can_be_cancelled) == ("the time is up", False)
+    assert follower.follow([ends], 0.2) == RANK_LOST
+    assert (follower.stop_reason, follower.can_be_cancelled) == ("timeout", False)
     assert f"rank 0: still saving: {on_its_way.text}" in capsys.readouterr().err
 
 
@@ -249,7 +249,7 @@ def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:
     """As where ``dp.step()`` was forgotten: a step of minutes is a compilation, or that."""
     status = Status("waiting", heartbeat=time.time(), still_s=51.0)
     why = f"{NOBODY_YET}: no step has ended in 30 s: dp.step() was not called"
-    said = _standing_still(status, "starting")
+    said = _stuck_note(status, "starting")
     assert said == "; it is in its first step for 51 s"
     forgotten = dataclasses.replace(status, steps_from=why)
-    assert _standing_still(forgotten, "starting") == f"{said}, and its steps come from {why}"
+    assert _stuck_note(forgotten, "starting") == f"{said}, and its steps come from {why}"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from dynprof.cli.outcome import LOST, UNSERVED
+from dynprof.cli.outcome import NOT_SERVED, RANK_LOST
 from dynprof.cli.status import screen
-from dynprof.cli.whole_job import job_lines, tell_of_all
+from dynprof.cli.whole_job import job_lines, report_job
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
 
@@ -89,8 +89,8 @@ def test_who_waits_for_a_window_that_was_called_off_has_lost_no_rank(
 ) -> None:
     """It was not served, where all that did not save it say so."""
     job = replace(JOB, asked=8, saved=1, pending=0, stragglers={}, unsaved={"disarmed": 7})
-    assert tell_of_all(Path("prof_config"), job) == UNSERVED
-    assert tell_of_all(Path("prof_config"), replace(job, saved=0)) == LOST
+    assert report_job(Path("prof_config"), job) == NOT_SERVED
+    assert report_job(Path("prof_config"), replace(job, saved=0)) == RANK_LOST
     assert capsys.readouterr().err.startswith("1 of 8 ranks saved it, disarmed on 7: prof_config/")
 
 
@@ -98,7 +98,7 @@ def test_who_waits_for_a_window_is_told_what_was_noticed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """After who saved it, and who did not."""
-    assert tell_of_all(Path("prof_config"), JOB) == LOST
+    assert report_job(Path("prof_config"), JOB) == RANK_LOST
     assert capsys.readouterr().err.splitlines() == [
         "6 of 8 ranks saved it: prof_config/step_1-3/info/window.json",
         "rank 5: still saving",
@@ -118,6 +118,6 @@ def test_who_waits_for_a_window_is_told_of_that_though_a_later_one_is_asked_for(
     job = replace(JOB, earlier=earlier)
     found = [job.of(number) for number in (1, 2, 3, 4, 5)]
     assert found == [None, *earlier, job, None]
-    assert [tell_of_all(Path("prof_config"), one) for one in earlier] == [LOST, UNSERVED]
+    assert [report_job(Path("prof_config"), one) for one in earlier] == [RANK_LOST, NOT_SERVED]
     said = ["1 of 2 ranks saved it", "rank 1: it does not answer", "superseded by request 4"]
     assert capsys.readouterr().err.splitlines() == said

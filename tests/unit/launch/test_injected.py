@@ -36,13 +36,13 @@ def test_forks_wait_for_what_is_loaded_not_for_what_is_saved(
         return {}
 
     monkeypatch.setattr(in_target, "act", act)
-    injected.answered({"action": action}, set(), no_forks)
+    injected.perform({"action": action}, set(), no_forks)
     assert found == [may_fork]
 
 
 def test_an_answer_that_the_command_waits_for_no_more_is_dropped(tmp_path: Path) -> None:
     """Its folder has gone; the job's standard error hears nothing of that."""
-    injected.tell(str(tmp_path / "gone"), 0.0, {"begun": "x"})
+    injected.write_answer(str(tmp_path / "gone"), 0.0, {"begun": "x"})
 
 
 def test_one_that_was_reached_and_does_not_answer_is_given_up(tmp_path: Path) -> None:
@@ -50,6 +50,6 @@ def test_one_that_was_reached_and_does_not_answer_is_given_up(tmp_path: Path) ->
     (tmp_path / "taken").touch()
     with (
         Target(os.getpid()) as target,
-        pytest.raises(LaunchError, match="was reached, and has not"),
+        pytest.raises(LaunchError, match="was reached, but has not"),
     ):
-        attaching._answer(os.getpid(), tmp_path, attaching._Order(target), 0.02, "attach")
+        attaching._await_answer(os.getpid(), tmp_path, attaching._Injection(target), 0.02, "attach")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.launch.variables import CONFIG, VENDORS_CONFIG, directory_asked_for
+from dynprof.launch.variables import CONFIG, VENDORS_CONFIG, requested_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,12 +17,12 @@ def test_the_vendors_variable_counts_where_ours_is_not_set(
 ) -> None:
     """DYNPROF_CONFIG goes before PROF_CONFIG_PATH, which torch_npu reads where it is installed."""
     both = {CONFIG: "ours", VENDORS_CONFIG: "vendors"}
-    text = "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG goes first"
-    assert directory_asked_for({VENDORS_CONFIG: "vendors"}) == ("vendors", "")
-    assert directory_asked_for(both) == ("ours", text)
-    assert directory_asked_for({**both, VENDORS_CONFIG: "ours"}) == ("ours", "")
-    assert directory_asked_for({}) == ("", "")
+    text = "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence"
+    assert requested_directory({VENDORS_CONFIG: "vendors"}) == ("vendors", "")
+    assert requested_directory(both) == ("ours", text)
+    assert requested_directory({**both, VENDORS_CONFIG: "ours"}) == ("ours", "")
+    assert requested_directory({}) == ("", "")
     (tmp_path / "torch_npu.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    directory, why = directory_asked_for({VENDORS_CONFIG: "vendors"})
+    directory, why = requested_directory({VENDORS_CONFIG: "vendors"})
     assert (directory, "torch_npu is installed and reads it" in why) == ("", True)

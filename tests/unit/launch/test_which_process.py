@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynprof.launch.variables import WATCHED
-from dynprof.launch.which_process import Program, rank_text, why_left_alone
+from dynprof.launch.which_process import Program, rank_text, why_not_a_rank
 
 
 def program(line: str) -> Program:
@@ -59,7 +59,7 @@ def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
 )
 def test_what_is_no_rank(line: str) -> None:
     """Launchers, tools, the workers of pools and a terminal are left alone, in words."""
-    assert why_left_alone(program(line), {}, 1)
+    assert why_not_a_rank(program(line), {}, 1)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_what_is_no_rank(line: str) -> None:
 )
 def test_a_script_is_a_rank(line: str) -> None:
     """Whatever else is started with the variable is what it was meant for, by any name."""
-    assert why_left_alone(program(line), {}, 1) == ""
+    assert why_not_a_rank(program(line), {}, 1) == ""
 
 
 def test_children_of_a_rank_are_told_from_ranks_of_a_launcher() -> None:
@@ -83,8 +83,8 @@ def test_children_of_a_rank_are_told_from_ranks_of_a_launcher() -> None:
     script = program("python other.py")
     first = {"RANK": "0", "LOCAL_RANK": "0"}
     left = {**first, WATCHED: f"7 {rank_text(first)}"}
-    assert "process 7" in why_left_alone(script, left, 8)
-    assert why_left_alone(script, left, 7) == ""  # it executes another program
-    assert why_left_alone(script, {**left, "RANK": "1", "LOCAL_RANK": "1"}, 8) == ""
-    assert why_left_alone(script, {WATCHED: "7 ", **first}, 8) == ""
-    assert why_left_alone(script, {WATCHED: "7 "}, 8)
+    assert "process 7" in why_not_a_rank(script, left, 8)
+    assert why_not_a_rank(script, left, 7) == ""  # it executes another program
+    assert why_not_a_rank(script, {**left, "RANK": "1", "LOCAL_RANK": "1"}, 8) == ""
+    assert why_not_a_rank(script, {WATCHED: "7 ", **first}, 8) == ""
+    assert why_not_a_rank(script, {WATCHED: "7 "}, 8)
