@@ -25,8 +25,8 @@ Outcome = Literal[
 ]
 """``waiting``, ``open`` and ``saving`` are on their way; the others are how an edit ends."""
 
-ON_THE_WAY: tuple[Outcome, ...] = ("waiting", "open", "saving")
-MOST, TOLD = 200, 20
+IN_PROGRESS: tuple[Outcome, ...] = ("waiting", "open", "saving")
+MAX_KEPT, MAX_IN_STATUS = 200, 20
 """How many edits are remembered, and how many the status tells of."""
 
 
@@ -66,11 +66,11 @@ class EditOutcomes:
     """The newest edits, the oldest first; every thread may note what it knows.
 
     Attributes:
-        on_news: Called after an outcome was noted, on the thread that notes it.
+        on_change: Called after an outcome was noted, on the thread that notes it.
     """
 
     def __init__(self) -> None:
-        self.on_news: Callable[[], object] = bool
+        self.on_change: Callable[[], object] = bool
         self._answers: dict[int, Answer] = {}
         self._lock = threading.RLock()  # a signal handler may call status() while it is held
 
@@ -79,8 +79,8 @@ class EditOutcomes:
         """The edits to tell of: the newest, and what is on its way."""
         with self._lock:
             found = tuple(self._answers.values())
-        ended = [answer.number for answer in found if answer.outcome not in ON_THE_WAY]
-        old = {*ended[: max(0, len(found) - TOLD)]}
+        ended = [answer.number for answer in found if answer.outcome not in IN_PROGRESS]
+        old = {*ended[: max(0, len(found) - MAX_IN_STATUS)]}
         return tuple(answer for answer in found if answer.number not in old)
 
     @property
@@ -97,11 +97,11 @@ class EditOutcomes:
         """Note a new edit."""
         with self._lock:
             self._answers[number] = Answer(number, sha256, edited_at, "waiting")
-            while len(self._answers) > MOST:
+            while len(self._answers) > MAX_KEPT:
                 all_of_them = self._answers.copy().values()  # a handler may enter one meanwhile
-                ended = [a.number for a in all_of_them if a.outcome not in ON_THE_WAY]
+                ended = [a.number for a in all_of_them if a.outcome not in IN_PROGRESS]
                 del self._answers[min(ended or self._answers)]
-        self.on_news()
+        self.on_change()
 
     def wait(self, number: int, text: str) -> bool:
         """Note what an edit still waits for; return whether that is news.
@@ -135,4 +135,4 @@ class EditOutcomes:
                     cut=cut,
                     expected=expected or answer.expected,
                 )
-        self.on_news()
+        self.on_change()

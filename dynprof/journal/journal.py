@@ -52,17 +52,17 @@ class Journal:
         on_tick: Called by the thread about once a second.
 
     Attributes:
-        remembered: Fields of the status that stay as they were last told.
+        status_fields: Fields of the status that stay as they were last told.
         outcomes: What became of each edit.
     """
 
     def __init__(
         self, layout: Layout, snapshot: Callable[[], Status], on_tick: Callable[[], None]
     ) -> None:
-        self.remembered: dict[str, Any] = {}
+        self.status_fields: dict[str, Any] = {}
         self.outcomes = EditOutcomes()
         self._boundary = ErrorBoundary(self)
-        self._remembering = threading.RLock()  # a signal handler may call start() while it is held
+        self._status_lock = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
         self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
         self._status_file = StatusFile(layout, self.warning)
@@ -97,7 +97,7 @@ class Journal:
         """Note what went wrong."""
         self._note(logging.ERROR, text)
 
-    def tell(
+    def report(
         self,
         number: int,
         outcome: Outcome,
@@ -113,25 +113,25 @@ class Journal:
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 
-    def wait_for(self, number: int, blocked_by: str) -> None:
+    def note_blocked(self, number: int, blocked_by: str) -> None:
         """Note what an edit waits for, once, however often that is found."""
-        self.still_waits(number, f"waits, {blocked_by}")
+        self.note_waiting(number, f"waits, {blocked_by}")
 
-    def still_waits(self, number: int, text: str) -> None:
+    def note_waiting(self, number: int, text: str) -> None:
         """Note something of an edit, if that is news and it still waits."""
         if self.outcomes.wait(number, text):
             self.info(f"request {number}: {text}")
 
-    def refusal(self, number: int, texts: list[str]) -> None:
+    def report_refusal(self, number: int, texts: list[str]) -> None:
         """Note why a request is refused, and keep that for the status."""
-        self.remember(problems=tuple(texts), remarks=())
+        self.set_status(problems=tuple(texts), remarks=())
         self.outcomes.note(number, "refused", "\n".join(texts))
         self.warning("\n".join([f"request {number}: refused, nothing changes", *texts]))
 
-    def remember(self, **fields: Any) -> None:
+    def set_status(self, **fields: Any) -> None:
         """Keep fields of the status until they are told anew."""
-        with self._remembering:
-            self.remembered = {**self.remembered, **fields}
+        with self._status_lock:
+            self.status_fields = {**self.status_fields, **fields}
 
     def stop(self) -> None:
         """Write what is left, with a last status, and end the thread."""

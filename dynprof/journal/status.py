@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 5.0
 """A live process writes its status at least this often."""
-MOST_PATIENT_S = 1800.0
+MAX_STEP_S = 1800.0
 """A step that takes longer is stuck, though it be the first, or another was as long once."""
 MAX_BYTES = 1 << 20
 """Of a status file; its problems and its last edits are all that varies."""
@@ -211,7 +211,7 @@ class Status:
             return "stuck"
         if self.ending:
             return "ending"
-        if self.still_s > patience_s(self.longest_s, self.step_ms):
+        if self.still_s > step_limit_s(self.longest_s, self.step_ms):
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
 
@@ -254,11 +254,11 @@ class Status:
             return None
 
 
-def patience_s(longest_s: float | None, step_ms: float | None) -> float:
+def step_limit_s(longest_s: float | None, step_ms: float | None) -> float:
     """Return for how long a step may take, by the longest so far and the usual one."""
     if longest_s is None:
-        return MOST_PATIENT_S
-    return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MOST_PATIENT_S))
+        return MAX_STEP_S
+    return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MAX_STEP_S))
 
 
 def stage_progress(status: Status) -> tuple[int, int]:

@@ -31,8 +31,8 @@ class StatusFile:
         self._layout, self._warn = layout, warn
         self._path: Path | None = None
         self._trouble: str | None = None
-        self._double = ""
-        self._knows_former = False
+        self._conflict = ""
+        self._checked_former = False
 
     def write(self, status: Status) -> None:
         """Write the status; what hinders that is warned of."""
@@ -60,9 +60,9 @@ class StatusFile:
 
     def _write(self, status: Status) -> None:
         path = self._choose(status)
-        if not self._knows_former:
-            self._knows_former = True
-            if lost := _lost_with(self._layout, status.heartbeat):
+        if not self._checked_former:
+            self._checked_former = True
+            if lost := _lost_request(self._layout, status.heartbeat):
                 self._warn(lost)
         if self._path == self._layout.status_apart != path:
             self.remove()
@@ -73,11 +73,11 @@ class StatusFile:
 
     def _choose(self, status: Status) -> Path:
         """Return the rank's file, unless another live process writes that."""
-        double = _double(self._layout, status.heartbeat)
-        if double != self._double:
-            self._warn(double or f"{status.named} is this process's alone again")
-        self._double = double
-        return self._layout.status_apart if double else self._layout.status
+        conflict = _conflict(self._layout, status.heartbeat)
+        if conflict != self._conflict:
+            self._warn(conflict or f"{status.named} is this process's alone again")
+        self._conflict = conflict
+        return self._layout.status_apart if conflict else self._layout.status
 
 
 def remove_stale(layout: Layout, now_s: float) -> None:
@@ -88,7 +88,7 @@ def remove_stale(layout: Layout, now_s: float) -> None:
                 remove(path)
 
 
-def _lost_with(layout: Layout, now_s: float) -> str:
+def _lost_request(layout: Layout, now_s: float) -> str:
     """Say what went with the process that had this rank before and was killed; empty for nothing.
 
     A capture that it was saving has a manifest, which says so itself.
@@ -108,7 +108,7 @@ def _lost_with(layout: Layout, now_s: float) -> str:
     return ""
 
 
-def _double(layout: Layout, now_s: float) -> str:
+def _conflict(layout: Layout, now_s: float) -> str:
     """Say that another live process writes the rank's status file; empty if none does."""
     try:
         other = load_status(layout.status)

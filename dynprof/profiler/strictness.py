@@ -65,7 +65,7 @@ class Strictness:
             return self.attempt(doing, action)
         return self._often.attempt(doing, action) is not None
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Forget it: there is no status."""
 
     def error(self, text: str) -> None:
@@ -79,7 +79,7 @@ class _First:
     def __init__(self, strictness: Strictness) -> None:
         self._strictness, self._is_said = strictness, False
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Forget it: there is no status."""
 
     def error(self, text: str) -> None:

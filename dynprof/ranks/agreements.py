@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, Problem
-from dynprof.journal.edit_outcomes import TOLD
+from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER, Terms
@@ -77,7 +77,7 @@ class Agreements:
         self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
         self._read: _Read | None = None
         self._named_leader = ""
-        journal.outcomes.on_news = self._changed
+        journal.outcomes.on_change = self._changed
 
     @property
     def part(self) -> str:
@@ -99,7 +99,9 @@ class Agreements:
         told.pop(found.request, None)
         if not (told or found.request or (part and part.leads)):
             return None
-        return replace(found, earlier=tuple(told[number] for number in sorted(told)[-TOLD:]))
+        return replace(
+            found, earlier=tuple(told[number] for number in sorted(told)[-MAX_IN_STATUS:])
+        )
 
     # edits, on the watcher's thread
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_fields
 
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError, Problem
-from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
+from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_KEPT
 from dynprof.journal.journal import printable
 from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.messages import (
@@ -135,7 +135,7 @@ class Member:
     def know(self, leaders: int, own: int) -> None:
         """Know which request here is which of the leader's."""
         known = {n: mine for n, mine in self._numbers.items() if n < leaders}
-        old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
+        old = [n for n in list(known)[:-MAX_KEPT] if self._outcome(n) not in IN_PROGRESS]
         self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
         self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
 
@@ -244,7 +244,7 @@ class Member:
         waiting = self._inbox.waiting
         given_up = {self._numbers.get(number) for number in superseded}
         if waiting and waiting.number in given_up and self._inbox.claim(waiting):
-            self._journal.tell(waiting.number, "superseded", "superseded by a newer request")
+            self._journal.report(waiting.number, "superseded", "superseded by a newer request")
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         """Forget what was proposed, and say why."""
@@ -258,7 +258,7 @@ class Member:
                 own = self._edits.enter_as(withdrawal.number, edit)
                 self.know(withdrawal.number, own)
                 # Not in the status: there may be thousands of ranks, and one of them says it.
-                self._journal.tell(own, "refused", reasons)
+                self._journal.report(own, "refused", reasons)
         if not self._take_pending(withdrawal.number):
             return
         if withdrawal.outcome == "refused":
@@ -267,7 +267,7 @@ class Member:
             self._edits.refuse(self._own, Refusal(problems))
         else:
             self._disarmed |= withdrawal.outcome == "disarmed"
-            self._journal.tell(self._own, withdrawal.outcome, reasons)
+            self._journal.report(self._own, withdrawal.outcome, reasons)
 
     def _cancel(self, cancellation: Cancellation) -> None:
         """Disarm what waits, close what is open."""
@@ -319,7 +319,7 @@ class Member:
     def news(self) -> Report | None:
         """Return what this rank has not told yet; None for nothing."""
         number = self._proposal.number if self._proposal else 0
-        on_the_way = [n for n in self._owed if self._outcome(n) in ON_THE_WAY]
+        on_the_way = [n for n in self._owed if self._outcome(n) in IN_PROGRESS]
         report = self.report(min(on_the_way, default=max(self._owed, default=number)))
         facts = with_fields(report, still_s=0.0, step_s=None)
         if facts == self._told:
@@ -353,7 +353,7 @@ class Member:
         )
         if answer is None:
             return report
-        if answer.outcome not in ON_THE_WAY and number in self._owed:
+        if answer.outcome not in IN_PROGRESS and number in self._owed:
             self._owed[number] = min(self._owed[number], time.monotonic())
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
         why = printable(answer.text.partition("\n")[0])[:300]  # a line

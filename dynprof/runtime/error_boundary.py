@@ -23,7 +23,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Notes(Protocol):
     """What a boundary needs of a journal."""
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Keep it for the status."""
 
     def error(self, text: str) -> None:
@@ -33,7 +33,7 @@ class Notes(Protocol):
 class StderrNotes:
     """What takes a journal's place where there is none: the process's standard error."""
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Forget it: there is no status."""
 
     def error(self, text: str) -> None:
@@ -74,7 +74,7 @@ class ErrorBoundary:
 
     def _note(self, doing: str, error: Exception) -> None:
         text = f"{doing} failed: {describe(error)}"
-        self._journal.remember(last_error=text)
+        self._journal.set_status(last_error=text)
         if text != self._last.get(doing):  # what fails once a second must not fill the log
             self._journal.error(_at_length(text, error))
         self._last[doing] = text

@@ -113,7 +113,7 @@ class EditHandler:
         error = self._boundary.attempt(f"request {number}", action)
         why = failed_at_it(error) if error else ""
         if why:
-            self._journal.refusal(number, [why])
+            self._journal.report_refusal(number, [why])
         return why
 
     def look(self) -> None:
@@ -137,8 +137,8 @@ class EditHandler:
         if self._inbox.exchange(waiting, better):  # from here on a step may take it
             remarks = _remarks(better)
             text = f"{_profiler(better)} serves it, which has come since"
-            self._journal.still_waits(number, "\n".join([text, *remarks]))
-            self._journal.remember(remarks=remarks)
+            self._journal.note_waiting(number, "\n".join([text, *remarks]))
+            self._journal.set_status(remarks=remarks)
 
     def read(self, edit: Edit, *, now: bool = False) -> Asked | Cancel | Refusal:
         """Return what an edit asks for."""
@@ -175,15 +175,15 @@ class EditHandler:
         """Say why there will be no window; each reason in one line, another rank's may be any."""
         texts = [printable(str(problem)) for problem in refusal.problems]
         if refusal.asked:
-            self._journal.refusal(number, texts)
+            self._journal.report_refusal(number, texts)
         else:
-            self._journal.tell(number, "not asked", f"nothing to do; {texts[0]}")
+            self._journal.report(number, "not asked", f"nothing to do; {texts[0]}")
 
     def _standing(self, asked: Asked) -> Standing:
         """Say where the process stands with regard to what is asked for."""
         layout, config, edit = self._process.layout, asked.config, asked.edit
         capabilities = self._process.capabilities()
-        self._journal.remember(profilers=capabilities)
+        self._journal.set_status(profilers=capabilities)
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         return Standing(
             step=self._inbox.step,
@@ -201,11 +201,11 @@ class EditHandler:
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         remarks = _remarks(request)
-        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
-        self._journal.remember(problems=(), remarks=remarks)
+        self._journal.report(request.number, "waiting", "\n".join([text, *remarks]))
+        self._journal.set_status(problems=(), remarks=remarks)
         if replaced := self._inbox.put(request, standing.free_disk_mb):
             text = f"superseded by request {request.number}"
-            self._journal.tell(replaced.number, "superseded", text)
+            self._journal.report(replaced.number, "superseded", text)
 
     def _note_scratch(self, request: Request) -> None:
         """Have it known where its capture is put together, though this process may be killed."""
@@ -229,14 +229,14 @@ class EditHandler:
         """
         waiting, current = self._inbox.disarm(), self._loop.busy
         if waiting:
-            self._journal.tell(waiting.number, "disarmed", f"disarmed by request {number}")
+            self._journal.report(waiting.number, "disarmed", f"disarmed by request {number}")
         if current:
             self._inbox.order_close(f"cancelled by request {number}")
         disarms = waiting or has_disarmed
         done = [text for text, found in (("disarms", disarms), ("closes", current)) if found]
         what = f"{' and '.join(done)} what there is" if done else _NOTHING
-        self._journal.tell(number, "cancel", f"cancel, {what}")
-        self._journal.remember(problems=(), remarks=())
+        self._journal.report(number, "cancel", f"cancel, {what}")
+        self._journal.set_status(problems=(), remarks=())
 
 
 def _remarks(request: Request) -> tuple[str, ...]:

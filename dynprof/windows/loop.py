@@ -267,12 +267,12 @@ class Loop:
             if not is_known and self._inbox.claim(request):
                 self._claimed = request  # to be given up
         if blocked and blocked.then != "refused":
-            self._journal.wait_for(request.number, blocked.by)
+            self._journal.note_blocked(request.number, blocked.by)
             return
         self._claimed = request
         if self._inbox.claim(request):  # else replaced or cancelled; the next step looks again
             if blocked:
-                self._journal.refusal(request.number, [blocked.by])
+                self._journal.report_refusal(request.number, [blocked.by])
             else:
                 self._open_window(request)
         self._claimed = None
@@ -292,7 +292,7 @@ class Loop:
             current.open(functools.partial(self._process.make_scratch, request), self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
+            self._journal.report_refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
         news = [text for text in fallbacks if text not in foretold]
@@ -300,13 +300,13 @@ class Loop:
         current.expected = self._costs.expected.at_opening(request) or None
         self._tell_cost(current, f"{text}recording {current.window.asked}", news)
         if fallbacks != foretold:
-            self._journal.remember(remarks=(*fallbacks, *map(str, request.remarks)))
+            self._journal.set_status(remarks=(*fallbacks, *map(str, request.remarks)))
 
     def _tell_cost(self, current: WindowDriver, text: str, news: Sequence[str] = ()) -> None:
         """Tell that a window is open, what it is expected to cost, and what else is new."""
         expected = current.expected or ""
         text = "\n".join([f"{text}; {expected}" if expected else text, *news])
-        self._journal.tell(current.request.number, "open", text, expected=expected)
+        self._journal.report(current.request.number, "open", text, expected=expected)
 
     def _expect_cost(self, current: WindowDriver, *, after: int = TOLD_AFTER) -> bool:
         """Note what it will cost to save, once its first steps tell; return if that is news."""
@@ -325,7 +325,7 @@ class Loop:
             return
         self._expect_cost(current, after=1)
         recording = current.close()
-        self._journal.tell(
+        self._journal.report(
             current.request.number,
             "saving",
             _how_closed(current, reason),
@@ -342,7 +342,7 @@ class Loop:
         if claimed and not self._open and claimed is not self._inbox.waiting:  # else unanswered
             if not isinstance(error, LostWindowError):
                 self.admission.note_failure(claimed.plan.backend)
-            self._journal.tell(claimed.number, "failed", f"not opened: {describe(error)}")
+            self._journal.report(claimed.number, "failed", f"not opened: {describe(error)}")
         if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return
         current, self._open = self._open, None
@@ -356,7 +356,7 @@ class Loop:
         if self._boundary.attempt(
             "leaving a manifest", lambda: self._submit(current, None, reason)
         ):  # nothing else says what became of it
-            self._journal.tell(current.request.number, "failed", reason)
+            self._journal.report(current.request.number, "failed", reason)
 
     def _submit(self, current: WindowDriver, recording: Recording | None, reason: str) -> None:
         """Have the exporter save a window that has ended, also one that kept nothing.

@@ -13,7 +13,7 @@ import pytest
 
 from dynprof.backends.base import Blocked
 from dynprof.config import parse_config, template_text
-from dynprof.journal.edit_outcomes import MOST
+from dynprof.journal.edit_outcomes import MAX_KEPT
 from dynprof.ranks.attached_step_numbers import StepNumbers
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
@@ -217,10 +217,10 @@ def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> 
     """A rank that forgot it would count as one that began again."""
     consider(job, 1)
     open_at(job, 1, 1_000_000)
-    for number in range(2, MOST + 5):
+    for number in range(2, MAX_KEPT + 5):
         job.session._member.know(number, number)
     assert outcome(job, 1) == "waiting"
-    assert len(job.session._member._numbers) < MOST + 5
+    assert len(job.session._member._numbers) < MAX_KEPT + 5
 
 
 def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:

@@ -35,7 +35,7 @@ def test_what_a_step_takes_at_that_moment_waits_no_more(
     def and_a_step_comes(inbox: Inbox, waiting: Request, better: Request) -> bool:
         done = exchange(inbox, waiting, better)
         assert inbox.claim(better)
-        coming.session._journal.tell(better.number, "open", "opened at step 5")
+        coming.session._journal.report(better.number, "open", "opened at step 5")
         return done
 
     monkeypatch.setattr(Inbox, "exchange", and_a_step_comes)
