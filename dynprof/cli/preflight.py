@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.cli.config_directory import statuses
-from dynprof.requests.plan import Refusal, Standing, plan
+from dynprof.requests.plan import ProcessState, Refusal, plan
 from dynprof.runtime.destination import destination, parted
 from dynprof.runtime.layout import Layout, free_disk_mb
 
@@ -36,7 +36,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     allowed = tuple(map(Path, folders))
     layout = Layout.here(path.parent.resolve(), status.rank, prof_dirs=allowed, urls=urls)
     place = destination(layout, parsed.config.prof_dir, parsed.config.storage.scratch_dir)
-    standing = Standing(
+    state = ProcessState(
         step=status.step if status.is_live(time.time()) else -1,
         rank=status.rank,
         capabilities=status.profilers,
@@ -46,7 +46,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     config = parsed.config
     if config.asked_ranks.chosen and status.agreement:  # it may be this one
         config = config.model_copy(update={"ranks": [status.rank]})
-    outcome = plan(config, standing)
+    outcome = plan(config, state)
     refused = isinstance(outcome, Refusal)
     for fallback in () if isinstance(outcome, Refusal) else outcome.fallbacks:
         yield f"{fallback} ({status.named} on {status.host})", False

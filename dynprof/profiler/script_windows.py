@@ -13,7 +13,7 @@ from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.errors import BackendError, ProfileError
 from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.profiler.output_paths import tidy
-from dynprof.requests.plan import Refusal, Standing, plan
+from dynprof.requests.plan import ProcessState, Refusal, plan
 from dynprof.requests.request import Request
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.forked_child import forget_in_child
@@ -86,7 +86,7 @@ class ScriptWindows:
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
         outcome = plan(
             config,
-            Standing(0, self._process.rank.number, self._process.capabilities(), float("inf")),
+            ProcessState(0, self._process.rank.number, self._process.capabilities(), float("inf")),
             script,
         )
         if isinstance(outcome, Refusal):

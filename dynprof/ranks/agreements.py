@@ -18,8 +18,8 @@ from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import TakingPart
-from dynprof.requests.plan import Refusal, blamed
-from dynprof.requests.request import Asked, Cancel
+from dynprof.requests.plan import Refusal, directory_pointer
+from dynprof.requests.request import Cancel, UnplannedRequest
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import rank_in_words
 from dynprof.runtime.plural import counted
@@ -125,7 +125,7 @@ class Agreements:
 
     def _propose(self, part: TakingPart, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.text
-        if isinstance(asked, Asked):
+        if isinstance(asked, UnplannedRequest):
             asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
             part.give_up("disarmed", f"disarmed by request {number}")
@@ -142,12 +142,12 @@ class Agreements:
                 self._windows.begin(number, asked)
             part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
 
-    def _forbidden(self, asked: Asked) -> Refusal | None:
+    def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
         """Refuse a place that may not be written here: this rank need not be one that records."""
         layout, config = self._process.layout, asked.config
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         why = place.why_forbidden(layout)
-        problem = Problem(f"{why}.", blamed(config, why)) if why else None
+        problem = Problem(f"{why}.", directory_pointer(config, why)) if why else None
         return Refusal(asked.parsed.locate((problem,))) if problem else None
 
     # where this rank follows

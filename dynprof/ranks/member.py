@@ -28,7 +28,7 @@ from dynprof.ranks.messages import (
 )
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
-from dynprof.requests.request import Asked
+from dynprof.requests.request import UnplannedRequest
 from dynprof.runtime.destination import placed
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Edits(Protocol):
     def take(self, edit: Edit) -> None:
         """Answer an edit on this rank alone."""
 
-    def read(self, edit: Edit) -> Asked | Cancel | Refusal:
+    def read(self, edit: Edit) -> UnplannedRequest | Cancel | Refusal:
         """Return what an edit asks for."""
 
     def enter_as(self, leaders: int, edit: Edit) -> int:
@@ -71,10 +71,10 @@ class Edits(Protocol):
     def guarded(self, number: int, action: Callable[[], object]) -> str:
         """Do something for an edit; return why dynprof failed at it."""
 
-    def plan(self, number: int, asked: Asked) -> Request | Refusal:
+    def plan(self, number: int, asked: UnplannedRequest) -> Request | Refusal:
         """Return the request for a window, or the reasons against it."""
 
-    def serve(self, number: int, asked: Asked) -> Refusal | None:
+    def serve(self, number: int, asked: UnplannedRequest) -> Refusal | None:
         """Have a window opened, or say why not, and return that."""
 
     def refuse(self, number: int, refusal: Refusal) -> None:
@@ -105,11 +105,12 @@ class Member:
         self.heard = "", -math.inf  # the last config that the leader spoke of, and when
         self.heard_s = -math.inf  # when the leader said anything last
         self.is_proposed = False  # something that has yet to be opened or withdrawn
-        self._mine: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
+        # What this rank proposes itself, where it leads.
+        self._mine: dict[int, UnplannedRequest] = {}
         self._proposal: Proposal | None = None
         self._own = 0  # its number here
-        self._asked: Asked | None = None  # what it asks for
-        self._asked_first: Asked | None = None  # the same, before it was narrowed
+        self._asked: UnplannedRequest | None = None  # what it asks for
+        self._asked_first: UnplannedRequest | None = None  # the same, before it was narrowed
         self._pending = self._is_alone = self._ends = self._disarmed = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers here, by the leader's
@@ -128,7 +129,7 @@ class Member:
         """Take part in nothing more: the process ends."""
         self._ends = True
 
-    def propose(self, number: int, asked: Asked) -> None:
+    def propose(self, number: int, asked: UnplannedRequest) -> None:
         """Know what this rank is about to propose itself."""
         self._mine[number] = asked
 
@@ -172,20 +173,20 @@ class Member:
         if self.numbers and self.rank != LEADER:
             self._is_alone = not self.numbers.follow(proposal.begun)
         planned: list[Request | Refusal] = [asked] if isinstance(asked, Refusal) else []
-        if isinstance(asked, Asked):
+        if isinstance(asked, UnplannedRequest):
             self._asked = asked
             problem = self._edits.guarded(own, lambda: planned.append(self._edits.plan(own, asked)))
         for found in planned:
             if isinstance(found, Refusal):
                 self._edits.refuse(own, found)
-                problem = "; ".join(map(str, found.problems)) if found.asked else ""
+                problem = "; ".join(map(str, found.problems)) if found.selects_rank else ""
             else:
                 self._pending, self._plan = True, found.plan
                 would = Profiler(found.plan.backend, found.plan.activities)
         reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
         return with_fields(reply, would=would, usable=usable)
 
-    def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
+    def _asked_by(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
         """Return the number here of what is proposed, and what it asks for."""
         if mine := self._mine.pop(proposal.number, None):
             self._asked_first = mine
@@ -203,7 +204,7 @@ class Member:
             parsed = parse_config(edit.raw)
         except ConfigError as error:  # another version of dynprof leads
             return number, Refusal(error.problems)
-        self._asked_first = Asked(edit, parsed.config, parsed, now=False)
+        self._asked_first = UnplannedRequest(edit, parsed.config, parsed, now=False)
         return number, narrowed(self._asked_first, proposal)
 
     def _busy(self) -> str:
@@ -243,7 +244,7 @@ class Member:
         """Forget what only this rank waits with: it was away, or not asked, as another came."""
         waiting = self._inbox.waiting
         given_up = {self._numbers.get(number) for number in superseded}
-        if waiting and waiting.number in given_up and self._inbox.claim(waiting):
+        if waiting and waiting.number in given_up and self._inbox.take(waiting):
             self._journal.report(waiting.number, "superseded", "superseded by a newer request")
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
@@ -389,7 +390,7 @@ class Member:
         return min(known) if len(known) >= KNOWN else None
 
 
-def narrowed(asked: Asked, proposal: Proposal) -> Asked:
+def narrowed(asked: UnplannedRequest, proposal: Proposal) -> UnplannedRequest:
     """Return what is asked for, with what the leader has found out for all ranks."""
     update: dict[str, object] = {}
     if proposal.ranks:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dynprof.captures.delivery_order import Delivery
     from dynprof.captures.exporter import Attempt
     from dynprof.journal.journal import Journal
-    from dynprof.requests.request import Asked
+    from dynprof.requests.request import UnplannedRequest
     from dynprof.windows.process_context import ProcessContext
 
 NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began again"
@@ -54,7 +54,7 @@ class JobWindow:
     """What is known of one request on all ranks."""
 
     number: int = 0  # 0 for none
-    asked: Asked | None = None  # what it asks for
+    asked: UnplannedRequest | None = None  # what it asks for
     made: Agreement | None = None  # what came of the proposal; None while the ranks agree
     told: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
     gone: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
@@ -229,7 +229,7 @@ class JobWindows:
         with self._lock:
             return all(one.stands for one in self._kept.values() if one.pending)
 
-    def begin(self, number: int, asked: Asked) -> None:
+    def begin(self, number: int, asked: UnplannedRequest) -> None:
         """Take a request that is proposed to all ranks."""
         with self._lock:
             self._kept[number] = JobWindow(number, asked)
@@ -353,7 +353,7 @@ class JobWindows:
         path = self._path(known)
         return known.status(os.path.relpath(path, self._process.layout.root) if path else "")
 
-    def _delivery(self, asked: Asked) -> Delivery:
+    def _delivery(self, asked: UnplannedRequest) -> Delivery:
         return delivery_of(asked.config, self._process.layout, self._process.rank)
 
     def _path(self, known: JobWindow) -> Path | None:

@@ -99,7 +99,7 @@ def _unread(path: Path, error: ConfigError, *, follow_symlinks: bool) -> Unread:
     return Unread(error.problems, facts.st_ino, facts.st_mtime_ns)
 
 
-def edit_of(reading: Reading, at_s: float, file: Path | None) -> Edit:
+def edit_from(reading: Reading, at_s: float, file: Path | None) -> Edit:
     """Return what a script asks for that has the config, or a file of its own, read right now."""
     if isinstance(reading, Source):
         return Edit(reading.raw, at_s, file=file, owner=reading.owner)
@@ -128,15 +128,15 @@ class EditDetector:
         self._last_file = at_start if isinstance(at_start, Source) else None
         self._started_ns = started_ns if at_start is not GONE else 0
         self._changed_at_s = 0.0
-        self._unsettled = False
+        self._is_pending = False
         self._delivered: tuple[float, bytes] | None = None
 
     @property
-    def unsettled(self) -> bool:
+    def is_pending(self) -> bool:
         """Whether to read again soon, as something unfinished was seen."""
-        return self._unsettled
+        return self._is_pending
 
-    def look(self, reading: Reading, now_s: float, wall_s: float) -> Edit | None:
+    def observe(self, reading: Reading, now_s: float, wall_s: float) -> Edit | None:
         """Return the edit that ``reading`` completes, if it does.
 
         Args:
@@ -146,10 +146,10 @@ class EditDetector:
         """
         if reading != self._last:
             self._last, self._changed_at_s = reading, now_s
-            self._unsettled = not _is_whole(reading)
-            return None if self._unsettled else self._deliver(reading, now_s, wall_s)
-        if self._unsettled and now_s - self._changed_at_s >= HALF_WRITTEN_S:
-            self._unsettled = False
+            self._is_pending = not _is_whole(reading)
+            return None if self._is_pending else self._deliver(reading, now_s, wall_s)
+        if self._is_pending and now_s - self._changed_at_s >= HALF_WRITTEN_S:
+            self._is_pending = False
             return self._deliver(reading, now_s, wall_s)
         return None
 

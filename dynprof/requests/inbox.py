@@ -23,7 +23,7 @@ class Inbox:
         on_due: Called by ``step()`` when something is due: :attr:`turn`, or what may spare one.
         turn: Looks what is due.
         name_source: Returns who ends the steps.
-        order: Why the open window shall close; empty where it shall not.
+        close_reason: Why the open window shall close; empty where it shall not.
         woken: Whether :meth:`wake` was called since the last turn.
         numbering: How often the script has gone on from another number: what the ranks agree on is
             about the numbers of one such count.
@@ -32,12 +32,12 @@ class Inbox:
     __slots__ = (
         "_lock",
         "_waiting",
+        "close_reason",
         "due",
         "free_disk_mb",
         "name_source",
         "numbering",
         "on_due",
-        "order",
         "step",
         "turn",
         "woken",
@@ -52,7 +52,7 @@ class Inbox:
         self.on_due = turn
         self._lock = threading.RLock()
         self._waiting: Request | None = None
-        self.order = ""
+        self.close_reason = ""
         self.woken = False
         self.numbering = 0
 
@@ -74,7 +74,7 @@ class Inbox:
             self.due = True
         return replaced
 
-    def exchange(self, waiting: Request, better: Request) -> bool:
+    def replace(self, waiting: Request, better: Request) -> bool:
         """Put a request in the place of one; False where that waits no more."""
         with self._lock:
             if self._waiting is not waiting:
@@ -88,23 +88,23 @@ class Inbox:
             waiting, self._waiting = self._waiting, None
         return waiting
 
-    def order_close(self, reason: str) -> None:
+    def request_close(self, reason: str) -> None:
         """Have the open window closed at the next step boundary."""
         with self._lock:
-            self.order, self.due = reason, True
+            self.close_reason, self.due = reason, True
 
     def wake(self) -> None:
         """Have the next ``step()`` look closer, though nothing waits for it."""
         with self._lock:
             self.woken = self.due = True
 
-    def was_woken(self) -> bool:
+    def take_wake(self) -> bool:
         """Return whether :meth:`wake` was called since the last time."""
         with self._lock:
             woken, self.woken = self.woken, False
         return woken
 
-    def claim(self, request: Request) -> bool:
+    def take(self, request: Request) -> bool:
         """Take ``request`` out, unless it was replaced or disarmed meanwhile."""
         with self._lock:
             if self._waiting is not request:
@@ -112,11 +112,11 @@ class Inbox:
             self._waiting = None
             return True
 
-    def settle(self, *, window_open: bool) -> None:
+    def end_turn(self, *, window_open: bool) -> None:
         """End a turn: what is due from here on."""
         with self._lock:
             if not window_open:
-                self.order = ""
+                self.close_reason = ""
             self.due = window_open or self._waiting is not None or self.woken
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Standing:
+class ProcessState:
     """Where a process stands when an edit reaches it.
 
     Attributes:
@@ -88,16 +88,16 @@ class Refusal:
 
     Attributes:
         problems: The reasons.
-        asked: False where the config is fine but does not ask this rank.
+        selects_rank: False where the config is fine but does not ask this rank.
     """
 
     problems: tuple[Problem, ...]
-    asked: bool = True
+    selects_rank: bool = True
 
 
 def plan(
     config: ProfilerConfig,
-    standing: Standing,
+    state: ProcessState,
     script: Script | None = None,
     *,
     is_agreed: bool = False,
@@ -106,25 +106,25 @@ def plan(
 
     Args:
         config: What is asked for.
-        standing: Where the process stands.
+        state: Where the process stands.
         script: Given where the script asks itself.
         is_agreed: Whether ranks agreed on its start step.
     """
-    if unasked := _unasked(config, standing.rank):
-        return unasked
-    capable = _choose(config, standing.capabilities)
+    if not_selected := _not_selected(config, state.rank):
+        return not_selected
+    capable = _choose(config, state.capabilities)
     if isinstance(capable, Problem):
         return Refusal((capable,))
     activities, dropped = _activities(config, capable, script)
-    past = past_start(config, standing.step, is_agreed=is_agreed)
-    found = past, _place(config, standing), _disk(config, standing)
+    past = past_start(config, state.step, is_agreed=is_agreed)
+    found = past, _prof_dir(config, state), _disk(config, state)
     if problems := tuple(problem for problem in found if problem):
         return Refusal(problems)
     return Plan(
         config=config,
         backend=capable.backend,
         activities=activities,
-        start_step=_start(config, standing.step),
+        start_step=_start(config, state.step),
         remarks=(
             *dropped,
             *_without_effect(config, capable.backend),
@@ -147,7 +147,7 @@ def _fallbacks(
     return fallbacks(inline, one_thread, capable.uncounted)
 
 
-def _unasked(config: ProfilerConfig, rank: int) -> Refusal | None:
+def _not_selected(config: ProfilerConfig, rank: int) -> Refusal | None:
     """Return the refusal of a config that asks others, or of which this rank cannot know."""
     asked = config.asked_ranks
     if asked.chosen:
@@ -156,7 +156,7 @@ def _unasked(config: ProfilerConfig, rank: int) -> Refusal | None:
     if rank in asked:
         return None
     text = f"rank {rank} is not asked for, only {asked}."
-    return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
+    return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), selects_rank=False)
 
 
 def _start(config: ProfilerConfig, step: int) -> int | None:
@@ -239,31 +239,31 @@ def _lacks(capable: Capabilities) -> str:
     return f"backend {capable.backend} on this machine has {', '.join(capable.activities)} only"
 
 
-def _place(config: ProfilerConfig, standing: Standing) -> Problem | None:
-    if not (why := standing.prof_dir_problem):
+def _prof_dir(config: ProfilerConfig, state: ProcessState) -> Problem | None:
+    if not (why := state.prof_dir_problem):
         return None
-    return Problem(f"{why}; write another directory.", blamed(config, why))
+    return Problem(f"{why}; write another directory.", directory_pointer(config, why))
 
 
-def blamed(config: ProfilerConfig, why: str) -> str:
+def directory_pointer(config: ProfilerConfig, why: str) -> str:
     """Return where the config names the directory that a reason is about."""
     scratch = config.storage.scratch_dir
     return "/storage/scratch_dir" if scratch and scratch.strip("./") in why else "/prof_dir"
 
 
-def _disk(config: ProfilerConfig, standing: Standing) -> Problem | None:
+def _disk(config: ProfilerConfig, state: ProcessState) -> Problem | None:
     least = config.limits.min_free_disk_mb
-    if least is None or standing.free_disk_mb >= least:
+    if least is None or state.free_disk_mb >= least:
         return None
     text = (
-        f"{standing.free_disk_mb:,.0f} MB are free where the capture would go, and "
+        f"{state.free_disk_mb:,.0f} MB are free where the capture would go, and "
         f"limits.min_free_disk_mb asks for {least:,.0f}; make room, set another prof_dir or "
         "lower the limit."
     )
-    return Problem(text, blamed_for_disk(config))
+    return Problem(text, disk_pointer(config))
 
 
-def blamed_for_disk(config: ProfilerConfig) -> str:
+def disk_pointer(config: ProfilerConfig) -> str:
     """Return where the config asks for more room than there is: its limit, unless it has none."""
     is_usual = config.limits.min_free_disk_mb in _defaults(config.limits, "min_free_disk_mb")
     return "/prof_dir" if is_usual else "/limits/min_free_disk_mb"

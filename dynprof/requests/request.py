@@ -14,9 +14,9 @@ from dynprof.requests.plan import Plan, Refusal, plan
 if TYPE_CHECKING:
     from dynprof.config import Parsed, ProfilerConfig
     from dynprof.requests.edits import Edit
-    from dynprof.requests.plan import Standing
+    from dynprof.requests.plan import ProcessState
 
-_STANDS_ON = (
+_CANCEL_KEPT = (
     "it stood in the save before too, so what this one changes is taken for a request; to cancel, "
     "save once more as it is, else set it to false."
 )
@@ -57,7 +57,7 @@ class Cancel:
     """What an edit asks for that cancels: to close or disarm what there is."""
 
 
-class Cancels:
+class CancelDetector:
     """Tells a save that cancels from one in which a cancel of before only stands on.
 
     A save cancels if it sets ``cancel``, and if it has it and changes nothing: whoever saves it
@@ -71,7 +71,7 @@ class Cancels:
         self._at_start = at_start
         self._before: dict[str, Any] | None = None
 
-    def meant_by(self, config: ProfilerConfig) -> bool:
+    def is_cancel(self, config: ProfilerConfig) -> bool:
         """Take a save in; return whether it cancels."""
         before, self._before = self._last_saved(), config.to_json()
         stands_on = bool(before.get("cancel")) and before != self._before
@@ -85,7 +85,7 @@ class Cancels:
 
 
 @dataclass(frozen=True)
-class Asked:
+class UnplannedRequest:
     """What an edit asks for, before anybody looked whether it can be had.
 
     Attributes:
@@ -103,17 +103,17 @@ class Asked:
     now: bool
     agreed_in: int | None = None
 
-    def planned(self, number: int, standing: Standing) -> Request | Refusal:
+    def to_request(self, number: int, state: ProcessState) -> Request | Refusal:
         """Return the request, or the reasons against it.
 
         Args:
             number: The number of the edit.
-            standing: Where the process stands.
+            state: Where the process stands.
         """
-        outcome = plan(self.config, standing, is_agreed=self.agreed_in is not None)
+        outcome = plan(self.config, state, is_agreed=self.agreed_in is not None)
         if isinstance(outcome, Refusal):
             return replace(outcome, problems=self.parsed.locate(outcome.problems))
-        text = _BY_SCRIPT if self.now else _STANDS_ON
+        text = _BY_SCRIPT if self.now else _CANCEL_KEPT
         standing_on = [Problem(text, "/cancel")] if self.config.cancel else []
         remarks = (*self.parsed.remarks, *self.parsed.locate((*standing_on, *outcome.remarks)))
         digest = hashlib.sha256(self.edit.raw).hexdigest()
@@ -128,7 +128,9 @@ class Asked:
         )
 
 
-def read_edit(edit: Edit, cancels: Cancels, *, now: bool = False) -> Asked | Cancel | Refusal:
+def read_edit(
+    edit: Edit, cancels: CancelDetector, *, now: bool = False
+) -> UnplannedRequest | Cancel | Refusal:
     """Return what an edit asks for.
 
     Args:
@@ -143,7 +145,9 @@ def read_edit(edit: Edit, cancels: Cancels, *, now: bool = False) -> Asked | Can
     except ConfigError as error:
         return Refusal(error.problems)
     if now:
-        return Asked(edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now)
-    if cancels.meant_by(parsed.config):
+        return UnplannedRequest(
+            edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now
+        )
+    if cancels.is_cancel(parsed.config):
         return Cancel()
-    return Asked(edit, parsed.config, parsed, now)
+    return UnplannedRequest(edit, parsed.config, parsed, now)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WatchMode = Literal["events", "poll"]
-BEGUN_S = 60.0
+START_TIMEOUT_S = 60.0
 """For so long ``init()`` waits for events at most; without memory they may come later."""
 POLL_S = 0.5
 """Between readings where the file system sends no events."""
@@ -103,7 +103,7 @@ class Watcher:
         self._events: FileEvents | None = None
         self._observed: tuple[int, int] | None = None
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._begun = threading.Event()
+        self._started = threading.Event()
         self._thread = own_thread(self._run, "dynprof-watch")
 
     @property
@@ -114,7 +114,7 @@ class Watcher:
     def start(self) -> None:
         """Begin to watch; events are on when this returns."""
         self._thread.start()
-        self._begun.wait(BEGUN_S)
+        self._started.wait(START_TIMEOUT_S)
 
     def stop(self) -> None:
         """End the threads."""
@@ -132,34 +132,34 @@ class Watcher:
 
     def _watch(self) -> None:
         try:  # here, because watchdog's threads leave signals to the job as this one does
-            self._attempt("watching the config", self._tend_events)
+            self._attempt("watching the config", self._renew_events)
         finally:
-            self._begun.set()
+            self._started.set()
         while not self._stopping.is_set():
-            self._wake.wait(self._patience_s())
+            self._wake.wait(self._interval_s())
             self._wake.clear()
             if not self._stopping.is_set():
-                self._attempt("watching the config", self._look)
+                self._attempt("watching the config", self._check)
 
-    def _patience_s(self) -> float:
-        if self._detector.unsettled:
+    def _interval_s(self) -> float:
+        if self._detector.is_pending:
             return HALF_WRITTEN_S / 4
         return CHECK_S if self._mode == "events" else POLL_S
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         polls = self._mode == "poll"
-        if polls and not self._detector.unsettled and self._shared.another_sees_the_same():
+        if polls and not self._detector.is_pending and self._shared.another_sees_the_same():
             return
         with brisk_switching():
             reading = read(self._path, follow_symlinks=self._follow_symlinks)
             if polls:
                 self._shared.has_seen(hashlib.sha256(repr(reading).encode()).hexdigest())
-            edit = self._detector.look(reading, time.monotonic(), time.time())
+            edit = self._detector.observe(reading, time.monotonic(), time.time())
             if edit:
                 self._on_edit(edit)
-        self._tend_events()
+        self._renew_events()
 
-    def _tend_events(self) -> None:
+    def _renew_events(self) -> None:
         """Watch the directory that stands there now; it may have been removed or replaced."""
         if self._mode == "poll":
             return

@@ -269,7 +269,7 @@ class Session:
         self._agreements.take(edit)
 
     def _turn(self) -> None:
-        if self.inbox.was_woken():
+        if self.inbox.take_wake():
             self._boundary.attempt("what other threads asked of this step", self._costs.step_ends)
         if not self.is_over:
             self._loop.turn()
@@ -294,7 +294,7 @@ class Session:
     def stop(self, reason: str = "stopped by the script") -> None:
         """Close the open window early; from another thread, at the next step."""
         if self._loop.open_window and not self._loop.owns_window():
-            self.inbox.order_close(reason)
+            self.inbox.request_close(reason)
         else:
             self._loop.close(reason)
 

@@ -89,7 +89,7 @@ class Shutdown:
         while (current := self._loop.open_window) and current.blocked_by():
             if not current.thread.is_alive() or time.monotonic() > deadline_s:
                 return
-            self._inbox.order_close(reason)
+            self._inbox.request_close(reason)
             time.sleep(0.005)
 
     def _wait_for_saving(self) -> None:

@@ -149,7 +149,7 @@ class Loop:
             if not current or not (reason := why(current)):
                 return
             if not mine:  # a signal handler asks during a turn
-                self._inbox.order_close(reason)
+                self._inbox.request_close(reason)
             else:
                 close = functools.partial(self._close_inside_step, current, reason, may_lose)
                 self._boundary.attempt_or("closing", close, self._discard)
@@ -159,7 +159,7 @@ class Loop:
         if may_lose and not current.movable:
             self._discard(LostWindowError(_why_lost(current, reason)))
         elif current.blocked_by():
-            self._inbox.order_close(reason)
+            self._inbox.request_close(reason)
         else:
             if current.window.state == "recording":
                 current.remark(f"the trace ends inside step {current.step}, which is not counted")
@@ -199,7 +199,7 @@ class Loop:
         self._noted, self._inbox.on_due = None, self._inbox.turn
 
     def _settle(self) -> None:
-        self._inbox.settle(window_open=self._open is not None)
+        self._inbox.end_turn(window_open=self._open is not None)
         if UNENDED:
             self._inbox.wake()
 
@@ -253,7 +253,7 @@ class Loop:
             self._say_once("steps of other threads are left out: the window is of one thread alone")
 
     def _order_or_limit(self, current: WindowDriver, now_s: float) -> str:
-        return self._inbox.order or why_early(current, now_s)
+        return self._inbox.close_reason or why_early(current, now_s)
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting
@@ -264,13 +264,13 @@ class Loop:
             blocked = self.admission.blocked_by(request)
             is_known = True
         finally:
-            if not is_known and self._inbox.claim(request):
+            if not is_known and self._inbox.take(request):
                 self._claimed = request  # to be given up
         if blocked and blocked.then != "refused":
             self._journal.note_blocked(request.number, blocked.by)
             return
         self._claimed = request
-        if self._inbox.claim(request):  # else replaced or cancelled; the next step looks again
+        if self._inbox.take(request):  # else replaced or cancelled; the next step looks again
             if blocked:
                 self._journal.report_refusal(request.number, [blocked.by])
             else:

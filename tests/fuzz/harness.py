@@ -73,7 +73,7 @@ class Operator:
         edits = 0
         for _ in range(3):
             self._now_s += HALF_WRITTEN_S
-            if edit := self._detector.look(read(self._path), self._now_s, self._job.clock.wall):
+            if edit := self._detector.observe(read(self._path), self._now_s, self._job.clock.wall):
                 self._job.session.take(edit)
                 edits += 1
         return edits

@@ -30,7 +30,7 @@ from dynprof.ranks.messages import (
     to_text,
 )
 from dynprof.requests.edits import Edit
-from dynprof.requests.request import Asked
+from dynprof.requests.request import UnplannedRequest
 from dynprof.runtime.layout import window_dir_name
 from tests.fake_job import Job
 
@@ -113,7 +113,7 @@ def test_ranks_that_agree_record_all_that_the_template_asks_for(
     """The template's CPU and NPU are all that the ranks have; activities that are named stay."""
     text = json.dumps({**json.loads(template_text()), **named})
     parsed = parse_config(text.encode())
-    asked = Asked(Edit(text.encode(), 0.0), parsed.config, parsed, now=False)
+    asked = UnplannedRequest(Edit(text.encode(), 0.0), parsed.config, parsed, now=False)
     proposal = Proposal(1, text, 0.0, profiler=Profiler("torch", ("CPU", "CUDA")))
     assert narrowed(asked, proposal).config.activities == recorded
     assert narrowed(asked, Proposal(1, text, 0.0)) is asked

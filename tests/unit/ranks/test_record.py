@@ -23,7 +23,7 @@ from dynprof.ranks.record import (
     JobWindows,
 )
 from dynprof.requests.edits import Edit
-from dynprof.requests.request import Asked
+from dynprof.requests.request import UnplannedRequest
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.testing import FakeClock
@@ -76,10 +76,10 @@ class Known(JobWindows):
         return load_window_record(self.root / "step_9-11_19700101T000000Z/info/window.json")
 
 
-def asked(edited_at_s: float = 0.0) -> Asked:
+def asked(edited_at_s: float = 0.0) -> UnplannedRequest:
     """Return what an edit asks for."""
     parsed = parse_config(RAW)
-    return Asked(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
+    return UnplannedRequest(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
 
 
 def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
