@@ -26,7 +26,7 @@ from dynprof.cli.outcome import INVALID, LOST, NOBODY, NOT_ASKED, UNREADABLE, UN
 from dynprof.cli.preflight import foretold
 from dynprof.cli.whole_job import led_elsewhere
 from dynprof.config import parse_config
-from dynprof.config.editing import alone, change
+from dynprof.config.editing import change, locked
 from dynprof.errors import ConfigError
 from dynprof.journal.status import LEADS, NOBODY_YET
 from dynprof.runtime.file_system import mounted_alone
@@ -154,7 +154,7 @@ def _after_saving(
     missing = _tell_who_is_missing(before, config)
     if not config.cancel:
         _warn_of_others(before, config)
-    watching = [s for s in before if config.cancel or config.asked_ranks.may_ask(s.rank)]
+    watching = [s for s in before if config.cancel or config.selected_ranks.may_include(s.rank)]
     leading = [] if watching else _leads_for_others(before, config)
     if not (watching or leading):
         there = ranks_of(before, each_rank)
@@ -225,7 +225,7 @@ def _tell_what_has_no_effect(parsed: Parsed, path: Path) -> None:
 def _leads_for_others(before: list[Status], config: ProfilerConfig) -> list[Status]:
     """Return who leads ranks that are asked for and watch elsewhere."""
     leading = [status for status in before if status.agreement == LEADS and status.job]
-    asked = config.asked_ranks
+    asked = config.selected_ranks
     first = 0 if asked.chosen or asked.every else min(begin for begin, _ in asked.intervals)
     return [status for status in leading if status.job and first < status.job.ranks]
 
@@ -249,7 +249,7 @@ def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:
     """Return the ranks asked for that the live ones count on, but that are not there."""
     there = {status.rank for status in before}
     size = _world_size(before)
-    return [rank for rank in range(size) if rank in config.asked_ranks and rank not in there]
+    return [rank for rank in range(size) if rank in config.selected_ranks and rank not in there]
 
 
 def _world_size(before: list[Status]) -> int:
@@ -261,7 +261,7 @@ def _changed(
 ) -> tuple[bytes, list[Status]]:
     """Save the changes; return what was written, and which ranks were alive before."""
     try:
-        with alone(path.parent):
+        with locked(path.parent):
             before = live(path.parent)
             return change(path, asked, resets), before
     except UnicodeError:
@@ -283,13 +283,13 @@ def _changed(
 def _warn_of_others(before: list[Status], config: ProfilerConfig) -> None:
     """Say which ranks nobody has, and whose requests end by this one."""
     size = _world_size(before)
-    beyond = config.asked_ranks.beyond(size)
+    beyond = config.selected_ranks.beyond(size)
     if beyond.intervals:
         has = listed_ranks(range(size)) if size > 1 else "rank 0 only"
         noun = "rank" if str(beyond).isdecimal() else "ranks"
         say(f"this job has {has}, no {noun} {beyond}", err=True)
     patience_s = config.agreement.patience_s
-    asked = [status for status in before if config.asked_ranks.may_ask(status.rank)]
+    asked = [status for status in before if config.selected_ranks.may_include(status.rank)]
     waiting = {
         answer.number for one in asked for answer in one.edits if answer.outcome == "waiting"
     }

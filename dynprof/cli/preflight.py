@@ -44,7 +44,7 @@ def foretold(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         prof_dir_problem=_why_no_place(place, layout),
     )
     config = parsed.config
-    if config.asked_ranks.chosen and status.agreement:  # it may be this one
+    if config.selected_ranks.chosen and status.agreement:  # it may be this one
         config = config.model_copy(update={"ranks": [status.rank]})
     outcome = plan(config, state)
     refused = isinstance(outcome, Refusal)
@@ -63,5 +63,7 @@ def _why_no_place(place: Destination, layout: Layout) -> str:
 
 def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
     """Return the latest status beside the config of a rank that it asks for."""
-    asked = [status for status in statuses(directory) if config.asked_ranks.may_ask(status.rank)]
+    asked = [
+        status for status in statuses(directory) if config.selected_ranks.may_include(status.rank)
+    ]
     return max(asked, key=lambda status: status.heartbeat, default=None)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from dynprof.config.file_reading import Source
 
-PATIENCE_S = 10.0
+LOCK_TIMEOUT_S = 10.0
 """A command holds the lock for milliseconds."""
 POLL_S = 0.02
 
 
 @contextlib.contextmanager
-def alone(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Hold the directory's lock, so that two commands do not undo each other's changes.
 
     Where the file system has no locks, go on without.
@@ -49,15 +49,15 @@ def alone(directory: Path) -> Iterator[None]:
 
 def _lock(descriptor: int, directory: Path) -> None:
     """Wait for the lock, but not for ever: whoever may read the directory can keep it."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while _is_kept(descriptor):
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while _is_locked_elsewhere(descriptor):
         if time.monotonic() > deadline_s:
-            text = f"somebody has kept its lock for {PATIENCE_S:.0f} s; see lslocks"
+            text = f"somebody has kept its lock for {LOCK_TIMEOUT_S:.0f} s; see lslocks"
             raise OSError(errno.EAGAIN, text, str(directory))
         time.sleep(POLL_S)
 
 
-def _is_kept(descriptor: int) -> bool:
+def _is_locked_elsewhere(descriptor: int) -> bool:
     """Take the lock; return whether somebody else has it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +89,7 @@ def change(
         OSError: It cannot be written.
     """
     if path.is_symlink():
-        raise ConfigError([Problem(_LINKED)])
+        raise ConfigError([Problem(_IS_SYMLINK)])
     before = read_source(path)
     text = before.raw.decode("utf-8-sig", errors="replace")
     if not _is_object(text) or "\ufffd" in text:
@@ -103,23 +103,23 @@ def change(
     try:
         parse_config(after)
     except ConfigError as error:
-        raise ConfigError(_as_it_stands(error.problems, text, changes)) from None
+        raise ConfigError(_in_original(error.problems, text, changes)) from None
     if is_mount_point(path):
         write_in_place(path, after)
         return after
     with whole(path, mode=0o600) as file:
         file.write(after)
-        _give(file.fileno(), before)
+        _copy_permissions(file.fileno(), before)
     return after
 
 
-_LINKED = (
+_IS_SYMLINK = (
     "the file is a symbolic link, and a command replaces no link; change the file that it leads "
     "to, or the ConfigMap that is mounted there."
 )
 
 
-def _as_it_stands(
+def _in_original(
     problems: Iterable[Problem], text: str, changes: Mapping[tuple[str, ...], Any]
 ) -> Iterator[Problem]:
     """Return problems with their places in the file as it is; what was to be set has none there."""
@@ -151,7 +151,7 @@ def _indent(text: str) -> int:
     return len(first.group(1)) if first else 4
 
 
-def _give(descriptor: int, before: Source) -> None:
+def _copy_permissions(descriptor: int, before: Source) -> None:
     """Give a new file the owner, group and permissions of the one that it replaces.
 
     Not its setuid, setgid and sticky bits, which mean nothing for a config.

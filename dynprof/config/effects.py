@@ -48,7 +48,7 @@ class Effect:
     npu: str = "handed over"
     marks: str = NoEffect("Level_none records marks alone")
 
-    def why_none(self, backend: str) -> str | None:
+    def why_no_effect(self, backend: str) -> str | None:
         """Return why the setting does nothing on ``backend``, or None where it does something."""
         text = getattr(self, backend, None)
         return str(text) if isinstance(text, NoEffect) else None

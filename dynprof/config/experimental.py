@@ -131,10 +131,10 @@ class ExperimentalConfig(Section):
     @property
     def marks(self) -> bool:
         """Whether the script's own marks are asked for."""
-        return self.mstx or self.msprof_tx or self.marks_alone
+        return self.mstx or self.msprof_tx or self.marks_only
 
     @property
-    def marks_alone(self) -> bool:
+    def marks_only(self) -> bool:
         """Whether nothing but marks is asked for, as the vendor has it."""
         return self.profiler_level == "Level_none"
 

@@ -21,7 +21,7 @@ MAX_DEPTH = 32
 
 MAX_VALUES = 10_000
 """Members and elements allowed; more would keep the watcher's thread busy for seconds."""
-MAX_SLIPS = 50
+MAX_ERRORS = 50
 """Slips after which nobody wants to read on."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -34,12 +34,12 @@ _NUMBER = re.compile(
 """A number as people write them, also where JSON does not."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None}
-_SLIPS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
+_MISSPELLED = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
 _EXPONENT, _DIGIT = re.compile(r"[eE].*"), re.compile(r"[1-9]")
-_STRAIGHT = 'JSON wants straight double quotes, ", not curly ones.'
+_CURLY = 'JSON wants straight double quotes, ", not curly ones.'
 _QUOTES = {
     "'": "JSON wants double quotes around text, not single ones.",
-    **dict.fromkeys("“”„‟″", _STRAIGHT),
+    **dict.fromkeys("“”„‟″", _CURLY),
 }
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"}
 
@@ -52,14 +52,14 @@ class Document:
         value: What it says, as ``json.loads`` would return it.
         problems: Slips that were stepped over; where there are any, the text is not JSON.
         places: JSON pointer to (line, column) of each value, for members that of the key.
-        stand_ins: JSON pointers of values that are not what the text says, as it was no number
+        placeholders: JSON pointers of values that are not what the text says, as it was no number
             that can be kept; there is a problem for each.
     """
 
     value: Any
     problems: tuple[Problem, ...]
     places: dict[str, tuple[int, int]]
-    stand_ins: frozenset[str] = frozenset()
+    placeholders: frozenset[str] = frozenset()
 
 
 def read_json(text: str) -> Document:
@@ -70,7 +70,7 @@ def read_json(text: str) -> Document:
     """
     reader = _Reader(text)
     value = reader.document()
-    return Document(value, tuple(reader.problems), reader.places, frozenset(reader.stand_ins))
+    return Document(value, tuple(reader.problems), reader.places, frozenset(reader.placeholders))
 
 
 def join(pointer: str, key: str | int) -> str:
@@ -84,7 +84,7 @@ class _Reader:
     at: int = 0
     problems: list[Problem] = field(default_factory=list)
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    stand_ins: set[str] = field(default_factory=set)
+    placeholders: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._line_starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
@@ -164,8 +164,8 @@ class _Reader:
 
     def _key(self) -> str:
         here = self._peek()
-        if _QUOTES.get(here) == _STRAIGHT:
-            raise self._stop(_STRAIGHT)
+        if _QUOTES.get(here) == _CURLY:
+            raise self._stop(_CURLY)
         if here != '"':
             more = "; there are no commas within a number" if here.isdecimal() else ""
             raise self._stop(f'a key in double quotes is expected here, such as "active"{more}.')
@@ -188,7 +188,7 @@ class _Reader:
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
             self._note("half of a surrogate pair (\\ud800 to \\udfff) is no character.", pointer)
         if isinstance(value, float) and (why := _why_not_kept(value, self.text[start : self.at])):
-            return self._stand_in(why, pointer, start)
+            return self._placeholder(why, pointer, start)
         return value
 
     def _read(self, pointer: str) -> tuple[Any, int]:
@@ -199,22 +199,22 @@ class _Reader:
         self._note(f"JSON spells this {spelt[:40]}, not {number[0][:40]}.", pointer)
         return json.loads(spelt), number.end()
 
-    def _stand_in(self, why: str, pointer: str, start: int) -> int:
+    def _placeholder(self, why: str, pointer: str, start: int) -> int:
         """Note why a number cannot be kept; return what to read on with."""
         self._note(why, pointer, start)
-        self.stand_ins.add(pointer)
+        self.placeholders.add(pointer)
         return 0
 
     def _word(self, word: re.Match[str], pointer: str) -> Any:
         found = word.group()
         if found in _LITERALS:
             value: Any = _LITERALS[found]
-        elif found in _SLIPS:
-            value = _LITERALS[_SLIPS[found]]
-            self._note(f"JSON spells this {_SLIPS[found]}, not {found}.", pointer)
+        elif found in _MISSPELLED:
+            value = _LITERALS[_MISSPELLED[found]]
+            self._note(f"JSON spells this {_MISSPELLED[found]}, not {found}.", pointer)
         elif found in _NOT_NUMBERS:
             why = f"{found} is not a number that JSON knows; write digits, such as 4 or 0.5."
-            value = self._stand_in(why, pointer, self.at)
+            value = self._placeholder(why, pointer, self.at)
         else:
             text = f'"{found[:40]}" stands here without quotes; write it in double quotes.'
             raise self._stop(text, pointer)
@@ -242,7 +242,7 @@ class _Reader:
     def _note(self, sentence: str, pointer: str = "", at: int | None = None) -> None:
         place = self._place(self.at if at is None else at)
         self.problems.append(Problem(sentence, pointer, *place))
-        if len(self.problems) == MAX_SLIPS:
+        if len(self.problems) == MAX_ERRORS:
             raise ConfigError(self.problems)
 
     def _stop(self, sentence: str, pointer: str = "") -> ConfigError:

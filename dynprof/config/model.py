@@ -226,7 +226,7 @@ class ProfilerConfig(Section):
     ] = False
 
     @model_validator(mode="after")
-    def _keep_the_rules(self) -> ProfilerConfig:
+    def _check_rules(self) -> ProfilerConfig:
         if broken := broken_rules(self):
             raise BrokenRules(broken)
         return self
@@ -261,7 +261,7 @@ class ProfilerConfig(Section):
         return int(asked.removeprefix(MULTIPLE)) if isinstance(asked, str) else 1
 
     @property
-    def asked_ranks(self) -> RankSet:
+    def selected_ranks(self) -> RankSet:
         """The ranks that shall record."""
         if self.ranks is not None:
             return RankSet.parse(self.ranks)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS = 50
 """More than this are counted, not listed."""
-MOST_LOOKED_AT = 500
+MAX_CHECKED = 500
 """More than this are not even looked for."""
 
 
@@ -57,27 +57,27 @@ def parse_config(raw: bytes) -> Parsed:
     """
     text, has_mark = _decode(raw)
     document = read_json(text)
-    found = itertools.islice(_schema_problems(document), MOST_LOOKED_AT)
+    found = itertools.islice(_schema_problems(document), MAX_CHECKED)
     problems = list(dict.fromkeys((*document.problems, *_located(found, document.places))))
-    forgiven = [problem for problem in problems if problem.pointer.startswith(_FORGIVEN)]
-    if len(problems) > len(forgiven):
+    ignored = [problem for problem in problems if problem.pointer.startswith(_IGNORABLE)]
+    if len(problems) > len(ignored):
         raise ConfigError(_first(sorted(problems, key=lambda p: (p.line, p.column))))
     try:
-        config = ProfilerConfig.model_validate(_forgiving(document.value, forgiven))
+        config = ProfilerConfig.model_validate(_without_ignored(document.value, ignored))
     except ValidationError as error:
         raise ConfigError(_model_problems(error, document.places)) from None
     said = [Problem("the file begins with a byte order mark; it was skipped.")] if has_mark else []
-    said += [replace(one, text=f"{one.text} Until then text is made.") for one in forgiven]
+    said += [replace(one, text=f"{one.text} Until then text is made.") for one in ignored]
     return Parsed(config, (*said, *_located(remarks(config), document.places)), document.places)
 
 
-_FORGIVEN = "/experimental_config/export_type"
+_IGNORABLE = "/experimental_config/export_type"
 """Where it is none, Ascend's profiler takes text; that is made from a trace later, in any form."""
 
 
-def _forgiving(value: Any, forgiven: list[Problem]) -> Any:
+def _without_ignored(value: Any, ignored: list[Problem]) -> Any:
     """Return what a file says, without what is wrong and not worth a capture."""
-    if not forgiven:
+    if not ignored:
         return value
     inner = {
         key: said for key, said in value["experimental_config"].items() if key != "export_type"
@@ -117,23 +117,23 @@ def _is_whole(_: object, value: object) -> bool:
 
 def _schema_problems(document: Document) -> Iterator[Problem]:
     value = document.value
-    if "" in document.stand_ins:
+    if "" in document.placeholders:
         return
     if not isinstance(value, dict):
         yield Problem(f"{show(value)} is not a config; write an object in braces.")
         return
     for error in _validator().iter_errors(value):
-        yield from _problems_of(error, document.stand_ins)
+        yield from _problems_of(error, document.placeholders)
 
 
-def _problems_of(error: SchemaViolation, stand_ins: Collection[str]) -> Iterator[Problem]:
+def _problems_of(error: SchemaViolation, placeholders: Collection[str]) -> Iterator[Problem]:
     """Yield what is wrong, but for values that stand in for what was said to be none."""
     pointer = functools.reduce(join, error.absolute_path, "")
-    if pointer in stand_ins:
+    if pointer in placeholders:
         return
     if error.validator == "anyOf" and (inner := branch_violations(error)):
         for violated in inner:
-            yield from _problems_of(violated, stand_ins)
+            yield from _problems_of(violated, placeholders)
         return
     if error.validator != "additionalProperties":
         yield Problem(violation(error), pointer)
@@ -181,7 +181,7 @@ def _located(problems: Iterable[Problem], places: dict[str, tuple[int, int]]) ->
 def _first(problems: list[Problem]) -> list[Problem]:
     if len(problems) <= MAX_PROBLEMS:
         return problems
-    least = "at least " if len(problems) >= MOST_LOOKED_AT else ""
+    least = "at least " if len(problems) >= MAX_CHECKED else ""
     rest = Problem(f"and {least}{counted(len(problems) - MAX_PROBLEMS, 'more problem')}.")
     return [*problems[:MAX_PROBLEMS], rest]
 
@@ -206,7 +206,7 @@ def _experimental_remarks(config: ProfilerConfig) -> Iterator[Problem]:
     if settings.aic_metrics != "AiCoreNone" and settings.profiler_level not in ("Level1", "Level2"):
         text = 'has no effect: it needs "profiler_level": "Level1" or "Level2".'
         yield Problem(text, f"{here}/aic_metrics")
-    if settings.marks_alone and not (settings.mstx or settings.msprof_tx):
+    if settings.marks_only and not (settings.mstx or settings.msprof_tx):
         text = 'Level_none leaves only marks to record: "mstx": true goes with it, and is taken.'
         yield Problem(text, f"{here}/profiler_level")
     domains = settings.mstx_domain_include or settings.mstx_domain_exclude

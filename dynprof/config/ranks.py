@@ -50,7 +50,7 @@ class RankSet:
         spans = any(low <= rank <= high for low, high in self.intervals)
         return spans or any(rank % number == 0 for number in self.every)
 
-    def may_ask(self, rank: int) -> bool:
+    def may_include(self, rank: int) -> bool:
         """Return whether it asks for a rank, or may choose it."""
         return bool(self.chosen) or rank in self
 
@@ -59,7 +59,7 @@ class RankSet:
         spans = () if self.intervals == _ALL else self.intervals
         return RankSet(tuple((max(low, size), high) for low, high in spans if high >= size))
 
-    def turn(self, rank: int, world_size: int) -> tuple[int, int]:
+    def position(self, rank: int, world_size: int) -> tuple[int, int]:
         """Return which of how many ranks one is; of those that are to be chosen, of all."""
         if self.chosen or rank not in self:
             return rank, world_size

@@ -30,7 +30,7 @@ _DIGITS = 15
 
 def unknown_key(key: str, known: list[str]) -> str:
     """Return the sentence for a key that no setting has, or none in this section."""
-    if (home := _home(key)) is not None:
+    if (home := _section_of(key)) is not None:
         place = f'inside "{home}"' if home else "at the top level"
         return f"{show(key)} stands in the wrong place; write it {place}."
     near = near_miss(key, known)
@@ -38,7 +38,7 @@ def unknown_key(key: str, known: list[str]) -> str:
     return f"there is no setting {show(key)}; {hint}"
 
 
-def _home(key: str) -> str | None:
+def _section_of(key: str) -> str | None:
     """Return the section that has a setting, empty for none; None where no section has it."""
     schema = config_schema()
     if key in schema["properties"]:
@@ -56,22 +56,22 @@ def violation(error: ValidationError) -> str:
     if most := _most_digits(error):
         return f"{found} has a number that is too large; write at most {counted(most, 'digit')}."
     wanted = allowed(error.schema if isinstance(error.schema, dict) else {}, error)
-    if whole := _whole_but_for_its_point(error):
+    if whole := _integer_meant(error):
         return f"{found} is not allowed; write {whole}, without a decimal point."
-    if meant := _but_for_quotes(error):
+    if meant := _quotes_meant(error):
         return f"{found} is not allowed; write {meant}."
     near = near_miss(error.instance, _choices(error))
     return f"{found} is not allowed; write {wanted}." + (f' Did you mean "{near}"?' if near else "")
 
 
-def _whole_but_for_its_point(error: ValidationError) -> str:
+def _integer_meant(error: ValidationError) -> str:
     value = error.instance
     if not isinstance(value, float) or not value.is_integer():
         return ""
     return str(int(value)) if _allows(error, int(value)) else ""
 
 
-def _but_for_quotes(error: ValidationError) -> str:
+def _quotes_meant(error: ValidationError) -> str:
     """Return what to write for a number or a truth value in quotes, or a text without them."""
     value = error.instance
     if isinstance(value, str):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from dynprof.profiler.offline import analyse
     from dynprof.profiler.profiles import profile
 
-_TORCHS = ("DeviceType", "ExecutionTraceObserver", "itt", "kineto_available", "record_function")
+_FROM_TORCH = ("DeviceType", "ExecutionTraceObserver", "itt", "kineto_available", "record_function")
 """What scripts import from ``torch.profiler`` beside the profiler, handed on as it is."""
 _MODULES = ("experimental_config", "profiler", "profiler_interface", "scheduler")
 """The vendor's own modules."""
@@ -61,7 +61,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Return one of the names below, or of the vendor's modules, loading its module."""
-    if name in _TORCHS:
+    if name in _FROM_TORCH:
         return getattr(importlib.import_module("torch.profiler"), name)
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")

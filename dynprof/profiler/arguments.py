@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig
-from dynprof.profiler.enums import watched_here
+from dynprof.profiler.enums import available_activities
 from dynprof.profiler.experimental_config import _ExperimentalConfig
 from dynprof.requests.plan import Script
 from dynprof.runtime.warnings_to_script import warn_script
@@ -23,7 +23,7 @@ _ALLOWED = {
 
 def config_from(
     experimental_config: Any,
-    wrong: Callable[[str, str], None],
+    reject: Callable[[str, str], None],
     *,
     activities: Iterable[Any] | None,
     use_cuda: object = None,
@@ -33,25 +33,25 @@ def config_from(
 
     Args:
         experimental_config: Ours, torch's, or None.
-        wrong: Takes what is wrong with an argument, and what is taken in its place.
+        reject: Takes what is wrong with an argument, and what is taken in its place.
         activities: What to watch; None for all.
         use_cuda: Torch's, deprecated: whether CUDA is added to them or removed; None for neither.
         settings: The other arguments, as the config file names them.
     """
-    activities = _with_cuda(activities, use_cuda, wrong)
+    activities = _with_cuda(activities, use_cuda, reject)
     if activities is not None:
         settings["activities"] = _names_of(activities)
     if isinstance(experimental_config, _ExperimentalConfig):
         settings["experimental_config"] = experimental_config.settings
     elif experimental_config is not None and not _is_torchs(experimental_config):
-        _say_wrong("experimental_config", experimental_config, wrong)
+        _reject_argument("experimental_config", experimental_config, reject)
         experimental_config = None
     try:
         return ProfilerConfig.model_validate(settings), experimental_config
     except ValidationError as error:
         for name in dict.fromkeys(str(problem["loc"][0]) for problem in error.errors()):
             value = settings.pop(name)
-            _say_wrong(name, activities if name == "activities" else value, wrong)
+            _reject_argument(name, activities if name == "activities" else value, reject)
     return ProfilerConfig.model_validate(settings), experimental_config
 
 
@@ -73,15 +73,15 @@ def _names_of(activities: Any) -> Any:
     return [_name(activity) for activity in activities]
 
 
-def _with_cuda(activities: Any, use_cuda: object, wrong: Callable[[str, str], None]) -> Any:
+def _with_cuda(activities: Any, use_cuda: object, reject: Callable[[str, str], None]) -> Any:
     """Return the activities with CUDA, or without it; left out, they are all of this machine."""
     if use_cuda is None:
         return activities
     if not isinstance(use_cuda, bool):
-        wrong(f"use_cuda={use_cuda!r:.80} is not True or False", "it is left out")
+        reject(f"use_cuda={use_cuda!r:.80} is not True or False", "it is left out")
         return activities
     warn_script("use_cuda is deprecated; name CUDA among the activities, or leave it out")
-    named = watched_here() if activities is None else _names_of(activities)
+    named = available_activities() if activities is None else _names_of(activities)
     if not named or not isinstance(named, list):
         return activities
     others = [name for name in named if name != "CUDA"]
@@ -94,6 +94,6 @@ def _name(activity: Any) -> Any:
     return "NPU" if name == "PrivateUse1" else name
 
 
-def _say_wrong(argument: str, value: object, wrong: Callable[[str, str], None]) -> None:
+def _reject_argument(argument: str, value: object, reject: Callable[[str, str], None]) -> None:
     wanted, taken = _ALLOWED.get(argument, ("True or False", "False is taken"))
-    wrong(f"{argument}={value!r:.80} is not {wanted}", taken)
+    reject(f"{argument}={value!r:.80} is not {wanted}", taken)

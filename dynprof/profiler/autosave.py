@@ -22,16 +22,16 @@ from dynprof.config import Limits
 from dynprof.errors import CaptureError, DynprofError, describe
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
+    default_folder,
     export_of,
     exporter,
     follow_up,
     trace_name,
     usable_folder,
-    usual_folder,
     wait_at_end,
     worker_here,
 )
-from dynprof.profiler.script_windows import AFTERWARDS
+from dynprof.profiler.script_windows import END_ACTIONS
 from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.plural import counted
 from dynprof.runtime.warnings_to_script import say
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from dynprof.captures.exporter import Exporter
     from dynprof.profiler.closed_window import ClosedWindow
 
-MOST = 10
+MAX_AUTOSAVES = 10
 """Number of such traces that a process saves: until then each has its events in memory."""
-HOW_ELSE = (
+HOW_TO_CHOOSE = (
     "on_trace_ready=tensorboard_trace_handler(...) says where traces go, on_trace_ready=lambda _: "
     "None that none is wanted"
 )
@@ -118,7 +118,7 @@ def _folders_now() -> tuple[Path, Path]:
 
     The other one serves where nothing can be written in the first.
     """
-    folder, instead = usual_folder(), Path()
+    folder, instead = default_folder(), Path()
     with contextlib.suppress(FileNotFoundError):  # it was removed; saving says so then
         return folder.absolute(), instead.absolute()
     return folder, instead
@@ -145,13 +145,15 @@ class _Autosaves:
         except KeyError:  # submitted by another thread, or the parent's
             return
         number = next(self._numbers)
-        if number < MOST:
+        if number < MAX_AUTOSAVES:
             self._queued.append(kept)
             doing = f"{kept.why}; it is lost, for saving it in {kept.folder}"
             kept.exporter.run(doing, self._save_next)
-        elif number == MOST:
-            text = f"of the traces that were not requested, only the first {MOST} are saved"
-            kept.exporter.run(text, lambda: say(f"{text} ({HOW_ELSE})"))
+        elif number == MAX_AUTOSAVES:
+            text = (
+                f"of the traces that were not requested, only the first {MAX_AUTOSAVES} are saved"
+            )
+            kept.exporter.run(text, lambda: say(f"{text} ({HOW_TO_CHOOSE})"))
 
     def end(self) -> None:
         """Have all saved that is left, and wait for it."""
@@ -176,7 +178,7 @@ class _Autosaves:
             return
         if self._deferred:
             text = "of several traces that were not requested, only the last is saved"
-            say(f"{text} ({HOW_ELSE})")
+            say(f"{text} ({HOW_TO_CHOOSE})")
         self._deferred = kept
 
     def _save_deferred(self) -> None:
@@ -210,7 +212,7 @@ def _save(kept: _Kept) -> None:
 
 
 def _say_saved(kept: _Kept, trace: Path) -> None:
-    say(f"{kept.why}; it was saved as {trace} ({HOW_ELSE})")
+    say(f"{kept.why}; it was saved as {trace} ({HOW_TO_CHOOSE})")
 
 
 _autosaves = _Autosaves()
@@ -221,5 +223,5 @@ def _forget_in_child() -> None:
     _autosaves = _Autosaves()
 
 
-AFTERWARDS.append(lambda: _autosaves.end())
+END_ACTIONS.append(lambda: _autosaves.end())
 forget_in_child(_forget_in_child)

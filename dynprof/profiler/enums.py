@@ -67,39 +67,39 @@ class HostSystem(_Name):
 
 def supported_activities() -> set[ProfilerActivity]:
     """Return what can be watched in this process, now."""
-    return {ProfilerActivity(name) for name in watched_here()}
+    return {ProfilerActivity(name) for name in available_activities()}
 
 
-def watched_here() -> list[str]:
+def available_activities() -> list[str]:
     """Return the names of what can be watched in this process, now."""
-    return list(_offer().activities)
+    return list(_usable_profiler().activities)
 
 
 def supported_profiler_level() -> set[ProfilerLevel]:
     """Return the levels that differ in something here; Level0 and marks alone for plain Python."""
-    if _why_none("profiler_level"):
+    if _why_no_effect("profiler_level"):
         return {ProfilerLevel.Level_none, ProfilerLevel.Level0}
     return set(ProfilerLevel)
 
 
 def supported_ai_core_metrics() -> set[AiCMetrics]:
     """Return the metrics that can be sampled here; without an NPU that is none of them."""
-    return {AiCMetrics.AiCoreNone} if _why_none("aic_metrics") else set(AiCMetrics)
+    return {AiCMetrics.AiCoreNone} if _why_no_effect("aic_metrics") else set(AiCMetrics)
 
 
 def supported_export_type() -> set[ExportType]:
     """Return the forms of tables that can be made here."""
-    return set() if _why_none("export_type") else set(ExportType)
+    return set() if _why_no_effect("export_type") else set(ExportType)
 
 
-def _why_none(setting: str) -> str | None:
+def _why_no_effect(setting: str) -> str | None:
     from dynprof.config import ExperimentalConfig
     from dynprof.requests.plan import effects
 
-    return effects(ExperimentalConfig)[setting].why_none(_offer().backend)
+    return effects(ExperimentalConfig)[setting].why_no_effect(_usable_profiler().backend)
 
 
-def _offer() -> Capabilities:
+def _usable_profiler() -> Capabilities:
     """Return what the profiler that would serve now can do."""
     from dynprof.backends import all_backends
     from dynprof.requests.capabilities import Capabilities

@@ -136,9 +136,9 @@ def _contradictions(settings: ExperimentalConfig) -> Iterator[tuple[str, Any, st
         yield "aic_metrics", "AiCoreNone", "aic_metrics needs Level1 or Level2; none are sampled"
     if settings.op_attr and "db" not in settings.export_types:
         yield "op_attr", False, "op_attr needs ExportType.Db; it is switched off"
-    if settings.marks_alone and not marks:
+    if settings.marks_only and not marks:
         yield "mstx", True, "Level_none leaves only marks to record; mstx is switched on"
-    if settings.marks_alone and settings.msprof_tx and "db" in settings.export_types:
+    if settings.marks_only and settings.msprof_tx and "db" in settings.export_types:
         text = "msprof_tx, ExportType.Db and Level_none do not go together; Text is taken"
         yield "export_type", "text", text
     include, exclude = settings.mstx_domain_include, settings.mstx_domain_exclude

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from dynprof.errors import ProfileError
 from dynprof.profiler.closed_window import HOST_TIME
 from dynprof.profiler.output_paths import write_file
-from dynprof.profiler.strictness import Strictness, forgiving
+from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.runtime.output import by_library
 from dynprof.runtime.warnings_to_script import warn_script
 
@@ -59,14 +59,14 @@ class Exports(ABC):
     _strictness: Strictness
 
     @abstractmethod
-    def _asking(self, call: str) -> AbstractContextManager[ClosedWindow]:
+    def _use_trace(self, call: str) -> AbstractContextManager[ClosedWindow]:
         """Give what the newest window recorded; have it saved should the body fail with it.
 
         Raises:
             ProfileError: The window is open, or there was none.
         """
 
-    @forgiving()
+    @warn_on_failure()
     @takes_output_path
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
@@ -88,10 +88,10 @@ class Exports(ABC):
             ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
         del use_python_export
-        with self._asking("export_chrome_trace()") as recorded:
+        with self._use_trace("export_chrome_trace()") as recorded:
             recorded.export(path)
 
-    @forgiving()
+    @warn_on_failure()
     @takes_output_path
     def export_stacks(self, path: str | os.PathLike[str], metric: str = HOST_TIME) -> None:
         """Write folded stacks, which FlameGraph and speedscope read: frames, then microseconds.
@@ -114,14 +114,14 @@ class Exports(ABC):
         """
         if metric not in STACK_METRICS:
             text = f"metric={metric!r} is none of {', '.join(STACK_METRICS)}"
-            self._strictness.wrong(text, f"{STACK_METRICS[0]} is taken")
+            self._strictness.reject(text, f"{STACK_METRICS[0]} is taken")
             metric = STACK_METRICS[0]
-        with self._asking("export_stacks()") as recorded:
+        with self._use_trace("export_stacks()") as recorded:
             if not recorded.has_stacks:
                 raise ProfileError("export_stacks() needs a profile with with_stack=True")
             recorded.export_stacks(path, metric)
 
-    @forgiving()
+    @warn_on_failure()
     @takes_output_path
     def export_memory_timeline(
         self, path: str | os.PathLike[str], device: str | None = None
@@ -139,7 +139,7 @@ class Exports(ABC):
             ProfileError: Torch has no results to ask for.
             ValueError: ``record_shapes``, ``profile_memory`` or ``with_stack`` was not on.
         """
-        with self._asking("export_memory_timeline()") as recorded:
+        with self._use_trace("export_memory_timeline()") as recorded:
             results = recorded.results
 
             def write(file: Path) -> None:
@@ -148,7 +148,7 @@ class Exports(ABC):
 
             write_file(path, write)
 
-    @forgiving(no_events)
+    @warn_on_failure(no_events)
     def key_averages(
         self,
         group_by_input_shape: bool = False,
@@ -160,22 +160,22 @@ class Exports(ABC):
         Where it fails they are empty, and so is their table.
         """
         newer = {"group_by_overload_name": True} if group_by_overload_name else {}
-        with self._asking("key_averages()") as recorded:
+        with self._use_trace("key_averages()") as recorded:
             return recorded.results.key_averages(group_by_input_shape, group_by_stack_n, **newer)
 
-    @forgiving(no_events)
+    @warn_on_failure(no_events)
     def events(self) -> Any:
         """Return torch's list of events; see ``torch.profiler.profile.events``.
 
         Where it fails the list is empty.
         """
-        with self._asking("events()") as recorded:
+        with self._use_trace("events()") as recorded:
             return recorded.results.events()
 
     @property
     def profiler(self) -> Any:
         """Torch's ``torch.autograd.profiler.profile`` of the newest window; None before its end."""
-        with contextlib.suppress(ProfileError), self._asking("profiler") as recorded:
+        with contextlib.suppress(ProfileError), self._use_trace("profiler") as recorded:
             return recorded.results.profiler
         return None
 

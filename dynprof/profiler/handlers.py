@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
+    default_folder,
     export_of,
     exporter,
     follow_up,
     save_now,
     usable_folder,
-    usual_folder,
     wait_at_end,
     worker_here,
 )
@@ -66,7 +66,7 @@ class TraceHandler:
         profiler._strictness.attempt("tensorboard_trace_handler()", lambda: self._save(profiler))
 
     def _save(self, profiler: Exports) -> None:
-        with profiler._asking("tensorboard_trace_handler()") as recorded:
+        with profiler._use_trace("tensorboard_trace_handler()") as recorded:
             self._take(recorded)
 
     def _take(self, recorded: ClosedWindow) -> None:
@@ -127,7 +127,7 @@ def tensorboard_trace_handler(
     return TraceHandler(
         folder,
         _worker_named(worker_name),
-        instead=Path() if folder == usual_folder() else folder,
+        instead=Path() if folder == default_folder() else folder,
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
         use_gzip=_flag("use_gzip", use_gzip, default=False),
@@ -136,7 +136,7 @@ def tensorboard_trace_handler(
 
 
 def _folder_named(name: object) -> Path:
-    usual = usual_folder()
+    usual = default_folder()
     if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
         return Path(name)
     if name is not None:

@@ -12,7 +12,7 @@ from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.autosave import Autosave
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
-from dynprof.profiler.strictness import Strictness, forgiving
+from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.runtime.warnings_to_script import say, warn_script
 from dynprof.windows.schedule import ProfilerAction
 
@@ -88,7 +88,7 @@ class _KinetoProfile(Exports):
         self._strictness = Strictness(name, raises=strict)
         config, experimental_config = config_from(
             experimental_config,
-            self._strictness.wrong,
+            self._strictness.reject,
             activities=activities,
             use_cuda=self._use_cuda,
             record_shapes=record_shapes,
@@ -104,7 +104,7 @@ class _KinetoProfile(Exports):
         )
         self._trace_ids = _TraceIds(custom_trace_id_callback, self._strictness)
         self._observer = self._usable_observer(execution_trace_observer)
-        self._metadata = _Metadata(self._strictness.wrong)
+        self._metadata = _Metadata(self._strictness.reject)
         self._recorded: ClosedWindow | None = None
         self._autosave = Autosave(self)
         self._running = False
@@ -131,7 +131,7 @@ class _KinetoProfile(Exports):
         if hasattr(self._observer, "cleanup"):
             self._strictness.attempt("execution_trace_observer.cleanup()", self._observer.cleanup)
 
-    @forgiving()
+    @warn_on_failure()
     def start(self) -> None:
         """Begin.
 
@@ -144,7 +144,7 @@ class _KinetoProfile(Exports):
         self._begin()
         self._running = True
 
-    @forgiving()
+    @warn_on_failure()
     def stop(self) -> None:
         """End, and keep what was recorded; in a graph capture of this thread when that has ended.
 
@@ -156,9 +156,9 @@ class _KinetoProfile(Exports):
         if not self._running:
             raise ProfileError("stop(): the profiler is not running; start() it first")
         if self._windows.window:
-            self._windows.insist("stop")
-        self._windows.insist_may_close()
-        if self._windows.puts_off(self.__exit__):
+            self._windows.require_window("stop")
+        self._windows.wait_until_closable()
+        if self._windows.defers_close(self.__exit__):
             return
         try:
             self._finish()
@@ -166,7 +166,7 @@ class _KinetoProfile(Exports):
             self._running = False
             self._windows.discard()  # a callback may have stepped into another one
 
-    @forgiving()
+    @warn_on_failure()
     def add_metadata(self, key: str, value: str) -> None:
         """Write a string into the trace and the metadata beside it.
 
@@ -176,7 +176,7 @@ class _KinetoProfile(Exports):
         if self._takes_metadata(key):
             self._metadata.add(key, value)
 
-    @forgiving()
+    @warn_on_failure()
     def add_metadata_json(self, key: str, value: Any) -> None:
         """Do the same with a value of JSON, written as JSON or as Python has it."""
         if self._takes_metadata(key):
@@ -192,7 +192,7 @@ class _KinetoProfile(Exports):
         """Return the id of the newest trace."""
         return self._trace_ids.newest()
 
-    @forgiving()
+    @warn_on_failure()
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
         """Switch kinds of events on or off while recording, as torch does."""
         if self._windows.window and self._windows.window.results:
@@ -221,10 +221,10 @@ class _KinetoProfile(Exports):
         self._windows.end_at_exit = None  # it keeps this object, which may be thrown away now
         self._autosave.submit()
         self._recorded = self._windows.close(dict(self._metadata.values))
-        if self._recorded and self._is_to_be_asked():
+        if self._recorded and self._needs_autosave():
             self._autosave.keep(self._recorded)
 
-    def _is_to_be_asked(self) -> bool:
+    def _needs_autosave(self) -> bool:
         """Whether nothing but the script's asking makes anything of what was recorded."""
         return self._observer is None
 
@@ -234,7 +234,7 @@ class _KinetoProfile(Exports):
         self.stop()
 
     @contextlib.contextmanager
-    def _asking(self, call: str) -> Iterator[ClosedWindow]:
+    def _use_trace(self, call: str) -> Iterator[ClosedWindow]:
         recorded = self._recorded
         if self._windows.window:
             raise ProfileError("the profiler is still recording; stop() it first")
@@ -251,7 +251,7 @@ class _KinetoProfile(Exports):
         ):
             return observer
         text = f"execution_trace_observer={observer!r} has no start() and stop()"
-        self._strictness.wrong(text, "it is left out")
+        self._strictness.reject(text, "it is left out")
         return None
 
     def _takes_metadata(self, key: str) -> bool:
@@ -277,7 +277,7 @@ class _TraceIds:
         """Set what returns the next one."""
         if make is not None and not callable(make):
             text = f"custom_trace_id_callback={make!r} cannot be called"
-            self._strictness.wrong(text, "random ids are taken")
+            self._strictness.reject(text, "random ids are taken")
             make = None
         self._make = make
 
@@ -295,7 +295,7 @@ class _TraceIds:
         text = (
             f"custom_trace_id_callback returned {made!r:.80}, no string of {MAX_CHARS} characters"
         )
-        self._strictness.wrong(f"{text} or less", f"the random id {self._newest} is taken")
+        self._strictness.reject(f"{text} or less", f"the random id {self._newest} is taken")
 
     def newest(self) -> str:
         """Return the id of the newest trace."""
@@ -306,22 +306,22 @@ class _Metadata:
     """What a script writes about its capture; what breaks a limit is left out, with a warning.
 
     Args:
-        wrong: Takes what is wrong, and what became of it.
+        reject: Takes what is wrong, and what became of it.
 
     Attributes:
         values: What was taken.
     """
 
-    def __init__(self, wrong: Callable[[str, str], None]) -> None:
+    def __init__(self, reject: Callable[[str, str], None]) -> None:
         self.values: dict[str, Any] = {}
-        self._wrong = wrong
+        self._reject = reject
 
     def add(self, key: str, value: str) -> None:
         """Take a string."""
         if isinstance(value, str):
             self._take(key, value, value)
         else:
-            self._wrong(f"the value of metadata {key!r} is {value!r:.80}, no string", LEFT_OUT)
+            self._reject(f"the value of metadata {key!r} is {value!r:.80}, no string", LEFT_OUT)
 
     def add_json(self, key: str, value: Any) -> None:
         """Take a value of JSON, written as JSON or as Python has it."""
@@ -330,23 +330,23 @@ class _Metadata:
             parsed = json.loads(text, parse_constant=_refuse)
         except (TypeError, ValueError, RecursionError) as error:
             text = f"the value of metadata {key!r} is {value!r:.80}, no JSON ({error})"
-            self._wrong(text, LEFT_OUT)
+            self._reject(text, LEFT_OUT)
         else:
             self._take(key, text, parsed)
 
     def _take(self, key: str, text: str, value: Any) -> None:
         others = {k: v for k, v in self.values.items() if k != key}
         if not isinstance(key, str):
-            self._wrong(f"the key of metadata {key!r} is no string", LEFT_OUT)
+            self._reject(f"the key of metadata {key!r} is no string", LEFT_OUT)
         elif not _is_text(key) or not _is_text(text):
-            self._wrong(f"metadata {key!r} holds half a surrogate pair", LEFT_OUT)
+            self._reject(f"metadata {key!r} holds half a surrogate pair", LEFT_OUT)
         elif max(len(key), len(text)) > MAX_METADATA_CHARS:
-            self._wrong(
+            self._reject(
                 f"metadata {key[:40]!r} has more than {MAX_METADATA_CHARS} characters", LEFT_OUT
             )
         elif len(json.dumps({**others, key: value})) > MAX_METADATA_BYTES:
             text = f"with metadata {key!r} all together have more than {MAX_METADATA_BYTES} bytes"
-            self._wrong(text, LEFT_OUT)
+            self._reject(text, LEFT_OUT)
         else:
             if key in self.values:
                 warn_script(f"metadata {key!r} was given before; the newer value is taken")

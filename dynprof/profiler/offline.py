@@ -76,7 +76,7 @@ def _count(asked: object, strictness: Strictness) -> int | None:
         return None
     if not isinstance(asked, int) or isinstance(asked, bool) or asked <= 0:
         text = f"max_process_number={asked!r} is no positive whole number"
-        strictness.wrong(text, f"{most} is taken")
+        strictness.reject(text, f"{most} is taken")
         return None
     if asked > most:
         there = counted(most, "processor")
@@ -94,5 +94,5 @@ def _types(asked: object, strictness: Strictness) -> tuple[str, ...] | None:
     if found and all(kind in EXPORT_TYPES for kind in found):
         return tuple(dict.fromkeys(map(str, found)))
     text = f"export_type={asked!r} is none of {', '.join(EXPORT_TYPES)}"
-    strictness.wrong(text, "what the config of each capture asks for is taken")
+    strictness.reject(text, "what the config of each capture asks for is taken")
     return None

@@ -9,7 +9,7 @@ from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
-from dynprof.profiler.strictness import forgiving
+from dynprof.profiler.strictness import warn_on_failure
 from dynprof.runtime.warnings_to_script import warn_script
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
@@ -84,19 +84,19 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             post_processing_timeout_s=post_processing_timeout_s,
             strict=strict,
         )
-        wrong = self._strictness.wrong
+        reject = self._strictness.reject
         if schedule is not None and not callable(schedule):
-            wrong(f"schedule={schedule!r} cannot be called", "everything is recorded")
+            reject(f"schedule={schedule!r} cannot be called", "everything is recorded")
             schedule = None
         if on_trace_ready is not None and not callable(on_trace_ready):
-            wrong(f"on_trace_ready={on_trace_ready!r} cannot be called", "nothing is done")
+            reject(f"on_trace_ready={on_trace_ready!r} cannot be called", "nothing is done")
             on_trace_ready = None
         self.schedule, self.on_trace_ready = schedule, on_trace_ready
         self._skips = False
         self.step_num = 0
         self.current_action = self._next_action(0)
 
-    @forgiving()
+    @warn_on_failure()
     def step(self) -> None:
         """End a step and begin the next.
 
@@ -108,12 +108,12 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
             return
-        if self._windows.is_parents:
+        if self._windows.is_of_parent:
             warn_script("step() has no effect: only the parent process may step its profile")
             return
         if self._windows.window:
-            self._windows.insist("step")
-        if self._windows.joins_step():
+            self._windows.require_window("step")
+        if self._windows.continues_step():
             return
         before, action = self.current_action, self._next_action(self.step_num + 1)
         self.step_num, self.current_action = self.step_num + 1, action
@@ -156,7 +156,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             with_modules: Record its modules.
         """
         settings = {name: value for name, value in locals().items() if name != "cls"}
-        if _of_vendor("enable_profiler_in_child_thread", **settings):
+        if _call_vendor("enable_profiler_in_child_thread", **settings):
             return
         backend = recorder_of_another_thread()
         if backend in _ALL_THREADS:  # VizTracer records the threads that begin in a profile
@@ -168,7 +168,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     @classmethod
     def disable_profiler_in_child_thread(cls) -> None:
         """End what :meth:`enable_profiler_in_child_thread` began; without torch_npu, do nothing."""
-        _of_vendor("disable_profiler_in_child_thread")
+        _call_vendor("disable_profiler_in_child_thread")
 
     def _action_at(self, step: int) -> ProfilerAction:
         action = self.schedule(step) if self.schedule else RECORD
@@ -184,7 +184,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         def ask() -> None:
             found.append(self._action_at(step))
 
-        self._strictness.attempt_often("the schedule", ask)
+        self._strictness.attempt_each_step("the schedule", ask)
         return found[-1]
 
     def _begin(self) -> None:
@@ -224,8 +224,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             self.on_trace_ready = tensorboard_trace_handler(analyse_flag=False)
         super()._end_at_exit()
 
-    def _is_to_be_asked(self) -> bool:
-        return self.on_trace_ready is None and super()._is_to_be_asked()
+    def _needs_autosave(self) -> bool:
+        return self.on_trace_ready is None and super()._needs_autosave()
 
     def _attempt(self, call: str, action: Callable[[], None]) -> bool:
         """Do something; what fails is over until the next cycle."""
@@ -239,7 +239,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
                 self.on_trace_ready(self)
 
 
-def _of_vendor(call: str, **settings: bool) -> bool:
+def _call_vendor(call: str, **settings: bool) -> bool:
     """Have the vendor's profiler make a call for this thread; return whether there is one."""
     from dynprof.backends.npu import call_for_thread
 

@@ -96,7 +96,7 @@ def save_now(recorded: ClosedWindow, export: Export, *, analyse: bool) -> None:
         analyse_now(export.trace_path, arguments)
 
 
-def usual_folder() -> Path:
+def default_folder() -> Path:
     """Return where traces go when the script does not say: as with the vendor.
 
     Links in the environment's path are followed, as the vendor does.
@@ -109,7 +109,7 @@ def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
     """Return a folder, or another one where nothing can be written in it, and then what to say.
 
     Args:
-        folder: The script's, or :func:`usual_folder`.
+        folder: The script's, or :func:`default_folder`.
         instead: Where the trace goes if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
     """
     if folder == instead or not (why := _why_unusable(folder)):

@@ -48,14 +48,14 @@ class ScriptWindows:
     Attributes:
         end_at_exit: Ends the window and saves it, where the process ends and the script never did;
             None where nobody can.
-        is_parents: Whether this process was forked while the window was open.
+        is_of_parent: Whether this process was forked while the window was open.
 
     Raises:
         BackendError: No profiler can serve here, or none of what was asked for.
     """
 
     end_at_exit: Callable[[], object] | None = None
-    is_parents = False
+    is_of_parent = False
 
     def __init__(self, config: ProfilerConfig, script: Script, *, marks_steps: bool) -> None:
         rank = find_rank()
@@ -124,7 +124,7 @@ class ScriptWindows:
         current = WindowDriver(self._process, _BOUNDARY, request, window, step)
         _discard_dead()
         current.open(self._make_scratch)
-        self._current, self.is_parents = current, False
+        self._current, self.is_of_parent = current, False
         _open_now.add(self)
         call_at_forked_end(_end_all)
 
@@ -137,7 +137,7 @@ class ScriptWindows:
             reasons = backend.blocked_by(self._plan)
             return next((one.by for one in reasons if one.then == "wait"), "")
 
-    def puts_off(self, again: Callable[[], object]) -> bool:
+    def defers_close(self, again: Callable[[], object]) -> bool:
         """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
         later = functools.partial(_BOUNDARY.attempt, "stopping a profiler", again)
         reason = GRAPH_CAPTURES.put_off(later) if self._current else None
@@ -145,7 +145,7 @@ class ScriptWindows:
             warn_script(f"the profiler stops when the capture has ended: {reason}")
         return bool(reason)
 
-    def insist_may_close(self) -> None:
+    def wait_until_closable(self) -> None:
         """Wait until the captures of other threads have ended, for the window can then be closed.
 
         Raises:
@@ -160,7 +160,7 @@ class ScriptWindows:
             text = f"the profiler cannot stop: {error}; it goes on, stop it when that has ended"
             raise BackendError(text) from error
 
-    def joins_step(self) -> bool:
+    def continues_step(self) -> bool:
         """Return whether a step goes on, for nothing can be opened or closed after it."""
         reason = GRAPH_CAPTURES.under_way()
         if reason:
@@ -177,7 +177,7 @@ class ScriptWindows:
         Raises:
             BackendError: The profiler failed; what it recorded is lost.
         """
-        current = self.insist("stop")
+        current = self.require_window("stop")
         self._current = None
         _open_now.discard(self)
         try:
@@ -196,11 +196,11 @@ class ScriptWindows:
 
     def end_step(self) -> None:
         """End a step."""
-        self.insist("step").end_step(self._process.clock.now_s())
+        self.require_window("step").end_step(self._process.clock.now_s())
 
     def begin_step(self, step: int) -> None:
         """Begin a step."""
-        self.insist("step").begin_step(step)
+        self.require_window("step").begin_step(step)
 
     @property
     def is_dead(self) -> bool:
@@ -223,10 +223,10 @@ class ScriptWindows:
         """Forget the window in a child that was just forked: it is its parent's."""
         current, self._current = self._current, None
         if current:
-            self.is_parents = True
+            self.is_of_parent = True
             current.abandon()
 
-    def insist(self, call: str) -> WindowDriver:
+    def require_window(self, call: str) -> WindowDriver:
         """Return the open window.
 
         Raises:
@@ -262,7 +262,7 @@ def _in_script(problem: Problem) -> str:
     return f"{name}: {problem.text}".rstrip(".")
 
 
-AFTERWARDS: list[Callable[[], object]] = []
+END_ACTIONS: list[Callable[[], object]] = []
 """What is to be done at the end of the process when no window is open any more."""
 _BOUNDARY = ErrorBoundary(StderrNotes())
 _open_now: set[ScriptWindows] = set()
@@ -296,7 +296,7 @@ def _end_all() -> None:
             say("a profile was never stopped; it is lost")
             windows.discard()
     UNENDED.look()
-    for action in AFTERWARDS:
+    for action in END_ACTIONS:
         action()
 
 

@@ -24,9 +24,9 @@ class Strictness:
 
     def __init__(self, name: str, *, raises: bool) -> None:
         self._name, self._raises = name, raises
-        self._boundary, self._often = ErrorBoundary(self), ErrorBoundary(_First(self))
+        self._boundary, self._each_step = ErrorBoundary(self), ErrorBoundary(_First(self))
 
-    def wrong(self, what: str, taken: str) -> None:
+    def reject(self, what: str, taken: str) -> None:
         """Say that an argument is wrong, and what is taken in its place.
 
         Raises:
@@ -51,7 +51,7 @@ class Strictness:
             return False
         return self._boundary.attempt(doing, action) is not None
 
-    def attempt_often(self, doing: str, action: Callable[[], object]) -> bool:
+    def attempt_each_step(self, doing: str, action: Callable[[], object]) -> bool:
         """Do the same at each step: only the first failure is said, in one line.
 
         Args:
@@ -63,7 +63,7 @@ class Strictness:
         """
         if self._raises:
             return self.attempt(doing, action)
-        return self._often.attempt(doing, action) is not None
+        return self._each_step.attempt(doing, action) is not None
 
     def set_status(self, *, last_error: str) -> None:
         """Forget it: there is no status."""
@@ -100,7 +100,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def forgiving(
+def warn_on_failure(
     otherwise: Callable[[], Any] = lambda: None,
 ) -> Callable[[Callable[Concatenate[_S, _P], _R]], Callable[Concatenate[_S, _P], _R]]:
     """Have a method warn and return ``otherwise()`` where it fails, unless its object is strict."""

@@ -149,7 +149,7 @@ def _fallbacks(
 
 def _not_selected(config: ProfilerConfig, rank: int) -> Refusal | None:
     """Return the refusal of a config that asks others, or of which this rank cannot know."""
-    asked = config.asked_ranks
+    asked = config.selected_ranks
     if asked.chosen:
         text = f'"{asked.chosen[0]}" is chosen among ranks that agree, and this one is by itself; '
         return Refusal((Problem(f'{text}write numbers, or "all".', "/ranks"),))
@@ -190,7 +190,7 @@ def _choose(
     config: ProfilerConfig, capabilities: tuple[Capabilities, ...]
 ) -> Capabilities | Problem:
     usable = [one for one in capabilities if not one.missing and one.backend != MARKS]
-    if config.experimental.marks_alone and not _on_npu(config, usable):
+    if config.experimental.marks_only and not _on_npu(config, usable):
         for capable in capabilities:
             if capable.backend == MARKS:
                 return capable
@@ -273,7 +273,7 @@ def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
     """Yield the settings that were changed from their default but do nothing on ``backend``."""
     for section, pointer in ((config, ""), (config.experimental, "/experimental_config")):
         for name, effect in effects(type(section)).items():
-            reason = effect.why_none(backend) if name in section.model_fields_set else None
+            reason = effect.why_no_effect(backend) if name in section.model_fields_set else None
             if reason and getattr(section, name) not in _defaults(section, name):
                 text = f"has no effect with backend {backend}: {reason}."
                 yield Problem(text, f"{pointer}/{name}")
