@@ -228,7 +228,7 @@ def test_a_config_that_another_user_renames_into_its_place(job: RunningJob) -> N
     evil.write_text('{"active": 1}')
     MALLORY.own(evil)
     evil.rename(job.config)
-    assert "the file belongs to uid 61002, who has no right to ask for windows" in refusal(job)
+    assert "the file belongs to uid 61002, which may not request captures" in refusal(job)
     job.config.unlink()
     job.config.write_text('{"active": 1, "activities": ["CPU"]}')
     job.when("a capture", lambda status: bool(status.last_capture))

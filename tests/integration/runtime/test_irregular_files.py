@@ -221,7 +221,10 @@ def test_a_lock_that_somebody_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     try:
-        with pytest.raises(OSError, match="somebody has kept its lock"), editing.locked(tmp_path):
+        with (
+            pytest.raises(OSError, match="another process has held its lock"),
+            editing.locked(tmp_path),
+        ):
             pytest.fail("it was not locked")
     finally:
         os.close(descriptor)
