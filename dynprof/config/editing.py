@@ -31,7 +31,7 @@ POLL_S = 0.02
 """Seconds between two tries to take the lock."""
 _IS_SYMLINK = (
     "the file is a symbolic link, which a command does not replace; change the file that it points "
-    "to, or the ConfigMap that is mounted there."
+    "to, or the ConfigMap mounted there."
 )
 
 

@@ -18,8 +18,8 @@ class AgreementConfig(Section):
             gt=0,
             le=86_400,
             description="Seconds that a rank that is not ready can delay the start. Such a rank is "
-            "busy with its previous window, does not answer, or ends no step while others do and "
-            "the request names no start step. After that it is left out and named.",
+            "busy with its previous window or does not answer. Without a start step, a rank that "
+            "ends no step while others do is not ready, too. After that it is left out and named.",
         ),
         SAME,
     ] = 30
@@ -27,7 +27,8 @@ class AgreementConfig(Section):
         Literal["refuse", "downgrade"],
         Field(
             description="What to do if one rank cannot serve the request, or serves less than the "
-            "others: refuse it on all ranks, or record on all ranks what they have in common."
+            'others. "refuse": no rank records. "downgrade": all ranks record what they have in '
+            "common."
         ),
         SAME,
     ] = "refuse"
@@ -40,8 +41,8 @@ class StorageConfig(Section):
         Annotated[str, Field(pattern=PATH_PATTERN, max_length=4096)] | None,
         Field(
             description="Local directory in which each capture is assembled before it moves to "
-            "prof_dir, relative to the directory that init() watches. null: prof_dir itself, or "
-            "`outgoing` in the watched directory if prof_dir is a URL.",
+            "prof_dir. It is relative to the directory that init() watches. If null: prof_dir "
+            "itself, or `outgoing` in the watched directory if prof_dir is a URL.",
             examples=[None, "/local/scratch"],
         ),
         SAME,
@@ -52,8 +53,8 @@ class StorageConfig(Section):
             ge=0,
             le=86_400,
             description="Seconds over which the ranks start to write into prof_dir, one after the "
-            "other. null: 20 ms between two ranks and up to 60 s in total, if prof_dir is a URL or "
-            "on a network file system.",
+            "other. If null and prof_dir is a URL or on a network file system: 20 ms between two "
+            "ranks, up to 60 s in total.",
         ),
         SAME,
     ] = None
@@ -87,11 +88,11 @@ class Limits(Section):
         Field(
             gt=0,
             le=1e9,
-            description="Close at the first step end at which the resident memory of this process "
-            "has grown by this many MB (10^6 bytes) since the window opened. Also close at the "
-            "last step end before saving would take more than half of the free memory: of the "
-            "machine, the container or the process's own limits. Checked every 50 ms or more "
-            "often, or every 250 ms if only marks are recorded.",
+            description="Close at the first step end after this process has grown by this many MB "
+            "(10^6 bytes) of resident memory since the window opened. Also close at the last step "
+            "end before saving would take more than half of the free memory. Free memory is that "
+            "of the machine, the container or the process's own limits. Checked every 50 ms or "
+            "more often, or every 250 ms if only marks are recorded.",
         ),
         SAME,
     ] = 4096

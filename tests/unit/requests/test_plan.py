@@ -146,9 +146,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
 def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
     """A setting of the host gets a remark where CPU is not among the activities."""
     (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
-    assert str(remark) == (
-        f"/{name}: has no effect: it belongs to CPU, which the activities leave out."
-    )
+    assert str(remark) == (f"/{name}: has no effect: it needs CPU among the activities.")
     assert not accepted(activities=["CPU", "CUDA"], **{name: True}).remarks
 
 
@@ -161,7 +159,7 @@ def test_the_next_multiple(step: int, start: int) -> None:
 def test_ranks_to_be_chosen_are_refused_where_nobody_chooses() -> None:
     """With what to write instead."""
     assert refused(ranks="one per host") == [
-        '/ranks: "one per host" is chosen among ranks that agree, and this one is by itself; '
+        '/ranks: "one per host" is chosen among ranks that agree, and this rank does not; '
         'write numbers, or "all".'
     ]
 
@@ -187,7 +185,7 @@ def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
     found = outcome(rank=5, ranks="0-3,8")
     assert isinstance(found, Refusal)
     assert not found.selects_rank
-    assert str(found.problems[0]) == "/ranks: rank 5 is not asked for, only 0-3,8."
+    assert str(found.problems[0]) == "/ranks: rank 5 is not selected, only 0-3,8."
     assert accepted(rank=8, ranks="0-3,8")
 
 

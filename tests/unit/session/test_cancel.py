@@ -39,7 +39,7 @@ def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
     job.edit(cancel=True, active=2)
     assert job.state == "waiting"
     (remark,) = job.session.status().remarks
-    assert remark.startswith("line 1, column 2, /cancel: it stood in the save before too")
+    assert remark.startswith("line 1, column 2, /cancel: the previous save had it too")
     job.step(5)
     assert [m.steps.recorded for m in job.manifests()] == [2]
     job.edit(cancel=True, active=100)
