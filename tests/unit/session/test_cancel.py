@@ -78,7 +78,7 @@ def test_a_script_that_starts_a_window_gets_one(tmp_path: Path) -> None:
     job.step(2)
     (manifest,) = job.manifests()
     assert manifest.complete
-    assert "/cancel: has no effect: the script itself asks" in manifest.remarks[0]
+    assert "/cancel: has no effect: the script itself requests" in manifest.remarks[0]
 
 
 def test_a_cancel_does_not_reach_the_next_window(job: Job) -> None:
