@@ -1,4 +1,4 @@
-"""``profile``: the windows that a schedule names, with the API of torch and torch_npu."""
+"""``profile``: windows by a schedule, with the API of torch and torch_npu."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _ALL_THREADS = {
     "torch": "pass experimental_config="
     "torch.profiler._ExperimentalConfig(profile_all_threads=True) to profile()",
 }
-"""How to record all threads, by backend."""
+"""How to record all threads, for each backend."""
 NONE, RECORD, SAVE = ProfilerAction.NONE, ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
 
 
 class profile(_KinetoProfile):  # noqa: N801 - torch's name
-    """Records the steps that a schedule names, and hands each trace to a callback.
+    """Records the steps of a schedule and passes each trace to a callback.
 
     Args:
-        activities: See :class:`_KinetoProfile`, as for all arguments not named here.
-        schedule: Returns the action of a step, from 0; see :func:`schedule`. Left out, everything
-            is recorded, and steps are not marked in the trace.
-        on_trace_ready: Is called with this profile at the end of each cycle, and at the end of
-            all if it comes within one; see :func:`tensorboard_trace_handler`.
-        use_cuda: Torch's, deprecated: adds or removes CUDA.
-        strict: Raise where an argument is wrong, or the profiler, a callback, a save or an analysis
-            fails. Left out, that is a warning, as with torch_npu.
+        activities: See :class:`_KinetoProfile`, as for all arguments not listed here.
+        schedule: Returns the action of a step, from 0; see :func:`schedule`. Without it, everything
+            is recorded and the trace has no step marks.
+        on_trace_ready: Called with this profile at the end of each cycle, also of an unfinished one
+            as the profile ends; see :func:`tensorboard_trace_handler`.
+        use_cuda: Torch's deprecated argument: adds or removes CUDA.
+        strict: Raise if an argument is wrong, or if the profiler, a callback, a save or an analysis
+            fails. Otherwise this is a warning, as with torch_npu.
 
     Attributes:
-        step_num: The number of the step that is running, from 0.
-        current_action: What it does.
+        step_num: The number of the running step, from 0.
+        current_action: The action of that step.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     @warn_on_failure()
     def step(self) -> None:
-        """End a step and begin the next.
+        """End a step and begin the next one.
 
         Raises:
-            ProfileError: Only another thread may; nothing has changed.
+            ProfileError: Only another thread may call this; nothing has changed.
             BackendError: The profiler failed.
-            ValueError: The schedule returned no action.
+            ValueError: The schedule did not return an action.
         """
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
@@ -127,7 +127,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
     ) -> None:
-        """Write the trace, unless a :func:`tensorboard_trace_handler` does so already."""
+        """Write the trace, unless a :func:`tensorboard_trace_handler` writes it already."""
         if isinstance(self.on_trace_ready, TraceHandler):
             warn_script("export_chrome_trace() has no effect: tensorboard_trace_handler writes it")
             return
@@ -142,14 +142,14 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         with_flops: bool = False,
         with_modules: bool = False,
     ) -> None:
-        """Have the open profile record the operators of the calling thread too, as an NPU's does.
+        """Let the open profile also record the operators of the calling thread, as on an NPU.
 
-        Without torch_npu nothing can be added to a profile that is open. Where it records the
-        thread that opened it alone, a warning says what to pass to it. A profile of plain Python
-        and an operator's window record all threads.
+        Without torch_npu, an open profile cannot add a thread. If it records only the thread that
+        opened it, a warning says which argument it needs. A profile of plain Python and an
+        operator's window record all threads.
 
         Args:
-            record_shapes: Of the calling thread, as are all arguments; see :class:`profile`.
+            record_shapes: Record shapes on the calling thread; see :class:`profile`.
             profile_memory: Record its allocations.
             with_stack: Record its call stacks.
             with_flops: Estimate its floating point operations.
@@ -159,7 +159,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         if _call_vendor("enable_profiler_in_child_thread", **settings):
             return
         backend = recorder_of_another_thread()
-        if backend in _ALL_THREADS:  # VizTracer records the threads that begin in a profile
+        if backend in _ALL_THREADS:  # VizTracer records threads that start during a profile
             warn_script(
                 "enable_profiler_in_child_thread() has no effect: the open profile records only "
                 f"the thread that opened it; {_ALL_THREADS[backend]}"
@@ -167,7 +167,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     @classmethod
     def disable_profiler_in_child_thread(cls) -> None:
-        """End what :meth:`enable_profiler_in_child_thread` began; without torch_npu, do nothing."""
+        """Undo :meth:`enable_profiler_in_child_thread`; without torch_npu, do nothing."""
         _call_vendor("disable_profiler_in_child_thread")
 
     def _action_at(self, step: int) -> ProfilerAction:
@@ -178,7 +178,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         return found
 
     def _next_action(self, step: int) -> ProfilerAction:
-        """Return the action of a step; none where the schedule fails and must not stop a loop."""
+        """Return the action of a step; NONE if the schedule fails and the profile is not strict."""
         found = [NONE]
 
         def ask() -> None:
@@ -217,7 +217,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
                 self._trace_ready()
 
     def _end_at_exit(self) -> None:
-        """Do what the script forgot; what nobody waits for would come too late."""
+        """Stop and save, on this thread, a profile that is still open as the process ends."""
         if isinstance(self.on_trace_ready, TraceHandler):
             self.on_trace_ready.async_mode = False
         elif self.on_trace_ready is None:
@@ -228,7 +228,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         return self.on_trace_ready is None and super()._needs_autosave()
 
     def _attempt(self, call: str, action: Callable[[], None]) -> bool:
-        """Do something; what fails is over until the next cycle."""
+        """Run an action; after a failure, record nothing until the next cycle."""
         failed = super()._attempt(call, action)
         self._skips |= failed
         return failed
@@ -240,7 +240,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
 
 def _call_vendor(call: str, **settings: bool) -> bool:
-    """Have the vendor's profiler make a call for this thread; return whether there is one."""
+    """Let the vendor's profiler make a call for this thread; return whether it is installed."""
     from dynprof.backends.npu import call_for_thread
 
     try:

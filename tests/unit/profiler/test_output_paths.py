@@ -146,5 +146,5 @@ def test_a_folder_that_cannot_be_written_is_named(place: Path) -> None:
 
 def test_what_is_no_regular_file_is_not_replaced() -> None:
     """A folder in the place of a file is named, and nothing is written."""
-    with pytest.raises(CaptureError, match="real exists and is no regular file"):
+    with pytest.raises(CaptureError, match="real exists and is not a regular file"):
         write_file("real", lambda file: file.write_text("x"))
