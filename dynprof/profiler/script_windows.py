@@ -157,9 +157,7 @@ class ScriptWindows:
             with GRAPH_CAPTURES.held_back():
                 pass
         except BackendError as error:
-            text = (
-                f"the profiler cannot stop: {error}; it keeps running, stop it when that has ended"
-            )
+            text = f"the profiler cannot stop: {error}; it keeps running, stop it after that ends"
             raise BackendError(text) from error
 
     def continues_step(self) -> bool:

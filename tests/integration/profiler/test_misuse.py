@@ -95,7 +95,7 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
         ),
         (
             lambda **how: profile(**how).add_metadata("key", some(3)),
-            "is 3, no string; it is left o",
+            "is 3, not a string; it is left o",
         ),
         (
             lambda **how: profile(**how).add_metadata("key", "x" * 4097),
@@ -106,7 +106,7 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
         (lambda **how: _KinetoProfile(record_shapes=some("x"), **how), "='x' is not True or Fals"),
         (
             lambda **how: analyse(some_trace(), 0, **how),
-            "max_process_number=0 is no .*; \\d+ is tak",
+            "max_process_number=0 is not a .*; \\d+ is use",
         ),
         (
             lambda **how: analyse(some_trace(), export_type=some([["db"]]), **how),
@@ -356,7 +356,7 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
         (lambda: tensorboard_trace_handler(some(5)), "dir_name=5 is not a path; /.* is used"),
         (
             lambda: tensorboard_trace_handler(worker_name="a/b"),
-            "worker_name='a/b' is no .*_\\d+ is t",
+            "worker_name='a/b' is not a .*_\\d+ is u",
         ),
         (
             lambda: tensorboard_trace_handler(worker_name=".."),
@@ -507,7 +507,7 @@ def test_a_schedule_that_fails_does_not_stop_the_loop(
                 work()
                 prof.step()
 
-    with pytest.warns(UserWarning, match="the script goes on"):
+    with pytest.warns(UserWarning, match="the script continues"):
         train(strict=False)
     assert len(list((tmp_path / "log").glob("*.trace.json"))) == 4
     with pytest.raises(wrong or ValueError):
@@ -545,7 +545,7 @@ def test_the_total_of_metadata_is_limited() -> None:
             if number < 12:
                 prof.add_metadata(str(number), "x" * 4096)
             else:
-                with pytest.warns(UserWarning, match="all together"):
+                with pytest.warns(UserWarning, match="all metadata has more"):
                     prof.add_metadata(str(number), "x" * 4096)
         with pytest.warns(UserWarning, match="given before"):
             prof.add_metadata("0", "newer")
@@ -658,7 +658,7 @@ def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> No
         if fails in places:
             owner, name = places[fails]
             patch.setattr(owner, name, failing_once(getattr(owner, name)))
-        with pytest.warns(UserWarning, match="the script goes on") as said:
+        with pytest.warns(UserWarning, match="the script continues") as said:
             train()
     assert [warning.filename for warning in said] == [__file__]
     assert ready == ([8] if fails == "opening" else [4, 8])

@@ -111,7 +111,7 @@ def test_a_file_of_another_process_stays(place: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "getpid", lambda: 4242)
     (place / f"a_{host_name()}_4242.json.gz").write_text("an earlier process with the same id")
     for text in ("child", "child again"):
-        with pytest.warns(UserWarning, match="a.json.gz; use a name for each process"):
+        with pytest.warns(UserWarning, match="a.json.gz; use a different name for each process"):
             made = write_file("a.json.gz", functools.partial(Path.write_text, data=text))
         assert made == place / f"a_{host_name()}_4242_2.json.gz"
         assert made.read_text() == text
