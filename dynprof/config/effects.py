@@ -40,13 +40,13 @@ class Effect:
         torch: What ``torch.profiler`` does with it, or a :class:`NoEffect`.
         python: What VizTracer does with it, or a :class:`NoEffect`.
         npu: What ``torch_npu.profiler`` does with it, or a :class:`NoEffect`.
-        marks: What a recording of marks alone does with it, or a :class:`NoEffect`.
+        marks: What a recording of only marks does with it, or a :class:`NoEffect`.
     """
 
     torch: str
     python: str
     npu: str = "passed to torch_npu"
-    marks: str = NoEffect("Level_none records marks alone")
+    marks: str = NoEffect("Level_none records only marks")
 
     def why_no_effect(self, backend: str) -> str | None:
         """Return why the setting has no effect on ``backend``; None if it has one."""

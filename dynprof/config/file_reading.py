@@ -93,7 +93,7 @@ def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os
 def _why_not_read(path: Path, error: OSError) -> str:
     if error.errno == errno.ELOOP:
         text = "the file is a symbolic link, which is not followed; put the file itself here"
-        return f"{text}, or let the script say init(follow_symlinks=True)."
+        return f"{text}, or call init(follow_symlinks=True) in the script."
     if isinstance(error, NotRegularError):
         return f"{error.strerror}; put a regular file here."
     if error.errno == errno.EACCES:
@@ -114,7 +114,7 @@ def _why_denied(facts: os.stat_result) -> str:
 
 def _why_refused(facts: os.stat_result) -> str | None:
     if facts.st_mode & stat.S_IWOTH and not trusts_everybody():
-        return "everybody may write the file; run chmod o-w on it."
+        return "any user can write the file; run chmod o-w on it."
     if facts.st_size > MAX_BYTES:
         return _TOO_LARGE
     return None
@@ -124,7 +124,7 @@ def _why_replaceable(folder: Path, file: os.stat_result, *, as_job: bool) -> str
     """Return why the file may not be from the job's user, root or a group member; None if it is."""
     facts = folder.stat()
     if may_be_emptied(facts):
-        return "everybody may replace the file; run chmod o-w on its directory."
+        return "any user can replace the file; run chmod o-w on its directory."
     if as_job and not is_trusted(facts.st_uid):
         text = f"the file is in {folder}, which belongs to uid {facts.st_uid}"
         return f"{text}; put it into a directory of the job's user."

@@ -121,7 +121,7 @@ class _Reader:
             child = join(pointer, key)
             if key in members:
                 line = self.places[child][0]
-                self._note(f"the key is given twice, first in line {line}; keep one.", child, start)
+                self._note(f"the key appears twice, first on line {line}; keep one.", child, start)
             self.places.setdefault(child, self._place(start))
             self._skip()
             if self._peek() != ":":

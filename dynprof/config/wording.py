@@ -24,6 +24,9 @@ _NAMES = {
     "object": "an object in braces",
     "string": "a string in double quotes",
 }
+_TYPES: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",),
+}  # fmt: skip
 _DIGITS = 15
 """Most digits that any pattern of the schema allows in a number."""
 
@@ -83,11 +86,6 @@ def _quotes_meant(error: ValidationError) -> str:
     elif isinstance(value, int) and _allows(error, str(value)):
         return f"{show(str(value))}, in quotes"
     return ""
-
-
-_TYPES: dict[type, tuple[str, ...]] = {
-    bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",),
-}  # fmt: skip
 
 
 def _allows(error: ValidationError, value: float | str) -> bool:

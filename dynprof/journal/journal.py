@@ -268,13 +268,13 @@ def _is_at(file: Any, path: Path) -> bool:
 class _LineFormatter(logging.Formatter):
     """Formats ``2026-01-31 03:00:00.123 WARNING rank 3  text``, without control codes."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, rank: str) -> None:
         super().__init__()
-        self._who = who
+        self._rank = rank
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-        head = f"{stamp}.{int(record.created % 1 * 1000):03d} {record.levelname:7} {self._who}  "
+        head = f"{stamp}.{int(record.created % 1 * 1000):03d} {record.levelname:7} {self._rank}  "
         lines = [printable(line) for line in record.getMessage().split("\n")]
         return head + "\n    ".join(lines)
 

@@ -280,8 +280,8 @@ def common_moment(found: Iterable[Status], now_s: float) -> float | None:
     Returns:
         Seconds since the epoch; None if no process writes.
     """
-    told = [one.heartbeat for one in found if one.writes(now_s)]
-    return float(math.floor(min(told))) if told else None
+    heartbeats = [one.heartbeat for one in found if one.writes(now_s)]
+    return float(math.floor(min(heartbeats))) if heartbeats else None
 
 
 _READER = msgspec.json.Decoder(Status)

@@ -62,7 +62,7 @@ class _KinetoProfile(Exports):
         ValueError: An argument has a wrong value, and the profile is strict.
     """
 
-    _in_place = "the script may ask for the results"
+    _in_place = "the script may request the results"
     _marks_steps = False
     _use_cuda: object = None
 

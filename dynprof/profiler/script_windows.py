@@ -37,6 +37,15 @@ if TYPE_CHECKING:
     from dynprof.windows.schedule import ProfilerAction
 
 
+END_ACTIONS: list[Callable[[], object]] = []
+"""Actions at the end of the process, after all windows are closed."""
+_BOUNDARY = ErrorBoundary(StderrNotes())
+_open_now: set[ScriptWindows] = set()
+"""Objects with an open window; this may be the last reference to them.
+
+Always iterate over a copy: other threads and finalizers add and remove elements."""
+
+
 class ScriptWindows:
     """Opens windows for a script, one after the other, with the same settings.
 
@@ -262,15 +271,6 @@ def _in_script(problem: Problem) -> str:
     """Return a problem for a script, with the argument's name instead of the JSON pointer."""
     name = problem.pointer.rpartition("/")[2]
     return f"{name}: {problem.text}".rstrip(".")
-
-
-END_ACTIONS: list[Callable[[], object]] = []
-"""Actions at the end of the process, after all windows are closed."""
-_BOUNDARY = ErrorBoundary(StderrNotes())
-_open_now: set[ScriptWindows] = set()
-"""Objects with an open window; this may be the last reference to them.
-
-Always iterate over a copy: other threads and finalizers add and remove elements."""
 
 
 def recorder_of_another_thread() -> str:

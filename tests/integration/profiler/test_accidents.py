@@ -543,11 +543,11 @@ def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
     recorded().export_chrome_trace("a.trace.json.gz")
     path = tmp_path / "a.trace.json.gz"
     path.write_bytes(path.read_bytes()[:-700])
-    with pytest.warns(UserWarning, match="not whole"):
+    with pytest.warns(UserWarning, match="not complete"):
         analyse(tmp_path)
     (tmp_path / "b.trace.json").write_text("{}")
     with (
-        pytest.warns(UserWarning, match="not whole"),
+        pytest.warns(UserWarning, match="not complete"),
         pytest.raises(CaptureError, match=r"b\.trace"),
     ):
         analyse(tmp_path, strict=True)

@@ -55,7 +55,7 @@ def test_what_json_refuses_it_refuses(text: str) -> None:
         ('{"a": 1 // one\n}', 1, 9, "no comments"),
         ('{"a": 1 # one\n}', 1, 9, "no comments"),
         ('{/* x */"a": 1}', 1, 2, "no comments"),
-        ('{"a": 1, "a": 2}', 1, 10, "given twice, first in line 1"),
+        ('{"a": 1, "a": 2}', 1, 10, "appears twice, first on line 1"),
         ('{"a": NaN}', 1, 7, "NaN is not a number"),
         ('{"a": -Infinity}', 1, 7, "-Infinity is not a number"),
         ('{"a": True}', 1, 7, "JSON spells this true"),

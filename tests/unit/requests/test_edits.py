@@ -146,7 +146,7 @@ def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path
         assert watching.see(read(config)) is None
         edit = watching.see(read(config), HALF_WRITTEN_S)
         assert edit
-        assert "everybody may replace the file" in edit.problems[0].text
+        assert "any user can replace the file" in edit.problems[0].text
         assert watching.see(read(config), HALF_WRITTEN_S) is None
 
 

@@ -137,7 +137,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
     assert found.activities == TORCH.activities
     assert [*map(str, found.remarks)] == [
         f"/activities: {name} is left out: backend torch on this machine has CPU, CUDA only; "
-        "what is here is recorded."
+        "all of these are recorded."
         for name in ("NPU", "XPU")
     ]
 
@@ -307,7 +307,7 @@ def test_what_marks_alone_cannot_serve_is_named() -> None:
         experimental_config={**ALONE, "host_sys": ["cpu"], "gc_detect_threshold": 1.0},
     )
     assert [remark.pointer for remark in found.remarks] == ["/with_stack"]
-    assert "Level_none records marks alone" in found.remarks[0].text
+    assert "Level_none records only marks" in found.remarks[0].text
 
 
 INLINE = Capabilities(
