@@ -77,7 +77,7 @@ class ProfilerConfig(Section):
     ] = "./"
     analyse: Annotated[
         bool,
-        Field(description="Analyse each trace after it is saved, and write tables."),
+        Field(description="Write tables from the trace after saving."),
         Effect(
             torch=_ANALYSIS,
             python=_ANALYSIS,
