@@ -17,9 +17,10 @@ class AgreementConfig(Section):
         Field(
             gt=0,
             le=86_400,
-            description="Seconds that a rank that is not ready can delay the start. Such a rank is "
-            "busy with its previous window or does not answer. Without a start step, a rank that "
-            "ends no step while others do is not ready, too. After that it is left out and named.",
+            description="Longest delay of the start, in seconds, for a rank that is not ready. Such "
+            "a rank is busy with its previous window or does not answer. If the request names no "
+            "start step, a rank that ends no step while others do also counts. After the delay, "
+            "the rank is left out and named.",
         ),
         SAME,
     ] = 30
