@@ -18,9 +18,9 @@ class AgreementConfig(Section):
             gt=0,
             le=86_400,
             description="Longest delay of the start, in seconds, for a rank that is not ready. "
-            "Such a rank is busy with its previous window or does not answer. If the request names no "
-            "start step, a rank that ends no step while others do also counts. After the delay, "
-            "the rank is left out and named.",
+            "Such a rank is busy with its previous window or does not answer. If the request names "
+            "no start step, a rank that ends no step while others do also counts. After the "
+            "delay, the rank is left out and named.",
         ),
         SAME,
     ] = 30
