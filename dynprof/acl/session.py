@@ -66,7 +66,7 @@ class SessionWindow:
         if self._windows.window and not self._windows.is_movable:
             text = f"only the thread that started this recording may stop it: {self._thread.name}"
             raise SessionError(f"{call}: {text}")
-        self._windows.insist_may_close()
+        self._windows.wait_until_closable()
 
     def _warn_of_missing(self, devices: tuple[int, ...]) -> None:
         """Warn of devices that this process does not see; what it sees is recorded."""
@@ -83,7 +83,7 @@ class SessionWindow:
         Raises:
             CaptureError: It could not be saved.
         """
-        if not self._windows.window or self._windows.puts_off(self.end):
+        if not self._windows.window or self._windows.defers_close(self.end):
             return
         recorded = self._windows.close({"devices": sorted(self._devices)})
         if recorded:

@@ -86,7 +86,7 @@ class Delivery:
 
     def wait_s(self) -> float:
         """Return how many seconds this rank waits for the ranks before it."""
-        place, ranks = self.ranks.turn(self.rank.number, self.rank.world_size)
+        place, ranks = self.ranks.position(self.rank.number, self.rank.world_size)
         spread_s = self.storage.spread_s
         if spread_s is None:
             shared = ranks > 1 and self.destination.is_shared()
@@ -131,7 +131,7 @@ def delivery_of(config: ProfilerConfig, layout: Layout, rank: Rank) -> Delivery:
         destination=destination(layout, config.prof_dir, config.storage.scratch_dir),
         storage=config.storage,
         least_free_mb=config.limits.min_free_disk_mb,
-        ranks=config.asked_ranks,
+        ranks=config.selected_ranks,
         rank=rank,
     )
 

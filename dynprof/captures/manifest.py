@@ -54,7 +54,7 @@ class RequestRecord(Record):
 
         every = frozenset(range(world_size))
         with contextlib.suppress(ValidationError):
-            wanted = ProfilerConfig.model_validate(self.config).asked_ranks
+            wanted = ProfilerConfig.model_validate(self.config).selected_ranks
             return frozenset(rank for rank in every if rank in wanted)
         return every
 

@@ -35,7 +35,7 @@ from dynprof.cli.outcome import (
 from dynprof.cli.preflight import predict_answer
 from dynprof.cli.whole_job import remote_leader
 from dynprof.config import parse_config
-from dynprof.config.editing import alone, change
+from dynprof.config.editing import change, locked
 from dynprof.errors import ConfigError
 from dynprof.journal.status import LEADS, NOBODY_YET
 from dynprof.runtime.file_system import file_mount_problem
@@ -164,7 +164,7 @@ def _after_saving(
     missing = _print_missing_ranks(before, config)
     if not config.cancel:
         _print_conflicts(before, config)
-    watching = [s for s in before if config.cancel or config.asked_ranks.may_ask(s.rank)]
+    watching = [s for s in before if config.cancel or config.selected_ranks.may_include(s.rank)]
     leading = [] if watching else _remote_leaders(before, config)
     if not (watching or leading):
         there = ranks_of(before, each_rank)
@@ -235,7 +235,7 @@ def _print_ignored_settings(parsed: Parsed, path: Path) -> None:
 def _remote_leaders(before: list[Status], config: ProfilerConfig) -> list[Status]:
     """Return the leading ranks here whose jobs have requested ranks elsewhere."""
     leading = [status for status in before if status.agreement == LEADS and status.job]
-    asked = config.asked_ranks
+    asked = config.selected_ranks
     first = 0 if asked.chosen or asked.every else min(begin for begin, _ in asked.intervals)
     return [status for status in leading if status.job and first < status.job.ranks]
 
@@ -259,7 +259,7 @@ def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:
     """Return the requested ranks of the job that are not running."""
     there = {status.rank for status in before}
     size = _world_size(before)
-    return [rank for rank in range(size) if rank in config.asked_ranks and rank not in there]
+    return [rank for rank in range(size) if rank in config.selected_ranks and rank not in there]
 
 
 def _world_size(before: list[Status]) -> int:
@@ -271,7 +271,7 @@ def _save_changes(
 ) -> tuple[bytes, list[Status]]:
     """Save the changes; return the written bytes and the ranks that were live before."""
     try:
-        with alone(path.parent):
+        with locked(path.parent):
             before = live(path.parent)
             return change(path, asked, resets), before
     except UnicodeError:
@@ -293,13 +293,13 @@ def _save_changes(
 def _print_conflicts(before: list[Status], config: ProfilerConfig) -> None:
     """Print requested ranks that the job does not have, and requests that this one supersedes."""
     size = _world_size(before)
-    beyond = config.asked_ranks.beyond(size)
+    beyond = config.selected_ranks.beyond(size)
     if beyond.intervals:
         has = listed_ranks(range(size)) if size > 1 else "rank 0 only"
         noun = "rank" if str(beyond).isdecimal() else "ranks"
         say(f"this job has {has}, no {noun} {beyond}", err=True)
     patience_s = config.agreement.patience_s
-    asked = [status for status in before if config.asked_ranks.may_ask(status.rank)]
+    asked = [status for status in before if config.selected_ranks.may_include(status.rank)]
     waiting = {
         answer.number for one in asked for answer in one.edits if answer.outcome == "waiting"
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.cli.config_directory import statuses
-from dynprof.requests.plan import Refusal, Standing, plan
+from dynprof.requests.plan import ProcessState, Refusal, plan
 from dynprof.runtime.destination import destination, split_urls
 from dynprof.runtime.layout import Layout, free_disk_mb
 
@@ -36,7 +36,7 @@ def predict_answer(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
     allowed = tuple(map(Path, folders))
     layout = Layout.here(path.parent.resolve(), status.rank, prof_dirs=allowed, urls=urls)
     place = destination(layout, parsed.config.prof_dir, parsed.config.storage.scratch_dir)
-    standing = Standing(
+    state = ProcessState(
         step=status.step if status.is_live(time.time()) else -1,
         rank=status.rank,
         capabilities=status.profilers,
@@ -44,9 +44,9 @@ def predict_answer(parsed: Parsed, path: Path) -> Iterator[tuple[str, bool]]:
         prof_dir_problem=_why_not_writable(place, layout),
     )
     config = parsed.config
-    if config.asked_ranks.chosen and status.agreement:  # the choice may be this rank
+    if config.selected_ranks.chosen and status.agreement:  # the choice may be this rank
         config = config.model_copy(update={"ranks": [status.rank]})
-    outcome = plan(config, standing)
+    outcome = plan(config, state)
     refused = isinstance(outcome, Refusal)
     for fallback in () if isinstance(outcome, Refusal) else outcome.fallbacks:
         yield f"{fallback} ({status.named} on {status.host})", False
@@ -63,5 +63,7 @@ def _why_not_writable(place: Destination, layout: Layout) -> str:
 
 def _asked_process(config: ProfilerConfig, directory: Path) -> Status | None:
     """Return the latest status among the ranks that the config may ask."""
-    asked = [status for status in statuses(directory) if config.asked_ranks.may_ask(status.rank)]
+    asked = [
+        status for status in statuses(directory) if config.selected_ranks.may_include(status.rank)
+    ]
     return max(asked, key=lambda status: status.heartbeat, default=None)

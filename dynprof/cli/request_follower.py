@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from dynprof.cli.config_directory import LIVE, RUNNING, health, statuses
 from dynprof.cli.outcome import NOT_SERVED, RANK_LOST, say
 from dynprof.cli.whole_job import report_job
-from dynprof.journal.edit_outcomes import ON_THE_WAY, Answer, in_words
+from dynprof.journal.edit_outcomes import IN_PROGRESS, Answer, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import (
     HEARTBEAT_S,
@@ -38,7 +38,7 @@ ANSWER_S = 3 * HEARTBEAT_S
 OUTCOMES_WITH_LEADER = ("waiting", "open", "saving", "saved", "failed", "not asked", "cancel")
 """Outcomes on the leading rank with which the request may still run on other ranks."""
 SUCCESSFUL = ("saved", "cancel", "not asked")
-CANCELLED_OUTCOMES = (*ON_THE_WAY, "saved", "failed")
+CANCELLED_OUTCOMES = (*IN_PROGRESS, "saved", "failed")
 """Outcomes of a window that a cancel closes."""
 STAGES = {
     "waiting": ("waiting for its step", 0.05),
@@ -75,7 +75,7 @@ class Follower:
             (status.process, answer.number)
             for status in known
             for answer in status.edits
-            if answer.outcome not in ON_THE_WAY
+            if answer.outcome not in IN_PROGRESS
         }
         jobs = [status.job for status in known if status.job]
         self._over = {one.request for job in jobs for one in job.requests if one.pending == 0}
@@ -204,7 +204,7 @@ class Follower:
     def _is_over(
         self, status: Status | None, answers: list[Answer], led: list[WindowStatus], patient: bool
     ) -> bool:
-        if answers and all(answer.outcome not in ON_THE_WAY for answer in answers):
+        if answers and all(answer.outcome not in IN_PROGRESS for answer in answers):
             return True
         how = health(status) if status else "dead"
         if how not in (RUNNING if answers else LIVE) or (how == "stuck" and not patient):
@@ -220,7 +220,7 @@ class Follower:
         if answer and answer.outcome == "saved":
             say(absolute_place(self._directory, str(answer.capture)))
             return 0
-        if answer and answer.outcome not in ON_THE_WAY:
+        if answer and answer.outcome not in IN_PROGRESS:
             say(f"{before.named}: {in_words(answer.outcome, answer.text)}", err=True)
             return 0 if answer.outcome in SUCCESSFUL else NOT_SERVED
         if how not in RUNNING:
@@ -324,7 +324,7 @@ def _words(stage: tuple[str, list[tuple[int, int]]]) -> str:
 def _stage(status: Status, answers: list[Answer]) -> tuple[str, float]:
     if not answers:
         return "asked", 0.0
-    on_the_way = [one.outcome for one in answers if one.outcome in ON_THE_WAY]
+    on_the_way = [one.outcome for one in answers if one.outcome in IN_PROGRESS]
     outcome = on_the_way[0] if on_the_way else answers[-1].outcome
     if answers[0].outcome == "open":
         done, asked = status.progress or (0, 1)

@@ -64,7 +64,9 @@ def _print_requested_ranks(config: ProfilerConfig, directory: Path) -> None:
     there = live(directory)
     if not there:
         say(why_unwatched(directory))
-    elif not config.cancel and not any(config.asked_ranks.may_ask(status.rank) for status in there):
+    elif not config.cancel and not any(
+        config.selected_ranks.may_include(status.rank) for status in there
+    ):
         say(f"no running rank matches its ranks (running: {ranks_of(there, each_rank)})")
 
 
@@ -83,4 +85,4 @@ def _request(config: ProfilerConfig) -> str:
     if config.multiple > 1:
         start = f"from the {config.start_step}"
     warmup = f" after {config.warmup} of warm-up" if config.warmup else ""
-    return f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.asked_ranks}"
+    return f"{counted(config.active, 'step')} {start}{warmup}, ranks {config.selected_ranks}"

@@ -1,9 +1,9 @@
-"""The config file: bytes in, a frozen :class:`ProfilerConfig` or a sentence for each problem.
+"""The config file: bytes in, a frozen :class:`ProfilerConfig` or one error message per problem out.
 
-The model is the one source of every key, default and text; schema, template and table of settings
-are made from it. Never writes into a config unless a command asks for it (``editing``), and knows
-nothing of this process. Others use the names below, ``model``, ``experimental``, ``effects``,
-``editing``, ``file_reading``, ``jsontext``, ``starter_files`` and ``wording``.
+The model is the only source of keys, defaults and descriptions. The schema, the template and the
+table of settings are generated from it. Only a command changes a config (``editing``). Nothing here
+depends on the running process. Other packages use the names below, ``model``, ``experimental``,
+``effects``, ``editing``, ``file_reading``, ``jsontext``, ``starter_files`` and ``wording``.
 """
 
 from dynprof.config.experimental import ExperimentalConfig

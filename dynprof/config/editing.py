@@ -1,4 +1,4 @@
-"""Changes settings in a config file and leaves the rest of it as it is."""
+"""Change settings in a config file without touching the rest of it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,24 @@ if TYPE_CHECKING:
 
     from dynprof.config.file_reading import Source
 
-PATIENCE_S = 10.0
-"""A command holds the lock for milliseconds."""
+LOCK_TIMEOUT_S = 10.0
+"""Longest wait for the lock, in seconds; a command holds it for milliseconds."""
 POLL_S = 0.02
+"""Seconds between two tries to take the lock."""
+_IS_SYMLINK = (
+    "the file is a symbolic link, which a command does not replace; change the file that it points "
+    "to, or the ConfigMap mounted there."
+)
 
 
 @contextlib.contextmanager
-def alone(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> Iterator[None]:
     """Hold the directory's lock, so that two commands do not undo each other's changes.
 
-    Where the file system has no locks, go on without.
+    A file system without locks is used without one.
 
     Raises:
-        OSError: There is no such directory, or somebody keeps the lock.
+        OSError: The directory does not exist, or another process holds the lock for too long.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -48,20 +53,20 @@ def alone(directory: Path) -> Iterator[None]:
 
 
 def _lock(descriptor: int, directory: Path) -> None:
-    """Wait for the lock, but not for ever: whoever may read the directory can keep it."""
-    deadline_s = time.monotonic() + PATIENCE_S
-    while _is_kept(descriptor):
+    """Wait for the lock up to the timeout: any user that can read the directory can hold it."""
+    deadline_s = time.monotonic() + LOCK_TIMEOUT_S
+    while _is_locked_elsewhere(descriptor):
         if time.monotonic() > deadline_s:
-            text = f"somebody has kept its lock for {PATIENCE_S:.0f} s; see lslocks"
+            text = f"another process has held its lock for {LOCK_TIMEOUT_S:.0f} s; see lslocks"
             raise OSError(errno.EAGAIN, text, str(directory))
         time.sleep(POLL_S)
 
 
-def _is_kept(descriptor: int) -> bool:
-    """Take the lock; return whether somebody else has it."""
+def _is_locked_elsewhere(descriptor: int) -> bool:
+    """Try to take the lock; return whether another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:  # another one: there are no locks
+    except OSError as error:  # any other error: the file system has no locks
         return isinstance(error, BlockingIOError)
     return False
 
@@ -71,29 +76,29 @@ def change(
     changes: Mapping[tuple[str, ...], Any],
     resets: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Set settings in a config, whole or not at all, keeping order, indent and permissions.
+    """Change settings of a config atomically, and keep its order, indentation and permissions.
 
-    A config that is a mount of its own is written in place.
+    A config that is itself a mount point is written in place.
 
     Args:
         path: The config.
-        changes: The keys from the top of the file, and the new value.
-        resets: Keys of the top and a value, to set where the file has the key.
+        changes: The new value for each path of keys from the top level.
+        resets: Top-level keys with a value; a key is set only if the file has it.
 
     Returns:
         The bytes written.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ConfigError: The file cannot be used as it is, or not with these changes.
-        OSError: It cannot be written.
+        FileNotFoundError: The file does not exist.
+        ConfigError: The file is invalid, before or after these changes.
+        OSError: The file cannot be written.
     """
     if path.is_symlink():
-        raise ConfigError([Problem(_LINKED)])
+        raise ConfigError([Problem(_IS_SYMLINK)])
     before = read_source(path)
     text = before.raw.decode("utf-8-sig", errors="replace")
     if not _is_object(text) or "\ufffd" in text:
-        parse_config(before.raw)  # says what is wrong with it
+        parse_config(before.raw)  # raises what is wrong with it
     document = json.loads(text)
     for key in set(resets or {}) & set(document):
         document[key] = (resets or {})[key]
@@ -103,26 +108,20 @@ def change(
     try:
         parse_config(after)
     except ConfigError as error:
-        raise ConfigError(_as_it_stands(error.problems, text, changes)) from None
+        raise ConfigError(_in_original(error.problems, text, changes)) from None
     if is_mount_point(path):
         write_in_place(path, after)
         return after
     with atomic_file(path, mode=0o600) as file:
         file.write(after)
-        _give(file.fileno(), before)
+        _copy_permissions(file.fileno(), before)
     return after
 
 
-_LINKED = (
-    "the file is a symbolic link, and a command replaces no link; change the file that it leads "
-    "to, or the ConfigMap that is mounted there."
-)
-
-
-def _as_it_stands(
+def _in_original(
     problems: Iterable[Problem], text: str, changes: Mapping[tuple[str, ...], Any]
 ) -> Iterator[Problem]:
-    """Return problems with their places in the file as it is; what was to be set has none there."""
+    """Return problems with their places in the original file; changed settings get no place."""
     places = read_json(text).places
     set_here = {functools.reduce(join, keys, "") for keys in changes}
     for problem in problems:
@@ -151,13 +150,13 @@ def _indent(text: str) -> int:
     return len(first.group(1)) if first else 4
 
 
-def _give(descriptor: int, before: Source) -> None:
-    """Give a new file the owner, group and permissions of the one that it replaces.
+def _copy_permissions(descriptor: int, before: Source) -> None:
+    """Give a new file the owner, group and permissions of the file that it replaces.
 
-    Not its setuid, setgid and sticky bits, which mean nothing for a config.
+    The setuid, setgid and sticky bits are not copied: they mean nothing for a config.
 
     Raises:
-        PermissionError: The old owner, who is the job, could not read it any more.
+        PermissionError: The old owner, which is the job's user, could not read the new file.
     """
     for owner, group in ((-1, before.group), (before.owner or 0, -1)):
         with contextlib.suppress(PermissionError):
@@ -167,5 +166,5 @@ def _give(descriptor: int, before: Source) -> None:
     by_group = now.st_gid == before.group and now.st_mode & 0o040
     if now.st_uid != before.owner and not by_group and not now.st_mode & 0o004:
         raise PermissionError(
-            errno.EPERM, "the job could not read what another user puts in its place"
+            errno.EPERM, "the job could not read a file that another user puts in its place"
         )

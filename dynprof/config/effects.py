@@ -1,4 +1,4 @@
-"""What each backend makes of a setting: the column that a key of the model carries."""
+"""The effect of a setting on each backend: metadata that each key of the model carries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict
 
 PATH_PATTERN = r"""^[^\x00-\x1f\x7f"\\]+$"""
-"""Of paths, without quotes and backslashes: torch writes the path into the trace as it is."""
+"""Paths without quotes and backslashes: torch writes a path to the trace without escapes."""
 _RANKS = (
     "([0-9]{1,7}( *- *[0-9]{1,7})?|every [1-9][0-9]{0,6}(st|nd|rd|th)|one per host|slowest|median)"
 )
@@ -15,7 +15,7 @@ RANKS_PATTERN = f"^(all|{_RANKS}(( *, *| and ){_RANKS})*)$"
 
 
 class Section(BaseModel):
-    """Frozen, strict, and closed to keys that nobody knows."""
+    """Base of all sections: frozen, strict, and without unknown keys."""
 
     model_config = ConfigDict(
         strict=True,
@@ -27,45 +27,45 @@ class Section(BaseModel):
 
 
 class NoEffect(str):
-    """The reason why a backend cannot serve a setting."""
+    """The reason why a setting has no effect on a backend."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a setting does, backend by backend.
+    """The effect of a setting on each backend.
 
     Attributes:
         torch: What ``torch.profiler`` does with it, or a :class:`NoEffect`.
         python: What VizTracer does with it, or a :class:`NoEffect`.
         npu: What ``torch_npu.profiler`` does with it, or a :class:`NoEffect`.
-        marks: What a recording of marks alone does with it, or a :class:`NoEffect`.
+        marks: What a recording of only marks does with it, or a :class:`NoEffect`.
     """
 
     torch: str
     python: str
-    npu: str = "handed over"
-    marks: str = NoEffect("Level_none records marks alone")
+    npu: str = "passed to torch_npu"
+    marks: str = NoEffect("Level_none records only marks")
 
-    def why_none(self, backend: str) -> str | None:
-        """Return why the setting does nothing on ``backend``, or None where it does something."""
+    def why_no_effect(self, backend: str) -> str | None:
+        """Return why the setting has no effect on ``backend``; None if it has one."""
         text = getattr(self, backend, None)
         return str(text) if isinstance(text, NoEffect) else None
 
 
 SAME = Effect(torch="yes", python="yes", npu="yes", marks="yes")
-"""For a setting that means the same on every backend."""
+"""A setting that means the same on every backend."""
 
-_COUNTED = "only an Ascend NPU measures this as it records"
+_COUNTED = "only an Ascend NPU measures this while it records"
 COUNTERS = Effect(
-    torch=NoEffect(f"{_COUNTED}; on CUDA Nsight Compute does, by running each kernel again"),
+    torch=NoEffect(f"{_COUNTED}; on CUDA, Nsight Compute does it by running each kernel again"),
     python=NoEffect(_COUNTED),
 )
-"""For counters of the cores themselves."""
+"""A setting for hardware counters of the device's cores."""
 
 ASCEND_ONLY = Effect(
     torch=NoEffect("only an Ascend NPU measures this"),
     python=NoEffect("only an Ascend NPU measures this"),
 )
-NO_TENSORS = "a Python trace knows no tensors"
+NO_TENSORS = "a Python trace has no tensors"

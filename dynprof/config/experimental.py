@@ -1,4 +1,4 @@
-"""The section ``experimental_config``."""
+"""The ``experimental_config`` section."""
 
 from __future__ import annotations
 
@@ -27,58 +27,58 @@ HostSystem = Literal[
 ]  # fmt: skip
 
 
-_COLLECTIONS = "a track of the collections that took longer"
-_MARKS = "those of dynprof.mstx and of torch.cuda.nvtx"
-_ALL_MARKS = "those of dynprof.mstx, of torch.cuda.nvtx, and record_function's"
+_COLLECTIONS = "a track of these collections"
+_MARKS = "marks of dynprof.mstx and torch.cuda.nvtx"
+_ALL_MARKS = "marks of dynprof.mstx and torch.cuda.nvtx, and ranges of record_function"
 _HOST = (
-    "counter tracks, ten samples a second: CPU busy, MEM used, DISK and NETWORK MB/s; OSRT and "
-    "NUMA are not sampled"
+    "counter tracks with ten samples per second: CPU load, MEM used, DISK and NETWORK in MB/s; "
+    "OSRT and NUMA are not sampled"
 )
 
 
 class ExperimentalConfig(Section):
-    """Settings beyond what every profiler has; mostly those of the Ascend profiler."""
+    """Additional settings, mostly those of the Ascend profiler."""
 
     profiler_level: Annotated[
         ProfilerLevel,
         Field(
-            description="How deep to look: Level_none (marks and steps), Level0 (operators and "
-            "kernels), Level1 and Level2 (more of the runtime)."
+            description="Level of detail: Level_none (only marks and steps), Level0 (operators and "
+            "kernels), Level1 and Level2 (more runtime events)."
         ),
         Effect(
-            torch="Level_none records marks alone; Level1 adds CUDA synchronisation events; "
+            torch="Level_none records only marks; Level1 adds CUDA synchronisation events; "
             "Level2 adds the overload names of operators",
-            python=NoEffect("a Python trace has one level, and Level_none, of marks alone"),
+            python=NoEffect("a Python trace has one level, and Level_none with only marks"),
             marks="yes",
         ),
     ] = "Level0"
     aic_metrics: Annotated[
         AicMetrics,
-        Field(description="Which metrics of the AI cores to sample; needs Level1 or Level2."),
+        Field(description="AI core metrics to sample. Needs Level1 or Level2."),
         COUNTERS,
     ] = "AiCoreNone"
     l2_cache: Annotated[bool, Field(description="Collect L2 cache hit rates."), COUNTERS] = False
     op_attr: Annotated[
         bool,
-        Field(description="Collect attributes of aclnn operators; needs export_type db."),
+        Field(description="Collect attributes of aclnn operators. Needs export_type db."),
         ASCEND_ONLY,
     ] = False
     gc_detect_threshold: Annotated[
         float | None,
-        Field(ge=0, description="Record garbage collections longer than this, in ms; null: none."),
+        Field(ge=0, description="Record garbage collections longer than this, in ms. null: none."),
         Effect(torch=_COLLECTIONS, python=_COLLECTIONS, marks=_COLLECTIONS),
     ] = None
     data_simplification: Annotated[
         bool | None,
-        Field(description="Delete intermediate data once the tables are made."),
+        Field(description="Delete intermediate data after the analysis."),
         Effect(
-            torch=NoEffect("a capture holds no intermediate data"),
-            python=NoEffect("a capture holds no intermediate data"),
+            torch=NoEffect("a capture has no intermediate data"),
+            python=NoEffect("a capture has no intermediate data"),
         ),
     ] = True
     record_op_args: Annotated[
         bool,
-        Field(description="Write the arguments of operators to a file of their own."),
+        Field(description="Write operator arguments to a separate file."),
         Effect(
             torch="torch's execution trace, `info/rank_<r>.execution_trace.json`",
             python=NoEffect(NO_TENSORS),
@@ -87,7 +87,7 @@ class ExperimentalConfig(Section):
     export_type: Annotated[
         ExportType | Annotated[list[ExportType], Field(min_length=1)],
         Field(
-            description="The form of the tables that analysis makes: text (json and csv), "
+            description="Format of the tables that the analysis writes: text (JSON and CSV), "
             "db (SQLite), or a list of both.",
             examples=["text", ["text", "db"]],
         ),
@@ -95,32 +95,32 @@ class ExperimentalConfig(Section):
     ] = "text"
     msprof_tx: Annotated[
         bool,
-        Field(description="The older name of mstx."),
+        Field(description="Older name of mstx."),
         Effect(torch="as mstx", python="as mstx", marks="as mstx"),
     ] = False
     mstx: Annotated[
         bool,
-        Field(description="Collect the marks and ranges that the script sets itself."),
+        Field(description="Collect the marks and ranges that the script sets."),
         Effect(
             torch=_MARKS,
             python=_ALL_MARKS,
-            npu="handed over, with those of dynprof.mstx and of torch.cuda.nvtx",
+            npu="passed to torch_npu, with marks of dynprof.mstx and torch.cuda.nvtx",
             marks=_ALL_MARKS,
         ),
     ] = False
     host_sys: Annotated[
         list[HostSystem] | None,
-        Field(description="Sample these parts of the host while recording."),
+        Field(description="Host resources to sample while recording."),
         Effect(torch=_HOST, python=_HOST, marks=_HOST),
     ] = []
     mstx_domain_include: Annotated[
         list[str] | None,
-        Field(description="Keep only marks of these domains."),
+        Field(description="Keep only the marks of these domains."),
         Effect(torch="yes", python="yes", marks="yes"),
     ] = []
     mstx_domain_exclude: Annotated[
         list[str] | None,
-        Field(description="Leave out marks of these domains."),
+        Field(description="Drop the marks of these domains."),
         Effect(torch="yes", python="yes", marks="yes"),
     ] = []
     sys_io: Annotated[bool, Field(description="Collect NIC and RoCE data."), ASCEND_ONLY] = False
@@ -130,16 +130,16 @@ class ExperimentalConfig(Section):
 
     @property
     def marks(self) -> bool:
-        """Whether the script's own marks are asked for."""
-        return self.mstx or self.msprof_tx or self.marks_alone
+        """Whether the script's own marks are recorded."""
+        return self.mstx or self.msprof_tx or self.marks_only
 
     @property
-    def marks_alone(self) -> bool:
-        """Whether nothing but marks is asked for, as the vendor has it."""
+    def marks_only(self) -> bool:
+        """Whether only marks are recorded, which the vendor calls ``Level_none``."""
         return self.profiler_level == "Level_none"
 
     @property
     def export_types(self) -> frozenset[str]:
-        """The forms of tables asked for."""
+        """The requested table formats."""
         asked = [self.export_type] if isinstance(self.export_type, str) else self.export_type
         return frozenset(asked)

@@ -1,4 +1,4 @@
-"""The bytes of a config file, read without trusting what lies in its place."""
+"""Read the bytes of a config file, without trusting the file."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_BYTES = 1 << 20
-"""The vendor's limit as well; a config with every key has 2 KB."""
+"""Largest config in bytes, as with the vendor; a config with every key has 2 KB."""
+_TOO_LARGE = "the file is larger than 1 MiB, the limit for a config; it was not read."
 
 
 @dataclass(frozen=True)
 class Source:
-    """What one reading of the file found.
+    """The content and the facts that one reading of the file found.
 
     Attributes:
         raw: The bytes of the file.
-        inode: The file's serial number; an atomic replace changes it.
+        inode: Its inode number; an atomic replace changes it.
         mtime_ns: Time of the last write, in ns since the epoch.
-        owner: The id of the user who owns the file; a change of that alone is no save.
-        group: The id of its group.
-        mode: Its permissions, without setuid, setgid and sticky bit.
-        ctime_ns: Time of the last change of the file or of what the system knows of it, in ns since
-            the epoch; a change of that alone is no save.
+        owner: User id of its owner; a change of the owner alone is not a save.
+        group: Its group id.
+        mode: Its permissions, without the setuid, setgid and sticky bits.
+        ctime_ns: Time of the last change of content or metadata, in ns since the epoch. A change
+            of this time alone is not a save.
     """
 
     raw: bytes
@@ -45,20 +46,20 @@ class Source:
 
 
 def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = False) -> Source:
-    """Read a config file: a regular file of at most 1 MiB that not everybody may write or replace.
+    """Read a config: a regular file of at most 1 MiB that is not writable or replaceable by all.
 
-    The checks are made on the opened descriptor, so that what was checked is what is read; a
-    FIFO without a writer does not block. The file belongs to the job's user or root; in a
-    directory that a group may write, but not everybody, it may also belong to another user.
+    The checks run on the opened descriptor, so that the checked file is the one that is read. A
+    FIFO without a writer does not block. The file must belong to the job's user or root. In a
+    directory that is group-writable but not world-writable, it may also belong to another user.
 
     Args:
         path: The file.
-        follow_symlinks: Read it through a symbolic link, as in a ConfigMap of Kubernetes.
-        as_job: This process's user is the job's; else the owner of the directory may be, too.
+        follow_symlinks: Read it through a symbolic link, as in a Kubernetes ConfigMap.
+        as_job: This process runs as the job's user; if not, the directory's owner is trusted too.
 
     Raises:
-        FileNotFoundError: Nothing is there.
-        ConfigError: Something is there that is not read, with the reason.
+        FileNotFoundError: The file does not exist.
+        ConfigError: The file is refused, with the reason.
     """
     try:
         raw, facts = _read(path, follow_symlinks=follow_symlinks, as_job=as_job)
@@ -73,10 +74,10 @@ def read_source(path: Path, *, follow_symlinks: bool = False, as_job: bool = Fal
 
 
 def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os.stat_result]:
-    # Few system calls: after each one this thread has to win the GIL back from the training.
+    # Few system calls: after each, this thread must take the GIL back from the training.
     descriptor, facts = descriptor_of(path, follow_symlinks=follow_symlinks)
     try:
-        if as_job and path.parent.is_symlink():  # it was none as init() resolved it
+        if as_job and path.parent.is_symlink():  # init() resolved it, so it was none then
             raise ConfigError([Problem(f"{path.parent} has become a symbolic link.")])
         folders = {path.parent, path.resolve().parent} if follow_symlinks else {path.parent}
         refusal = _why_refused(facts)
@@ -89,13 +90,10 @@ def _read(path: Path, *, follow_symlinks: bool, as_job: bool) -> tuple[bytes, os
         os.close(descriptor)
 
 
-_TOO_LARGE = "the file is larger than 1 MiB, which no config is; it was not read."
-
-
 def _why_not_read(path: Path, error: OSError) -> str:
     if error.errno == errno.ELOOP:
         text = "the file is a symbolic link, which is not followed; put the file itself here"
-        return f"{text}, or let the script say init(follow_symlinks=True)."
+        return f"{text}, or call init(follow_symlinks=True) in the script."
     if isinstance(error, NotRegularError):
         return f"{error.strerror}; put a regular file here."
     if error.errno == errno.EACCES:
@@ -116,22 +114,22 @@ def _why_denied(facts: os.stat_result) -> str:
 
 def _why_refused(facts: os.stat_result) -> str | None:
     if facts.st_mode & stat.S_IWOTH and not trusts_all_users():
-        return "everybody may write the file; run chmod o-w on it."
+        return "any user can write the file; run chmod o-w on it."
     if facts.st_size > MAX_BYTES:
         return _TOO_LARGE
     return None
 
 
 def _why_replaceable(folder: Path, file: os.stat_result, *, as_job: bool) -> str | None:
-    """Say why a file in a folder need not be what the job's user, root or a member put there."""
+    """Return why the file may not be from the job's user, root or a group member; None if it is."""
     facts = folder.stat()
     if may_be_emptied(facts):
-        return "everybody may replace the file; run chmod o-w on its directory."
+        return "any user can replace the file; run chmod o-w on its directory."
     if as_job and not is_trusted(facts.st_uid):
         text = f"the file is in {folder}, which belongs to uid {facts.st_uid}"
         return f"{text}; put it into a directory of the job's user."
     by_group = facts.st_mode & stat.S_IWGRP and not facts.st_mode & stat.S_IWOTH
     if is_trusted(file.st_uid) or by_group or (not as_job and file.st_uid == facts.st_uid):
         return None
-    text = f"the file belongs to uid {file.st_uid}, who has no right to ask for windows"
+    text = f"the file belongs to uid {file.st_uid}, which may not request captures"
     return f"{text}; save it as the job's user, or as root."

@@ -1,8 +1,8 @@
-"""JSON read for a person: every value with its line and column, every slip with a sentence.
+"""A JSON reader for hand-written files: it keeps places and reports all syntax errors at once.
 
-The standard ``json`` module reads scalars; this reader walks objects and lists itself, because
-it must know where each value stands, see a key that is given twice, and go on after the slips
-that people make most (a comment, a comma too many, ``True``), so that one save shows them all.
+The standard ``json`` module reads the scalars. This reader walks objects and lists itself: it needs
+the line and column of each value, and must see duplicate keys. It continues after the most common
+mistakes (a comment, an extra comma, ``True``), so that one save shows all of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 from dynprof.errors import ConfigError, Problem
 
 MAX_DEPTH = 32
-"""Levels of nesting allowed; the config itself has three."""
+"""Allowed levels of nesting; the config itself has three."""
 
 MAX_VALUES = 10_000
-"""Members and elements allowed; more would keep the watcher's thread busy for seconds."""
-MAX_SLIPS = 50
-"""Slips after which nobody wants to read on."""
+"""Allowed members and elements; more would keep the watcher's thread busy for seconds."""
+MAX_ERRORS = 50
+"""Errors after which reading stops; a longer list does not help the reader."""
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|#[^\n]*", re.DOTALL)
@@ -31,46 +31,46 @@ _NUMBER = re.compile(
     r"([+-]?)(?:0[xX]((?:_?[0-9a-fA-F])+)"
     r"|(?=\.?[0-9])([0-9_]*)(?:\.([0-9_]*))?([eE][+-]?[0-9]+)?)"
 )
-"""A number as people write them, also where JSON does not."""
+"""A number as people write it, including forms that JSON does not allow."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LITERALS = {"true": True, "false": False, "null": None}
-_SLIPS = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
+_MISSPELLED = {"True": "true", "False": "false", "None": "null", "undefined": "null"}
 _EXPONENT, _DIGIT = re.compile(r"[eE].*"), re.compile(r"[1-9]")
-_STRAIGHT = 'JSON wants straight double quotes, ", not curly ones.'
+_CURLY = 'JSON wants straight double quotes, ", not curly ones.'
 _QUOTES = {
     "'": "JSON wants double quotes around text, not single ones.",
-    **dict.fromkeys("“”„‟″", _STRAIGHT),
+    **dict.fromkeys("“”„‟″", _CURLY),
 }
 _NOT_NUMBERS = {"NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"}
 
 
 @dataclass(frozen=True)
 class Document:
-    """A JSON text that was read.
+    """The result of reading a JSON text.
 
     Attributes:
-        value: What it says, as ``json.loads`` would return it.
-        problems: Slips that were stepped over; where there are any, the text is not JSON.
-        places: JSON pointer to (line, column) of each value, for members that of the key.
-        stand_ins: JSON pointers of values that are not what the text says, as it was no number
-            that can be kept; there is a problem for each.
+        value: Its value, as ``json.loads`` would return it.
+        problems: Errors that were skipped; if there are any, the text is not valid JSON.
+        places: Line and column of each value by JSON pointer; a member has the place of its key.
+        placeholders: JSON pointers of values that stand for a number that cannot be represented.
+            Each has a problem.
     """
 
     value: Any
     problems: tuple[Problem, ...]
     places: dict[str, tuple[int, int]]
-    stand_ins: frozenset[str] = frozenset()
+    placeholders: frozenset[str] = frozenset()
 
 
 def read_json(text: str) -> Document:
-    """Read ``text``, reporting every slip with line and column.
+    """Read ``text`` and report every error with line and column.
 
     Raises:
-        ConfigError: The text breaks off or is so far from JSON that its structure is lost.
+        ConfigError: The text ends too early, or an error hides its structure.
     """
     reader = _Reader(text)
     value = reader.document()
-    return Document(value, tuple(reader.problems), reader.places, frozenset(reader.stand_ins))
+    return Document(value, tuple(reader.problems), reader.places, frozenset(reader.placeholders))
 
 
 def join(pointer: str, key: str | int) -> str:
@@ -84,7 +84,7 @@ class _Reader:
     at: int = 0
     problems: list[Problem] = field(default_factory=list)
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    stand_ins: set[str] = field(default_factory=set)
+    placeholders: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._line_starts = [0, *(m.end() for m in re.finditer("\n", self.text))]
@@ -105,7 +105,7 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise self._stop(f"nested more than {MAX_DEPTH} levels deep; no setting needs that.")
         if len(self.places) > MAX_VALUES:
-            raise self._stop(f"there are more than {MAX_VALUES:,} values; no config has so many.")
+            raise self._stop(f"there are more than {MAX_VALUES:,} values; no config needs that.")
         here = self._peek()
         if here == "{":
             return self._object(pointer, depth)
@@ -121,7 +121,7 @@ class _Reader:
             child = join(pointer, key)
             if key in members:
                 line = self.places[child][0]
-                self._note(f"the key is given twice, first in line {line}; keep one.", child, start)
+                self._note(f"the key appears twice, first on line {line}; keep one.", child, start)
             self.places.setdefault(child, self._place(start))
             self._skip()
             if self._peek() != ":":
@@ -138,7 +138,7 @@ class _Reader:
         return elements
 
     def _more(self, closing: str, *, first: bool) -> bool:
-        """Move to the next member or element; past ``closing`` if there is none."""
+        """Move to the next member or element, or past ``closing``; return whether there is one."""
         if first:
             self.at += 1
         self._skip()
@@ -151,12 +151,12 @@ class _Reader:
                 self.at += 1
                 self._skip()
             if self._peek() == closing:
-                self._note(f"a comma before the closing {closing} is one too many.", "", comma)
+                self._note(f"remove the comma before the closing {closing}.", "", comma)
         elif not first and self._peek() not in (closing, ""):
             instead = "; write it instead of this" if self._peek() == ";" else " before this"
             raise self._stop(f"a comma is missing{instead}.")
         if self._peek() == "":
-            raise self._stop(f"the text breaks off: a closing {closing} is missing.")
+            raise self._stop(f"the text ends too early: a closing {closing} is missing.")
         if self._peek() != closing:
             return True
         self.at += 1
@@ -164,8 +164,8 @@ class _Reader:
 
     def _key(self) -> str:
         here = self._peek()
-        if _QUOTES.get(here) == _STRAIGHT:
-            raise self._stop(_STRAIGHT)
+        if _QUOTES.get(here) == _CURLY:
+            raise self._stop(_CURLY)
         if here != '"':
             more = "; there are no commas within a number" if here.isdecimal() else ""
             raise self._stop(f'a key in double quotes is expected here, such as "active"{more}.')
@@ -186,43 +186,43 @@ class _Reader:
         except ValueError:  # Python converts up to 4,300 digits
             raise self._stop("this number has too many digits.", pointer) from None
         if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
-            self._note("half of a surrogate pair (\\ud800 to \\udfff) is no character.", pointer)
+            self._note("half of a surrogate pair (\\ud800 to \\udfff) is not a character.", pointer)
         if isinstance(value, float) and (why := _why_not_kept(value, self.text[start : self.at])):
-            return self._stand_in(why, pointer, start)
+            return self._placeholder(why, pointer, start)
         return value
 
     def _read(self, pointer: str) -> tuple[Any, int]:
-        """Return the scalar that stands here and where it ends; note how JSON spells a number."""
+        """Return the scalar at this position and its end; note how JSON spells a number."""
         number = _NUMBER.match(self.text, self.at)
         if number is None or (spelt := _in_json(number)) == number[0]:
             return self._decoder.raw_decode(self.text, self.at)
         self._note(f"JSON spells this {spelt[:40]}, not {number[0][:40]}.", pointer)
         return json.loads(spelt), number.end()
 
-    def _stand_in(self, why: str, pointer: str, start: int) -> int:
-        """Note why a number cannot be kept; return what to read on with."""
+    def _placeholder(self, why: str, pointer: str, start: int) -> int:
+        """Note why a number cannot be represented; return the placeholder for it."""
         self._note(why, pointer, start)
-        self.stand_ins.add(pointer)
+        self.placeholders.add(pointer)
         return 0
 
     def _word(self, word: re.Match[str], pointer: str) -> Any:
         found = word.group()
         if found in _LITERALS:
             value: Any = _LITERALS[found]
-        elif found in _SLIPS:
-            value = _LITERALS[_SLIPS[found]]
-            self._note(f"JSON spells this {_SLIPS[found]}, not {found}.", pointer)
+        elif found in _MISSPELLED:
+            value = _LITERALS[_MISSPELLED[found]]
+            self._note(f"JSON spells this {_MISSPELLED[found]}, not {found}.", pointer)
         elif found in _NOT_NUMBERS:
             why = f"{found} is not a number that JSON knows; write digits, such as 4 or 0.5."
-            value = self._stand_in(why, pointer, self.at)
+            value = self._placeholder(why, pointer, self.at)
         else:
-            text = f'"{found[:40]}" stands here without quotes; write it in double quotes.'
+            text = f'"{found[:40]}" has no quotes; write it in double quotes.'
             raise self._stop(text, pointer)
         self.at = word.end()
         return value
 
     def _skip(self) -> None:
-        """Move over white space, and over comments with a note."""
+        """Skip white space, and skip comments with a note."""
         while True:
             match = _SPACE.match(self.text, self.at)
             self.at = match.end() if match else self.at
@@ -242,7 +242,7 @@ class _Reader:
     def _note(self, sentence: str, pointer: str = "", at: int | None = None) -> None:
         place = self._place(self.at if at is None else at)
         self.problems.append(Problem(sentence, pointer, *place))
-        if len(self.problems) == MAX_SLIPS:
+        if len(self.problems) == MAX_ERRORS:
             raise ConfigError(self.problems)
 
     def _stop(self, sentence: str, pointer: str = "") -> ConfigError:
@@ -258,18 +258,18 @@ def _in_json(number: re.Match[str]) -> str:
 
 
 def _why_not_json(message: str, here: str) -> str:
-    """Say what the standard reader stopped at; its own words may end in a place to come."""
+    """Return why the standard reader stopped; its own message may end in "at"."""
     if message.startswith("Unterminated string"):
-        return "the text that begins here has no end: a closing double quote is missing."
+        return "the string that begins here does not end: a closing double quote is missing."
     if here == "\n":
-        return "a text has no end in this line: a closing double quote is missing."
+        return "a string does not end on this line: a closing double quote is missing."
     return f"this is not JSON: {message.removesuffix(' at')}."
 
 
 def _why_not_kept(value: float, written: str) -> str:
-    """Say what a number lost on its way out of the text, if it is all of it."""
+    """Return why a number cannot be represented as a float; empty if it can."""
     if math.isinf(value):
-        return f"{written[:40]} is larger than any number kept here (1.8e308); write a smaller one."
+        return f"{written[:40]} is above the largest number allowed (1.8e308); write a smaller one."
     if value == 0 and _DIGIT.search(_EXPONENT.sub("", written)):
-        return f"{written[:40]} is too small to be told from 0; write 0 or a larger one."
+        return f"{written[:40]} is too small to differ from 0; write 0 or a larger one."
     return ""

@@ -1,8 +1,8 @@
-"""The config: every key with its type, default and meaning, documented here and nowhere else.
+"""The config model: the only place that defines each key with its type, default and description.
 
-The JSON Schema, the template, the table in the docs and the messages are made from this model.
-The first group of keys, their order, spelling and defaults are those of the Ascend PyTorch
-Profiler's ``profiler_config.json``; what its newer versions read is accepted as well.
+The JSON Schema, the template, the table in the docs and the messages are generated from this model.
+The first group of keys, with their order, spelling and defaults, comes from the Ascend PyTorch
+Profiler's ``profiler_config.json``. Keys of its newer versions are accepted as well.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ RankNumber = Annotated[int, Field(ge=0, le=9_999_999)]
 _RANKS_EXAMPLES: list[Any] = ["all", "0-3,8", "every 64th", *CHOSEN]
 MULTIPLE = "next multiple of "
 MAX_STEPS = 2**53 - 1
-"""The largest step number that every JSON reader keeps exact."""
-
-
-_ANALYSIS = "in a process beside the training, into `analysis/`"
+"""The largest step number that every JSON reader represents exactly."""
+_ANALYSIS = "in a separate process, into `analysis/`"
 
 
 class BrokenRules(ValueError):  # noqa: N818 - pydantic shows it as part of its own error
-    """Carries the problems through pydantic."""
+    """Carries config problems through pydantic's validation."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
@@ -47,11 +45,13 @@ class BrokenRules(ValueError):  # noqa: N818 - pydantic shows it as part of its 
 
 
 class ProfilerConfig(Section):
-    """What to record. Save this file while the job runs, and the next steps are captured."""
+    """What to record. Save this file while the job runs to record the next steps."""
 
     schema_: Annotated[
         str | None,
-        Field(alias="$schema", max_length=4096, description="For editors: where the schema lies."),
+        Field(
+            alias="$schema", max_length=4096, description="For editors: path of the JSON Schema."
+        ),
         SAME,
     ] = None
     activities: Annotated[
@@ -59,8 +59,8 @@ class ProfilerConfig(Section):
         Field(
             min_length=1,
             max_length=16,
-            description="What to watch: CPU (the host), CUDA, XPU, NPU (that device). Left out, or "
-            "as the template has it: all that the machine has and the process uses.",
+            description="What to record: CPU (the host), and CUDA, XPU or NPU (the device). Left "
+            "out, or as in the template: everything that the machine has and the process uses.",
         ),
         SAME,
     ] = ["CPU", "NPU"]
@@ -70,19 +70,19 @@ class ProfilerConfig(Section):
             pattern=PATH_PATTERN,
             max_length=4096,
             examples=["./", "captures", "s3://bucket/captures"],
-            description="Where captures go: a directory, relative to the one that init() watches, "
-            "or a URL.",
+            description="Where captures go: a URL, or a directory relative to the one that init() "
+            "watches.",
         ),
         SAME,
     ] = "./"
     analyse: Annotated[
         bool,
-        Field(description="Make tables from the trace once it is saved."),
+        Field(description="Write tables from the trace after saving."),
         Effect(
             torch=_ANALYSIS,
             python=_ANALYSIS,
             marks=_ANALYSIS,
-            npu=NoEffect("torch_npu's own analyse() makes them, on a machine with its toolkit"),
+            npu=NoEffect("use torch_npu's own analyse() on a machine with its toolkit"),
         ),
     ] = False
     record_shapes: Annotated[
@@ -94,14 +94,14 @@ class ProfilerConfig(Section):
         bool,
         Field(description="Record allocations and releases of tensor memory."),
         Effect(
-            torch="profile_memory, of the thread that opens the window; only that one is recorded",
+            torch="profile_memory; only the thread that opens the window is recorded",
             python=NoEffect(NO_TENSORS),
         ),
     ] = False
     with_stack: Annotated[
         bool,
         Field(description="Record the Python call stack of operators."),
-        Effect(torch="with_stack", python="always on: a Python trace is made of call stacks"),
+        Effect(torch="with_stack", python="always on: a Python trace consists of call stacks"),
     ] = False
     with_flops: Annotated[
         bool,
@@ -112,23 +112,23 @@ class ProfilerConfig(Section):
         bool,
         Field(description="Record the module hierarchy of operators."),
         Effect(
-            torch="with_modules; torch has it for TorchScript models only",
+            torch="with_modules; torch supports it for TorchScript models only",
             python=NoEffect(NO_TENSORS),
         ),
     ] = False
     active: Annotated[
-        int, Field(ge=1, le=MAX_STEPS, description="How many whole steps to record."), SAME
+        int, Field(ge=1, le=MAX_STEPS, description="Number of whole steps to record."), SAME
     ] = 1
     experimental_config: Annotated[
-        ExperimentalConfig, Field(description="Settings of particular profilers."), SAME
+        ExperimentalConfig, Field(description="Settings of individual profilers."), SAME
     ] = ExperimentalConfig()
     warmup: Annotated[
         int,
         Field(
             ge=0,
             le=MAX_STEPS,
-            description="Steps to run with the profiler on, but not kept, before the first "
-            "recorded one.",
+            description="Number of steps that run with the profiler on before the first recorded "
+            "step. They are not kept.",
         ),
         SAME,
     ] = 0
@@ -139,9 +139,9 @@ class ProfilerConfig(Section):
             Field(pattern=f"^{MULTIPLE}[1-9][0-9]{{0,14}}$", examples=[f"{MULTIPLE}100"]),
         ],
         Field(
-            description="The step at which the window opens (its warm-up, if any, comes first); "
-            f'0 or -1: the next step; "{MULTIPLE}100": the next one that 100 divides, where ranks '
-            "that cannot agree shall meet.",
+            description="Step at which the window opens; its warm-up comes first. 0 or -1: the "
+            f'next step. "{MULTIPLE}100": the next step that 100 divides, so that ranks that '
+            "cannot agree open at the same step.",
             examples=[0, 5000, f"{MULTIPLE}100"],
         ),
         SAME,
@@ -149,8 +149,8 @@ class ProfilerConfig(Section):
     backend: Annotated[
         BackendName,
         Field(
-            description="Which profiler records: npu (torch_npu), torch (torch.profiler), python "
-            "(VizTracer), or auto: the first of these that the job has loaded."
+            description="Profiler that records: npu (torch_npu), torch (torch.profiler), python "
+            "(VizTracer), or auto (the first of these that the job has loaded)."
         ),
         SAME,
     ] = "auto"
@@ -159,31 +159,31 @@ class ProfilerConfig(Section):
         | Annotated[list[RankNumber], Field(min_length=1)]
         | None,
         Field(
-            description='Which ranks record: "all", numbers and intervals such as "0-3,8", "every '
-            '64th", or a list; where ranks agree also "one per host", "slowest" and "median" by '
-            "the time of their steps.",
+            description='Ranks that record: "all", numbers and intervals such as "0-3,8", "every '
+            '64th", or a list. If ranks agree on windows, also "one per host", and "slowest" and '
+            '"median" by step time.',
             examples=["all", "0-3,8", "every 64th", "one per host", "slowest and median", [0, 8]],
         ),
         SAME,
     ] = None
     is_rank: Annotated[
-        bool, Field(description="The older way: record only on the ranks of rank_list."), SAME
+        bool, Field(description="Older form of ranks: record only on the ranks of rank_list."), SAME
     ] = False
     rank_list: Annotated[
-        list[RankNumber] | None, Field(description="The ranks of is_rank."), SAME
+        list[RankNumber] | None, Field(description="The ranks for is_rank."), SAME
     ] = []
     cancel: Annotated[
         bool,
         Field(
-            description="Close the open window, disarm the waiting one, and ask for nothing. Meant "
-            "by the save that sets it, and by one that has it and changes nothing; a save that "
-            "leaves it there and changes another setting is a request. Each rank compares with "
-            "what it read last, at first with what was there when its job started. The script's "
-            "own `start()` does not look at it."
+            description="Close the open window, remove the waiting request, and request nothing. A "
+            "save cancels if it sets this key, or if it keeps the key and changes nothing. A save "
+            "that keeps the key and changes another setting is a request. Each rank compares with "
+            "its last reading of the file; the first is the one at the start of its job. The "
+            "script's own `start()` ignores this key."
         ),
         SAME,
     ] = False
-    limits: Annotated[Limits, Field(description="When to close early or not to open."), SAME] = (
+    limits: Annotated[Limits, Field(description="When to close early, or not to open."), SAME] = (
         Limits()
     )
     agreement: Annotated[
@@ -193,40 +193,40 @@ class ProfilerConfig(Section):
     ] = AgreementConfig()
     storage: Annotated[
         StorageConfig,
-        Field(description="How captures get to prof_dir, where other ranks write as well."),
+        Field(description="How captures reach prof_dir, where other ranks write too."),
         SAME,
     ] = StorageConfig()
     metadata: Annotated[
         dict[str, JsonValue],
-        Field(description="Anything you want to find again beside and inside the trace."),
+        Field(description="Your own values, stored in the trace and next to it."),
         SAME,
     ] = {}
     memory_snapshot: Annotated[
         bool,
         Field(
-            description="Keep the history of the device's memory over the window, for torch's "
-            "memory viewer; without a device, record tensor memory and draw its timeline."
+            description="Record the history of the device's memory during the window, for torch's "
+            "memory viewer. Without a device, record tensor memory and draw its timeline."
         ),
         Effect(
-            torch="a pickled snapshot for each device whose allocator keeps a history; CPU: "
-            "profile_memory, and the timeline as html and json",
+            torch="a pickled snapshot for each device whose allocator keeps a history; on the CPU "
+            "profile_memory, and the timeline as HTML and JSON",
             python=NoEffect(NO_TENSORS),
-            npu="a pickled snapshot, where this version of torch_npu keeps a history",
+            npu="a pickled snapshot, if this version of torch_npu keeps a history",
         ),
     ] = False
     async_mode: Annotated[
         bool,
-        Field(description="Analyse in a process of its own."),
+        Field(description="Analyse in a separate process."),
         Effect(
-            torch="always so",
-            python="always so",
-            marks="always so",
+            torch="always on",
+            python="always on",
+            marks="always on",
             npu=NoEffect("torch_npu's own analyse() is never run in the job"),
         ),
     ] = False
 
     @model_validator(mode="after")
-    def _keep_the_rules(self) -> ProfilerConfig:
+    def _check_rules(self) -> ProfilerConfig:
         if broken := broken_rules(self):
             raise BrokenRules(broken)
         return self
@@ -238,43 +238,44 @@ class ProfilerConfig(Section):
 
     @property
     def watches_all(self) -> bool:
-        """Whether the file asks for all that the machine has, by the vendor's default or no key.
+        """Whether to record everything that the machine has: no key, or the vendor's default.
 
-        The default, CPU and NPU, is all that the vendor's machines have; it means so on others.
+        The default, CPU and NPU, is all that the vendor's machines have. On other machines it also
+        means everything.
         """
         return bool(self.activities == type(self).model_fields["activities"].get_default())
 
     @property
     def records_memory(self) -> bool:
-        """Whether allocations are recorded: a thread's go to the profiler of that thread only."""
+        """Whether allocations are recorded; each goes only to the profiler of its own thread."""
         return self.profile_memory or self.memory_snapshot
 
     @property
     def named_step(self) -> int | None:
-        """The step that is named; None where the next one will do, or a multiple."""
+        """The start step if it is a number; None for the next step or a multiple."""
         return self.start_step if isinstance(self.start_step, int) and self.start_step > 0 else None
 
     @property
     def multiple(self) -> int:
-        """What is to divide the step at which the window opens."""
+        """The number that must divide the start step; 1 for any step."""
         asked = self.start_step
         return int(asked.removeprefix(MULTIPLE)) if isinstance(asked, str) else 1
 
     @property
-    def asked_ranks(self) -> RankSet:
-        """The ranks that shall record."""
+    def selected_ranks(self) -> RankSet:
+        """The ranks that record."""
         if self.ranks is not None:
             return RankSet.parse(self.ranks)
         return RankSet.parse((self.rank_list or []) if self.is_rank else "all")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the config as JSON, spelled as in a file, without what was not set."""
+        """Return the config as JSON, spelled as in the file, without keys that were not set."""
         dumped: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return dumped
 
 
 def broken_rules(config: ProfilerConfig) -> list[Problem]:
-    """Return what makes the fields of ``config`` contradict each other."""
+    """Return the contradictions between the fields of ``config``."""
     problems = _misplaced(config)
     if config.ranks is not None and config.is_rank:
         text = "ranks are named twice, here and by is_rank with rank_list; keep one of the two."
@@ -291,17 +292,17 @@ def broken_rules(config: ProfilerConfig) -> list[Problem]:
 
 
 def _misplaced(config: ProfilerConfig) -> list[Problem]:
-    """Return what is wrong with the places that ``config`` names."""
+    """Return the problems with the paths that ``config`` names."""
     problems = []
     scratch_dir = config.storage.scratch_dir or ""
     for path, pointer in (config.prof_dir, "/prof_dir"), (scratch_dir, "/storage/scratch_dir"):
         if path.startswith("~"):
-            text = "the ~ of a shell means nothing here; write the whole path."
+            text = "the ~ of a shell is not expanded here; write the full path."
             problems.append(Problem(text, pointer))
         if why := why_too_deep(path):
             problems.append(Problem(f"this path is {why}; write a shorter one.", pointer))
     if is_url(scratch_dir):
-        text = "captures are put together on the machine's own disk; name a directory of it."
+        text = "captures are assembled on a local disk; write the path of a local directory."
         problems.append(Problem(text, "/storage/scratch_dir"))
     if why := why_no_destination(config.prof_dir):
         problems.append(Problem(f"{why}.", "/prof_dir"))

@@ -1,4 +1,4 @@
-"""Bytes of a file -> a config, or every problem in them at once."""
+"""Parse the bytes of a file into a config, or report all problems at once."""
 
 from __future__ import annotations
 
@@ -25,19 +25,24 @@ if TYPE_CHECKING:
     from jsonschema import ValidationError as SchemaViolation
 
 MAX_PROBLEMS = 50
-"""More than this are counted, not listed."""
-MOST_LOOKED_AT = 500
-"""More than this are not even looked for."""
+"""Number of problems that are listed; the rest is only counted."""
+MAX_CHECKED = 500
+"""Number of schema problems after which the check stops."""
+_IGNORABLE = "/experimental_config/export_type"
+"""A wrong value here is only a remark: tables can be made from the trace later, in any format.
+
+Ascend's profiler takes text in this case, too.
+"""
 
 
 @dataclass(frozen=True)
 class Parsed:
-    """A config that may be used, and what is to be said about it.
+    """A valid config, with remarks about it.
 
     Attributes:
         config: The config.
-        remarks: Settings that do nothing because of another one, and a byte order mark.
-        places: JSON pointer to (line, column), to say where later remarks belong.
+        remarks: Settings that have no effect because of another setting, and a byte order mark.
+        places: Line and column by JSON pointer, for later remarks.
     """
 
     config: ProfilerConfig
@@ -45,39 +50,35 @@ class Parsed:
     places: dict[str, tuple[int, int]]
 
     def locate(self, problems: Iterable[Problem]) -> tuple[Problem, ...]:
-        """Add line and column to problems that have a pointer only."""
+        """Return the problems with line and column added to those that only have a pointer."""
         return tuple(_located(problems, self.places))
 
 
 def parse_config(raw: bytes) -> Parsed:
-    """Read a config, first against the schema, then against the rules between its fields.
+    """Parse a config; check it against the schema, then against the rules between its fields.
 
     Raises:
-        ConfigError: It cannot be used; all problems are named, with JSON pointer and line.
+        ConfigError: The config is invalid; the error has all problems with JSON pointer and line.
     """
     text, has_mark = _decode(raw)
     document = read_json(text)
-    found = itertools.islice(_schema_problems(document), MOST_LOOKED_AT)
+    found = itertools.islice(_schema_problems(document), MAX_CHECKED)
     problems = list(dict.fromkeys((*document.problems, *_located(found, document.places))))
-    forgiven = [problem for problem in problems if problem.pointer.startswith(_FORGIVEN)]
-    if len(problems) > len(forgiven):
+    ignored = [problem for problem in problems if problem.pointer.startswith(_IGNORABLE)]
+    if len(problems) > len(ignored):
         raise ConfigError(_first(sorted(problems, key=lambda p: (p.line, p.column))))
     try:
-        config = ProfilerConfig.model_validate(_forgiving(document.value, forgiven))
+        config = ProfilerConfig.model_validate(_without_ignored(document.value, ignored))
     except ValidationError as error:
         raise ConfigError(_model_problems(error, document.places)) from None
     said = [Problem("the file begins with a byte order mark; it was skipped.")] if has_mark else []
-    said += [replace(one, text=f"{one.text} Until then text is made.") for one in forgiven]
+    said += [replace(one, text=f"{one.text} Until then, text is used.") for one in ignored]
     return Parsed(config, (*said, *_located(remarks(config), document.places)), document.places)
 
 
-_FORGIVEN = "/experimental_config/export_type"
-"""Where it is none, Ascend's profiler takes text; that is made from a trace later, in any form."""
-
-
-def _forgiving(value: Any, forgiven: list[Problem]) -> Any:
-    """Return what a file says, without what is wrong and not worth a capture."""
-    if not forgiven:
+def _without_ignored(value: Any, ignored: list[Problem]) -> Any:
+    """Return the value of a file without an invalid setting that is only worth a remark."""
+    if not ignored:
         return value
     inner = {
         key: said for key, said in value["experimental_config"].items() if key != "export_type"
@@ -103,7 +104,7 @@ def _decode(raw: bytes) -> tuple[str, bool]:
 
 @functools.cache
 def _validator() -> Draft202012Validator:
-    # To the schema 1.0 is whole; to the model it is not, and would come up after all else only.
+    # 1.0 is an integer for the schema but not for the model, which would report it only at the end.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole)
     strict: type[Draft202012Validator] = validators.extend(  # type: ignore[no-untyped-call]
         Draft202012Validator, type_checker=types
@@ -117,23 +118,23 @@ def _is_whole(_: object, value: object) -> bool:
 
 def _schema_problems(document: Document) -> Iterator[Problem]:
     value = document.value
-    if "" in document.stand_ins:
+    if "" in document.placeholders:
         return
     if not isinstance(value, dict):
         yield Problem(f"{show(value)} is not a config; write an object in braces.")
         return
     for error in _validator().iter_errors(value):
-        yield from _problems_of(error, document.stand_ins)
+        yield from _problems_of(error, document.placeholders)
 
 
-def _problems_of(error: SchemaViolation, stand_ins: Collection[str]) -> Iterator[Problem]:
-    """Yield what is wrong, but for values that stand in for what was said to be none."""
+def _problems_of(error: SchemaViolation, placeholders: Collection[str]) -> Iterator[Problem]:
+    """Yield the problems of a violation, except for placeholders, which have a problem already."""
     pointer = functools.reduce(join, error.absolute_path, "")
-    if pointer in stand_ins:
+    if pointer in placeholders:
         return
     if error.validator == "anyOf" and (inner := branch_violations(error)):
         for violated in inner:
-            yield from _problems_of(violated, stand_ins)
+            yield from _problems_of(violated, placeholders)
         return
     if error.validator != "additionalProperties":
         yield Problem(violation(error), pointer)
@@ -148,9 +149,9 @@ def _problems_of(error: SchemaViolation, stand_ins: Collection[str]) -> Iterator
 def _model_problems(
     error: ValidationError, places: dict[str, tuple[int, int]]
 ) -> Iterator[Problem]:
-    """Yield what the schema lets through and the model does not: rules between its fields."""
+    """Yield what the schema allows and the model does not: broken rules between fields."""
     entries = error.errors(include_url=False)
-    # Where an element of a list is wrong, that the list is no text is of the other alternative.
+    # If an element of a list is wrong, "not a string" belongs to the other alternative: drop it.
     named = [entry for entry in entries if not isinstance(entry["input"], list)]
     for entry in named or entries:
         cause = entry.get("ctx", {}).get("error")
@@ -163,7 +164,7 @@ def _model_problems(
 
 
 def _nearest(pointer: str, places: dict[str, tuple[int, int]]) -> str:
-    """Return ``pointer`` or the closest place above it that the file has."""
+    """Return ``pointer``, or its nearest parent that the file has."""
     while pointer and pointer not in places:
         pointer = pointer.rpartition("/")[0]
     return pointer
@@ -181,13 +182,13 @@ def _located(problems: Iterable[Problem], places: dict[str, tuple[int, int]]) ->
 def _first(problems: list[Problem]) -> list[Problem]:
     if len(problems) <= MAX_PROBLEMS:
         return problems
-    least = "at least " if len(problems) >= MOST_LOOKED_AT else ""
+    least = "at least " if len(problems) >= MAX_CHECKED else ""
     rest = Problem(f"and {least}{counted(len(problems) - MAX_PROBLEMS, 'more problem')}.")
     return [*problems[:MAX_PROBLEMS], rest]
 
 
 def remarks(config: ProfilerConfig) -> list[Problem]:
-    """Return settings that do nothing because of another setting (the vendor drops them too)."""
+    """Return settings without effect because of another one (the vendor drops them too)."""
     return [*_top_level_remarks(config), *_experimental_remarks(config)]
 
 
@@ -206,13 +207,13 @@ def _experimental_remarks(config: ProfilerConfig) -> Iterator[Problem]:
     if settings.aic_metrics != "AiCoreNone" and settings.profiler_level not in ("Level1", "Level2"):
         text = 'has no effect: it needs "profiler_level": "Level1" or "Level2".'
         yield Problem(text, f"{here}/aic_metrics")
-    if settings.marks_alone and not (settings.mstx or settings.msprof_tx):
-        text = 'Level_none leaves only marks to record: "mstx": true goes with it, and is taken.'
+    if settings.marks_only and not (settings.mstx or settings.msprof_tx):
+        text = 'Level_none records only marks; "mstx": true is used with it.'
         yield Problem(text, f"{here}/profiler_level")
     domains = settings.mstx_domain_include or settings.mstx_domain_exclude
     if domains and not settings.marks:
         name = "mstx_domain_include" if settings.mstx_domain_include else "mstx_domain_exclude"
         yield Problem('has no effect: it needs "mstx": true.', f"{here}/{name}")
     if settings.mstx_domain_include and settings.mstx_domain_exclude:
-        text = "has no effect: mstx_domain_include is set too, and wins."
+        text = "has no effect: mstx_domain_include is set too and takes precedence."
         yield Problem(text, f"{here}/mstx_domain_exclude")

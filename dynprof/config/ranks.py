@@ -1,4 +1,4 @@
-"""Which ranks a config asks for: ``"all"``, ``"0-3,8"``, ``"every 64th"`` or ``[0, 1, 8]``."""
+"""The ranks that a config selects: ``"all"``, ``"0-3,8"``, ``"every 64th"`` or ``[0, 1, 8]``."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CHOSEN = ("one per host", "slowest", "median")
-"""What only ranks that agree can tell."""
+"""Criteria that only ranks that agree can evaluate."""
 _EVERY = re.compile(r"every ([0-9]+)(?:st|nd|rd|th)")
 _ALL = ((0, 1 << 62),)
 
 
 @dataclass(frozen=True)
 class RankSet:
-    """Ranks as closed intervals, so that ``"0-99999"`` costs as little as ``"0"``.
+    """A set of ranks as closed intervals, so that ``"0-99999"`` costs as little as ``"0"``.
 
     Attributes:
-        intervals: The first and the last of each.
-        every: Of each number, also the ranks that it divides.
-        chosen: What is to be chosen among the ranks that are there, of :data:`CHOSEN`.
+        intervals: The first and the last rank of each interval.
+        every: Numbers; each adds the ranks that it divides.
+        chosen: Criteria by which running ranks are chosen, of :data:`CHOSEN`.
     """
 
     intervals: tuple[tuple[int, int], ...] = ()
@@ -31,7 +31,7 @@ class RankSet:
 
     @classmethod
     def parse(cls, ranks: str | Iterable[int]) -> RankSet:
-        """Read ranks as the config spells them.
+        """Parse ranks as the config spells them.
 
         Raises:
             ValueError: An interval runs backwards.
@@ -50,17 +50,20 @@ class RankSet:
         spans = any(low <= rank <= high for low, high in self.intervals)
         return spans or any(rank % number == 0 for number in self.every)
 
-    def may_ask(self, rank: int) -> bool:
-        """Return whether it asks for a rank, or may choose it."""
+    def may_include(self, rank: int) -> bool:
+        """Return whether the set has a rank, or may choose it."""
         return bool(self.chosen) or rank in self
 
     def beyond(self, size: int) -> RankSet:
-        """Return those that it names and a job of so many ranks has not; "all" names none."""
+        """Return the named ranks that a job of ``size`` ranks does not have; "all" names none."""
         spans = () if self.intervals == _ALL else self.intervals
         return RankSet(tuple((max(low, size), high) for low, high in spans if high >= size))
 
-    def turn(self, rank: int, world_size: int) -> tuple[int, int]:
-        """Return which of how many ranks one is; of those that are to be chosen, of all."""
+    def position(self, rank: int, world_size: int) -> tuple[int, int]:
+        """Return the index of a rank in the set and the size of the set.
+
+        With criteria, or for a rank outside the set, both count all ranks of the job.
+        """
         if self.chosen or rank not in self:
             return rank, world_size
         asked = [one for one in range(world_size) if one in self]

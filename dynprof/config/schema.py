@@ -1,4 +1,4 @@
-"""The JSON Schema and the template, both made from the model."""
+"""The JSON Schema and the template, both generated from the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VENDORS_KEYS = (
     "rank_list",
     "experimental_config",
 )
-"""Those of torch_npu 2.14.0, in its order."""
+"""The keys of torch_npu 2.14.0, in its order."""
 
 
 @functools.cache
@@ -44,7 +44,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as the file that lies in ``schemas/`` and beside every config."""
+    """Return the text of the schema file, which is in ``schemas/`` and next to every config."""
     return json.dumps(config_schema(), indent=2) + "\n"
 
 
@@ -52,8 +52,8 @@ def template_text(activities: tuple[str, ...] = ()) -> str:
     """Return the file that ``init()`` creates: the vendor's keys and defaults, then dynprof's own.
 
     Args:
-        activities: What to watch, such as ``("CPU", "CUDA")``; none for the vendor's default, which
-            asks for all that the machine has.
+        activities: What to record, such as ``("CPU", "CUDA")``; empty for the vendor's default,
+            which means everything that the machine has.
     """
     default = ProfilerConfig().model_dump(mode="json")
     template = {

@@ -1,4 +1,4 @@
-"""The parts of the config that nest: limits of cost, storage, and how ranks agree."""
+"""The nested sections of the config: limits, storage and agreement."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from dynprof.config.effects import PATH_PATTERN, SAME, Effect, NoEffect, Section
 
 
 class AgreementConfig(Section):
-    """What the ranks of a process group do that agree on a window."""
+    """Rules by which the ranks of a process group agree on a window."""
 
     patience_s: Annotated[
         float,
         Field(
             gt=0,
             le=86_400,
-            description="A rank that is busy with its window before, does not answer, or stands "
-            "still where others go on, if no start step is named, delays the start for so many "
-            "seconds; then it is left out by name.",
+            description="Longest delay of the start, in seconds, for a rank that is not ready. "
+            "Such a rank is busy with its previous window or does not answer. If the request names "
+            "no start step, a rank that ends no step while others do also counts. After the "
+            "delay, the rank is left out and named.",
         ),
         SAME,
     ] = 30
     unable: Annotated[
         Literal["refuse", "downgrade"],
         Field(
-            description="Where one rank cannot serve the request, or only with less than the "
-            "others: refuse it on all, or record on all what they have in common."
+            description="What to do if one rank cannot serve the request, or serves less than the "
+            'others. "refuse": no rank records. "downgrade": all ranks record what they have in '
+            "common."
         ),
         SAME,
     ] = "refuse"
 
 
 class StorageConfig(Section):
-    """How captures get to ``prof_dir``, where other ranks write as well."""
+    """How captures reach ``prof_dir``, where other ranks write too."""
 
     scratch_dir: Annotated[
         Annotated[str, Field(pattern=PATH_PATTERN, max_length=4096)] | None,
         Field(
-            description="Put each capture together in this directory of the machine's own, "
-            "relative to the one that init() watches, and move it to prof_dir from there; null: "
-            "directly there, and in `outgoing` of the watched one where prof_dir is a URL.",
+            description="Local directory in which each capture is assembled before it moves to "
+            "prof_dir. It is relative to the directory that init() watches. If null: prof_dir "
+            "itself, or `outgoing` in the watched directory if prof_dir is a URL.",
             examples=[None, "/local/scratch"],
         ),
         SAME,
@@ -51,9 +53,9 @@ class StorageConfig(Section):
         Field(
             ge=0,
             le=86_400,
-            description="The ranks that record begin to write into prof_dir one after the other, "
-            "spread over so many seconds; null: 20 ms between one and the next, 60 s in all at "
-            "most, where prof_dir is a URL or on a network file system.",
+            description="Seconds over which the ranks start to write into prof_dir, one after the "
+            "other. If null and prof_dir is a URL or on a network file system: 20 ms between two "
+            "ranks, up to 60 s in total.",
         ),
         SAME,
     ] = None
@@ -62,8 +64,8 @@ class StorageConfig(Section):
         Field(
             ge=0,
             le=86_400,
-            description="Where a capture cannot be moved to prof_dir, try again for so long; then "
-            "it stays where it was put together, and the log says where.",
+            description="Seconds to retry if a capture cannot be moved to prof_dir. After that it "
+            "stays where it was assembled, and the log names the place.",
         ),
         SAME,
     ] = 600
@@ -77,8 +79,8 @@ class Limits(Section):
         Field(
             gt=0,
             le=1e9,
-            description="Close at the first step end after this many seconds; where all threads "
-            "are recorded and none has ended a step for a minute, without one.",
+            description="Close at the first step end after this many seconds. If all threads are "
+            "recorded and no step has ended for a minute, close without a step end.",
         ),
         SAME,
     ] = 3600
@@ -87,11 +89,11 @@ class Limits(Section):
         Field(
             gt=0,
             le=1e9,
-            description="Close at the first step end at which this process has grown by this "
-            "many MB (10^6 bytes) of resident memory since the window opened, or before which to "
-            "save what it has would take more than half of the memory that is free: of the "
-            "machine, the container or the process's own limits. Asked every 50 ms or more "
-            "often, every 250 ms where marks alone are recorded.",
+            description="Close at the first step end after this process has grown by this many MB "
+            "(10^6 bytes) of resident memory since the window opened. Also close at the last step "
+            "end before saving would take more than half of the free memory. Free memory is that "
+            "of the machine, the container or the process's own limits. Checked every 50 ms or "
+            "more often, or every 250 ms if only marks are recorded.",
         ),
         SAME,
     ] = 4096
@@ -100,14 +102,14 @@ class Limits(Section):
         Field(
             ge=0,
             le=10**12,
-            description="Close at the last step end before the window has more events than this, "
-            "of which the default takes about ten seconds to save; 0: no limit. The number is "
-            "estimated while it records. Inside a step the window closes at twice as many.",
+            description="Close at the last step end before the window has more events than this. "
+            "0: no limit. The default takes about ten seconds to save. The number is estimated "
+            "while the window records. Inside a step the window closes at twice this number.",
         ),
         Effect(
             torch="yes",
-            python=NoEffect("VizTracer keeps the newest 500,000 calls, whatever this says"),
-            npu=NoEffect("torch_npu writes to disk as it records"),
+            python=NoEffect("VizTracer always keeps the newest 500,000 calls"),
+            npu=NoEffect("torch_npu writes to disk while it records"),
             marks=NoEffect("marks are few"),
         ),
     ] = 1_000_000
@@ -116,8 +118,8 @@ class Limits(Section):
         Field(
             ge=0,
             le=1e12,
-            description="Do not open a window, and give up saving one, with less than this many "
-            "MB (10^6 bytes) free where the capture goes.",
+            description="Free disk space in MB (10^6 bytes) that the place of the capture must "
+            "have. With less, a window does not open, and saving stops.",
         ),
         SAME,
     ] = 1024

@@ -1,4 +1,4 @@
-"""The table of all settings for the docs, made from the model."""
+"""The page with all settings for the docs, generated from the model."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ _HEAD = """\
 # Settings
 
 Every key of `profiler_config.json`, generated from the model by `python schemas/generate.py`.
-A setting that a backend cannot serve, or serves in part, is named in the log and the status when
-an edit asks for it.
+If a request uses a setting that a backend does not serve, or serves in part, the log and the status
+name it.
 
-Keys, spelling and defaults are those of the Ascend PyTorch Profiler. What differs:
+Keys, spelling and defaults are those of the Ascend PyTorch Profiler, with these differences:
 
-- `prof_dir` is relative to the directory that `init()` watches, in a file given to `start()` as
-  well, where `torch_npu` takes the working directory of the process; it leads out of it only where
-  [captures may go](training-script.md#the-calls), and may be a URL;
-- a value that is not allowed is refused in a sentence, where `torch_npu` takes the default; of
-  `export_type` the default is taken here too, with a remark;
-- `start_step` 0 is the next step, as is -1;
-- `activities` with CPU and NPU, as in the template, ask for all that the machine has, a GPU too;
-- `limits` hold, though the file names none.
+- `prof_dir` is relative to the directory that `init()` watches, also in a file given to `start()`.
+  `torch_npu` uses the working directory of the process. The path can leave the watched directory
+  only for [places that the script allows](training-script.md#the-calls). It may be a URL.
+- A value that is not allowed is refused with an error message; `torch_npu` uses the default. Only
+  for `export_type` dynprof uses the default too, with a remark.
+- `start_step` 0 means the next step, as does -1.
+- `activities` with CPU and NPU, as in the template, mean everything that the machine has,
+  including a GPU.
+- `limits` apply even if the file has none.
 """
 
 

@@ -1,4 +1,4 @@
-"""Puts the template and the schema into a config's directory."""
+"""Write the template and the schema into a config's directory."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 
 def write_starter_files(root: Path, activities: tuple[str, ...] = ()) -> bool:
-    """Write what is not there yet; of many ranks that start at once one writes.
+    """Write the files that do not exist yet; if many ranks start at once, one rank writes.
 
     Args:
-        root: The directory, which must be there.
-        activities: What the template asks to watch; none: all that the machine has.
+        root: The directory, which must exist.
+        activities: What the template records; empty: everything that the machine has.
 
     Returns:
         Whether this call wrote the config.
 
     Raises:
-        OSError: The directory cannot be written.
+        OSError: The directory is not writable.
     """
     template = template_text(activities)
-    parse_config(template.encode())  # loads now what the first edit would load during training
+    parse_config(template.encode())  # imports now what the first edit would import during training
     path, schema = root / SCHEMA_NAME, schema_text()
     if not _holds(path, schema.encode()):
         write_atomic(path, schema)

@@ -1,4 +1,4 @@
-"""A violation of the schema, put as a sentence: what was found, what is allowed."""
+"""Error messages for violations of the schema: what was found, and what is allowed."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ _NAMES = {
     "null": "null",
     "number": "a number",
     "object": "an object in braces",
-    "string": "a text in double quotes",
+    "string": "a string in double quotes",
 }
+_TYPES: dict[type, tuple[str, ...]] = {
+    bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",),
+}  # fmt: skip
 _DIGITS = 15
-"""No pattern lets through numbers of more."""
+"""Most digits that any pattern of the schema allows in a number."""
 
 
 def unknown_key(key: str, known: list[str]) -> str:
-    """Return the sentence for a key that no setting has, or none in this section."""
-    if (home := _home(key)) is not None:
+    """Return the error message for a key that does not exist, or not in this section."""
+    if (home := _section_of(key)) is not None:
         place = f'inside "{home}"' if home else "at the top level"
-        return f"{show(key)} stands in the wrong place; write it {place}."
+        return f"{show(key)} is in the wrong place; write it {place}."
     near = near_miss(key, known)
     hint = f'did you mean "{near}"?' if near else f"known here: {', '.join(known)}."
     return f"there is no setting {show(key)}; {hint}"
 
 
-def _home(key: str) -> str | None:
-    """Return the section that has a setting, empty for none; None where no section has it."""
+def _section_of(key: str) -> str | None:
+    """Return the section of a setting, empty for the top level; None for an unknown setting."""
     schema = config_schema()
     if key in schema["properties"]:
         return ""
@@ -51,28 +54,29 @@ def _home(key: str) -> str | None:
 
 
 def violation(error: ValidationError) -> str:
-    """Return the sentence for a value that its schema does not allow."""
+    """Return the error message for a value that its schema does not allow."""
     found = _found(error)
     if most := _most_digits(error):
         return f"{found} has a number that is too large; write at most {counted(most, 'digit')}."
     wanted = allowed(error.schema if isinstance(error.schema, dict) else {}, error)
-    if whole := _whole_but_for_its_point(error):
+    if whole := _integer_meant(error):
         return f"{found} is not allowed; write {whole}, without a decimal point."
-    if meant := _but_for_quotes(error):
+    if meant := _quotes_meant(error):
         return f"{found} is not allowed; write {meant}."
     near = near_miss(error.instance, _choices(error))
     return f"{found} is not allowed; write {wanted}." + (f' Did you mean "{near}"?' if near else "")
 
 
-def _whole_but_for_its_point(error: ValidationError) -> str:
+def _integer_meant(error: ValidationError) -> str:
+    """Return the integer to write instead of a float such as 4.0; empty if that is not allowed."""
     value = error.instance
     if not isinstance(value, float) or not value.is_integer():
         return ""
     return str(int(value)) if _allows(error, int(value)) else ""
 
 
-def _but_for_quotes(error: ValidationError) -> str:
-    """Return what to write for a number or a truth value in quotes, or a text without them."""
+def _quotes_meant(error: ValidationError) -> str:
+    """Return what to write for a number or boolean in quotes, or a string without quotes."""
     value = error.instance
     if isinstance(value, str):
         with contextlib.suppress(ValueError, OverflowError, RecursionError):
@@ -84,13 +88,8 @@ def _but_for_quotes(error: ValidationError) -> str:
     return ""
 
 
-_TYPES: dict[type, tuple[str, ...]] = {
-    bool: ("boolean",), int: ("integer", "number"), float: ("number",), str: ("string",),
-}  # fmt: skip
-
-
 def _allows(error: ValidationError, value: float | str) -> bool:
-    """Return whether the schema that a value violates lets another one through."""
+    """Return whether the schema that a value violates allows another value."""
     schema = error.schema if isinstance(error.schema, dict) else {}
     options = [_resolve(option) for option in schema.get("anyOf", [schema])]
     options = [option for option in options if option.get("type") in _TYPES[type(value)]]
@@ -104,13 +103,13 @@ def _allows(error: ValidationError, value: float | str) -> bool:
 
 
 def branch_violations(error: ValidationError) -> list[ValidationError]:
-    """Return what is wrong inside the alternative of an ``anyOf`` that was meant.
+    """Return the violations inside the alternative of an ``anyOf`` that the user meant.
 
-    An alternative was meant if the value has its type; without one the list is empty.
+    This is the alternative whose type the value has; the list is empty if there is none.
     """
     text = error.instance if isinstance(error.instance, str) else ""
     if text.lstrip(" +-").rstrip().replace(".", "").isdecimal():
-        return []  # a number that somebody has put into quotes
+        return []  # a number in quotes
     branches: dict[Any, list[ValidationError]] = {}
     for inner in error.context or []:
         branches.setdefault(inner.schema_path[0], []).append(inner)
@@ -121,12 +120,12 @@ def branch_violations(error: ValidationError) -> list[ValidationError]:
 
 
 def allowed(schema: dict[str, Any], error: ValidationError) -> str:
-    """Say in words what ``schema`` lets through."""
+    """Return what ``schema`` allows, in words."""
     if "anyOf" in schema:
         parts = [allowed(_resolve(option), error) for option in schema["anyOf"]]
         return " or ".join(dict.fromkeys(parts))
     if "pattern" in schema and "examples" in schema:
-        return f"a text such as {' or '.join(map(show, schema['examples']))}"
+        return f"a string such as {' or '.join(map(show, schema['examples']))}"
     if "enum" in schema:
         return "one of " + ", ".join(map(show, _spellings(schema["enum"])))
     if schema.get("type") == "array":
@@ -137,7 +136,7 @@ def allowed(schema: dict[str, Any], error: ValidationError) -> str:
 
 
 def _most_digits(error: ValidationError) -> int:
-    """Return how many digits the numbers of a text may have, where only that is wrong; else 0."""
+    """Return the most digits allowed in a string's numbers if only that is wrong; else 0."""
     text = error.instance if isinstance(error.instance, str) else ""
     violated = [e for e in (error, *(error.context or [])) if e.validator == "pattern"]
     for most in range(_DIGITS, 0, -1):
@@ -155,7 +154,7 @@ def _found(error: ValidationError) -> str:
 
 
 def near_miss(word: Any, choices: list[str]) -> str | None:
-    """Return the choice that ``word`` was probably meant to be, whatever its case."""
+    """Return the choice that ``word`` probably means, ignoring case."""
     if not isinstance(word, str):
         return None
     if word.upper() == "GPU" and "CUDA" in choices:
@@ -166,7 +165,7 @@ def near_miss(word: Any, choices: list[str]) -> str | None:
 
 
 def show(value: Any) -> str:
-    """Return a value as JSON, short, and without a byte that could move a terminal's cursor."""
+    """Return a value as short JSON, without bytes that could move a terminal's cursor."""
     text = json.dumps(value, ensure_ascii=True, default=str).replace("\x7f", "\\u007f")
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -187,12 +186,12 @@ def _choices(error: ValidationError) -> list[str]:
 
 
 def _spellings(choices: list[str]) -> list[str]:
-    """Leave out spellings in small letters beside the same in capitals."""
+    """Return the choices without lower-case spellings of those that also exist in upper case."""
     return [c for c in choices if c != c.lower() or c.upper() not in choices]
 
 
 def _resolve(schema: Any) -> dict[str, Any]:
-    """Follow a ``$ref`` into ``$defs``; the config's schema has no other references."""
+    """Resolve a ``$ref`` into ``$defs``; the config's schema has no other references."""
     if not isinstance(schema, dict):
         return {}
     reference = schema.get("$ref", "")

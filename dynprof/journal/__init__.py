@@ -1,6 +1,6 @@
-"""What happened, for operators: the maintenance log, the status file, what became of each edit.
+"""Reports for operators: the maintenance log, the status file and the outcome of each edit.
 
-In comes what any thread has to tell; out go two files, written by one thread of its own, so that no
-disk keeps the training waiting. Decides nothing. Others use ``journal`` (to tell), ``status`` and
-``status_file`` (to read) and ``edit_outcomes``.
+Input: messages of any thread. Output: two files, written by a separate thread, so that no disk
+blocks the training. This package makes no decisions. Other packages use ``journal`` (to report),
+``status`` and ``status_file`` (to read) and ``edit_outcomes``.
 """

@@ -1,4 +1,4 @@
-"""What became of each edit: kept in the status, so that nobody's request is lost without a word."""
+"""The outcome of each edit: the status has it, so that no request is lost silently."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ Outcome = Literal[
     "disarmed",
     "not served",
 ]
-"""``waiting``, ``open`` and ``saving`` are on their way; the others are how an edit ends."""
+"""``waiting``, ``open`` and ``saving`` are in progress; the others are final."""
 
-ON_THE_WAY: tuple[Outcome, ...] = ("waiting", "open", "saving")
-MOST, TOLD = 200, 20
-"""How many edits are remembered, and how many the status tells of."""
+IN_PROGRESS: tuple[Outcome, ...] = ("waiting", "open", "saving")
+MAX_KEPT, MAX_IN_STATUS = 200, 20
+"""Number of edits in memory, and number of edits in the status."""
 
 
 def in_words(outcome: str, text: str) -> str:
-    """Return what became of an edit and why, naming it once."""
+    """Return an outcome and its reason, without repeating the outcome."""
     named = text.startswith(outcome)
     return text if named else f"{outcome}: {text}" if text else outcome
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One edit and what became of it.
+    """One edit and its outcome.
 
     Attributes:
-        number: Counts the edits of the process, from 1; who follows a leader takes its
-            numbers.
-        sha256: Digest of the config's bytes; empty where they could not be read.
-        edited_at: Time of the save, seconds since the epoch.
-        outcome: What became of it so far.
-        text: Why, in sentences.
-        capture: Its manifest, relative to the config's directory.
-        cut: Why that has not all the steps that were asked for; empty where it has.
-        expected: What it is expected to cost to save; empty until the first step tells it.
+        number: Number of the edit in this process, from 1; a rank that follows a leader uses the
+            leader's numbers.
+        sha256: Digest of the config's bytes; empty if they could not be read.
+        edited_at: Time of the save, in seconds since the epoch.
+        outcome: The current outcome.
+        text: The reason, in sentences.
+        capture: Path of its manifest, relative to the config's directory.
+        cut: Why the capture does not have all requested steps; empty if it does.
+        expected: Expected cost of saving; empty until the first step shows it.
     """
 
     number: int
@@ -63,24 +63,24 @@ class Answer:
 
 
 class EditOutcomes:
-    """The newest edits, the oldest first; every thread may note what it knows.
+    """The newest edits, oldest first; any thread can update them.
 
     Attributes:
-        on_news: Called after an outcome was noted, on the thread that notes it.
+        on_change: Called after an update, on the thread that makes it.
     """
 
     def __init__(self) -> None:
-        self.on_news: Callable[[], object] = bool
+        self.on_change: Callable[[], object] = bool
         self._answers: dict[int, Answer] = {}
-        self._lock = threading.RLock()  # a signal handler may call status() while it is held
+        self._lock = threading.RLock()  # a signal handler may call status() while this is held
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The edits to tell of: the newest, and what is on its way."""
+        """The edits for the status: the newest, and all that are in progress."""
         with self._lock:
             found = tuple(self._answers.values())
-        ended = [answer.number for answer in found if answer.outcome not in ON_THE_WAY]
-        old = {*ended[: max(0, len(found) - TOLD)]}
+        ended = [answer.number for answer in found if answer.outcome not in IN_PROGRESS]
+        old = {*ended[: max(0, len(found) - MAX_IN_STATUS)]}
         return tuple(answer for answer in found if answer.number not in old)
 
     @property
@@ -90,23 +90,24 @@ class EditOutcomes:
             return max(self._answers, default=0)
 
     def answer(self, number: int) -> Answer | None:
-        """Return what became of one edit; None where it is forgotten."""
+        """Return one edit; None if it is no longer kept."""
         return self._answers.get(number)
 
     def enter(self, number: int, sha256: str, edited_at: float) -> None:
-        """Note a new edit."""
+        """Add a new edit."""
         with self._lock:
             self._answers[number] = Answer(number, sha256, edited_at, "waiting")
-            while len(self._answers) > MOST:
-                all_of_them = self._answers.copy().values()  # a handler may enter one meanwhile
-                ended = [a.number for a in all_of_them if a.outcome not in ON_THE_WAY]
+            while len(self._answers) > MAX_KEPT:
+                all_of_them = self._answers.copy().values()  # a signal handler may add one
+                ended = [a.number for a in all_of_them if a.outcome not in IN_PROGRESS]
                 del self._answers[min(ended or self._answers)]
-        self.on_news()
+        self.on_change()
 
     def wait(self, number: int, text: str) -> bool:
-        """Note what an edit still waits for; return whether that is news.
+        """Note what an edit waits for; return whether this is new.
 
-        One that has gone on does not: another thread may have superseded or opened it a moment ago.
+        An edit that no longer waits is not changed: another thread may have just superseded or
+        opened it.
         """
         with self._lock:
             answer = self._answers.get(number)
@@ -124,7 +125,7 @@ class EditOutcomes:
         cut: str = "",
         expected: str = "",
     ) -> None:
-        """Note what became of an edit; nothing if it is forgotten already."""
+        """Set the outcome of an edit; do nothing if it is no longer kept."""
         with self._lock:
             if answer := self._answers.get(number):
                 self._answers[number] = dataclasses.replace(
@@ -135,4 +136,4 @@ class EditOutcomes:
                     cut=cut,
                     expected=expected or answer.expected,
                 )
-        self.on_news()
+        self.on_change()

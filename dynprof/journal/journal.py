@@ -1,8 +1,8 @@
 """The maintenance log and the status file of one process.
 
-Whoever has something to say only puts it into a queue; one thread writes. So a slow or broken
-disk never holds up the training loop. That thread also ticks once a second, for
-whoever has something to look after.
+Other threads only put their messages into a queue; one thread writes. So a slow or broken disk
+never blocks the training loop. This thread also calls ``on_tick`` once a second, for periodic
+checks.
 """
 
 from __future__ import annotations
@@ -34,35 +34,36 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
 
 TICK_S = 1.0
-"""Between two looks at the step counter."""
+"""Seconds between two readings of the step counter."""
 LOG_BYTES = 2_000_000
+"""Size of a log file at which a new one begins."""
 LOG_FILES = 3
-"""The one that is written among them."""
+"""Number of log files, including the current one."""
 
 _LOUD = ("refused", "failed", "superseded", "not served")
-"""Outcomes of which somebody will want to hear."""
+"""Outcomes that are logged as warnings."""
 
 
 class Journal:
-    """Writes log and status from a thread of its own.
+    """Writes the log and the status on its own thread.
 
     Args:
-        layout: Where to.
-        snapshot: Returns the status of now; called by the thread.
+        layout: Where to write.
+        snapshot: Returns the current status; called by the thread.
         on_tick: Called by the thread about once a second.
 
     Attributes:
-        remembered: Fields of the status that stay as they were last told.
-        outcomes: What became of each edit.
+        status_fields: Fields of the status that keep their last value.
+        outcomes: The outcome of each edit.
     """
 
     def __init__(
         self, layout: Layout, snapshot: Callable[[], Status], on_tick: Callable[[], None]
     ) -> None:
-        self.remembered: dict[str, Any] = {}
+        self.status_fields: dict[str, Any] = {}
         self.outcomes = EditOutcomes()
         self._boundary = ErrorBoundary(self)
-        self._remembering = threading.RLock()  # a signal handler may call start() while it is held
+        self._status_lock = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
         self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
         self._status_file = StatusFile(layout, self.warning)
@@ -71,10 +72,10 @@ class Journal:
         self._thread = own_thread(self._run, "dynprof-journal")
 
     def start(self) -> None:
-        """Open the log and begin to write.
+        """Open the log and start writing.
 
         Raises:
-            OSError: The directories cannot be made.
+            OSError: The directories cannot be created.
         """
         self._layout.make_dir(self._layout.log.parent)
         self._layout.make_dir(self._layout.status.parent)
@@ -82,22 +83,22 @@ class Journal:
         self._thread.start()
 
     def move(self, layout: Layout) -> None:
-        """Write under another rank's names from here on."""
+        """Write to another rank's files from now on."""
         self._lines.put(layout)
 
     def info(self, text: str) -> None:
-        """Note what happened."""
+        """Log an event."""
         self._note(logging.INFO, text)
 
     def warning(self, text: str) -> None:
-        """Note what an operator should know."""
+        """Log what an operator should know."""
         self._note(logging.WARNING, text)
 
     def error(self, text: str) -> None:
-        """Note what went wrong."""
+        """Log a failure."""
         self._note(logging.ERROR, text)
 
-    def tell(
+    def report(
         self,
         number: int,
         outcome: Outcome,
@@ -108,33 +109,33 @@ class Journal:
         expected: str = "",
         loud: bool = False,
     ) -> None:
-        """Note what became of an edit, also in the log: as a warning if ``loud``."""
+        """Set the outcome of an edit and log it; as a warning if ``loud``."""
         self.outcomes.note(number, outcome, text, capture, cut, expected)
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
 
-    def wait_for(self, number: int, blocked_by: str) -> None:
-        """Note what an edit waits for, once, however often that is found."""
-        self.still_waits(number, f"waits, {blocked_by}")
+    def note_blocked(self, number: int, blocked_by: str) -> None:
+        """Report once what blocks an edit."""
+        self.note_waiting(number, f"waits, {blocked_by}")
 
-    def still_waits(self, number: int, text: str) -> None:
-        """Note something of an edit, if that is news and it still waits."""
+    def note_waiting(self, number: int, text: str) -> None:
+        """Report what an edit waits for, if this is new and the edit still waits."""
         if self.outcomes.wait(number, text):
             self.info(f"request {number}: {text}")
 
-    def refusal(self, number: int, texts: list[str]) -> None:
-        """Note why a request is refused, and keep that for the status."""
-        self.remember(problems=tuple(texts), remarks=())
+    def report_refusal(self, number: int, texts: list[str]) -> None:
+        """Report why a request is refused, and keep the reasons in the status."""
+        self.set_status(problems=tuple(texts), remarks=())
         self.outcomes.note(number, "refused", "\n".join(texts))
         self.warning("\n".join([f"request {number}: refused, nothing changes", *texts]))
 
-    def remember(self, **fields: Any) -> None:
-        """Keep fields of the status until they are told anew."""
-        with self._remembering:
-            self.remembered = {**self.remembered, **fields}
+    def set_status(self, **fields: Any) -> None:
+        """Set fields of the status; they keep their value until the next call with them."""
+        with self._status_lock:
+            self.status_fields = {**self.status_fields, **fields}
 
     def stop(self) -> None:
-        """Write what is left, with a last status, and end the thread."""
+        """Write the remaining lines and a last status, and stop the thread."""
         self._lines.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -151,17 +152,17 @@ class Journal:
                 due_s = time.monotonic() + _to_next_tick_s(time.time())
                 self._on_tick()
             self._boundary.attempt("writing the status", self._write_status)
-        self._write_lines(0)  # what the last status had to say
+        self._write_lines(0)  # what writing the last status has logged
         self._close()
 
     def _close(self) -> None:
-        """Close the log; lines that a full or read-only disk has not taken are lost."""
+        """Close the log; lines that a full or read-only disk has not accepted are lost."""
         if self._handler:
             with contextlib.suppress(OSError):
                 self._handler.close()
 
     def _write_lines(self, patience_s: float) -> bool:
-        """Write lines until there are none for ``patience_s``; False once the journal stops."""
+        """Write lines until none arrives for ``patience_s``; return False if the journal stops."""
         with contextlib.suppress(queue.Empty):
             record = self._lines.get(timeout=patience_s)
             while record is not None:
@@ -186,11 +187,13 @@ class Journal:
     def _write_status(self) -> None:
         status = self._snapshot()
         last = self._written
-        soon_s = HEARTBEAT_S - TICK_S / 2  # a tick may come a little early
-        if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # clocks are set back
+        soon_s = HEARTBEAT_S - TICK_S / 2  # a tick can be a little early
+        if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # a clock can be set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
             still |= {"recent_steps": (), "stands_in": ""}
-            is_learned = last.step_ms is None and status.step_ms is not None  # who looks wants it
+            is_learned = (
+                last.step_ms is None and status.step_ms is not None
+            )  # operators wait for it
             same = dataclasses.replace(status, **still) == dataclasses.replace(last, **still)
             if same and not is_learned:
                 return
@@ -199,15 +202,15 @@ class Journal:
 
 
 def _to_next_tick_s(wall_s: float) -> float:
-    """Return the seconds to the next whole second, or to the one after that where it is near.
+    """Return the seconds to the next whole second, or to the one after it if that is too near.
 
-    All ranks look at their step counters at whole seconds: those can be compared.
+    All ranks read their step counters at whole seconds, so that these can be compared.
     """
     return 1.5 * TICK_S - (wall_s + TICK_S / 2) % TICK_S
 
 
 class _LogFile(RotatingFileHandler):
-    """A rotating file, private to user and group, that stays where its directory stands."""
+    """A rotating file, private to user and group, that is always at its path."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -217,12 +220,12 @@ class _LogFile(RotatingFileHandler):
         return open(self.baseFilename, "a", encoding="utf-8", opener=self._opener)
 
     def _opener(self, path: str, flags: int) -> int:  # noqa: ARG002 - those of appending
-        if self._layout.root.exists():  # else somebody has removed it
+        if self._layout.root.exists():  # it may have been removed
             self._layout.make_dir(Path(path).parent)
         return open_to_append(Path(path), follow_symlinks=self._layout.follow_symlinks)
 
     def doRollover(self) -> None:  # noqa: N802
-        """Begin a new file; where an old one cannot be moved, the newest lines count."""
+        """Start a new file; if an old one cannot be moved, discard the lines of the current one."""
         newest = Path(self.baseFilename)
         files = [
             newest,
@@ -235,12 +238,12 @@ class _LogFile(RotatingFileHandler):
             for old, older in reversed(list(itertools.pairwise(files))):
                 with contextlib.suppress(FileNotFoundError):
                     rename(old, older)
-        except OSError:  # a directory is in its place, say
+        except OSError:  # for example, a directory has its name
             with self._open() as file:
                 file.truncate(0)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line, first opening the file anew if that was removed or moved away."""
+        """Write a line; first reopen the file if it was removed or moved."""
         path = Path(self.baseFilename)
         try:
             if self.stream and not _is_at(self.stream, path):
@@ -252,30 +255,30 @@ class _LogFile(RotatingFileHandler):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Drop the line: there is no better place to say so, and training goes on."""
+        """Drop the line: there is no better place to report it, and training continues."""
 
 
 def _is_at(file: Any, path: Path) -> bool:
-    """Return whether it is this file that has the path, not another one."""
+    """Return whether an open file is the one at the path."""
     with contextlib.suppress(OSError):
         return os.path.samestat(path.stat(), os.fstat(file.fileno()))
     return False
 
 
 class _LineFormatter(logging.Formatter):
-    """``2026-01-31 03:00:00.123 WARNING rank 3  text``, one line a record and no control codes."""
+    """Formats ``2026-01-31 03:00:00.123 WARNING rank 3  text``, without control codes."""
 
-    def __init__(self, who: str) -> None:
+    def __init__(self, rank: str) -> None:
         super().__init__()
-        self._who = who
+        self._rank = rank
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-        head = f"{stamp}.{int(record.created % 1 * 1000):03d} {record.levelname:7} {self._who}  "
+        head = f"{stamp}.{int(record.created % 1 * 1000):03d} {record.levelname:7} {self._rank}  "
         lines = [printable(line) for line in record.getMessage().split("\n")]
         return head + "\n    ".join(lines)
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with control characters escaped, so that a terminal only shows it."""
+    """Return ``text`` with control characters escaped, so that a terminal does not run them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""Where one process stands, as operators and their scripts see it."""
+"""The status of one process, for operators and their scripts."""
 
 from __future__ import annotations
 
@@ -23,33 +23,31 @@ if TYPE_CHECKING:
 
 
 HEARTBEAT_S = 5.0
-"""A live process writes its status at least this often."""
-MOST_PATIENT_S = 1800.0
-"""A step that takes longer is stuck, though it be the first, or another was as long once."""
+"""Longest interval between two writes of a live process, in seconds."""
+MAX_STEP_S = 1800.0
+"""Most seconds that the first step may take, or that an earlier long step justifies."""
 MAX_BYTES = 1 << 20
-"""Of a status file; its problems and its last edits are all that varies."""
-
-
+"""Largest status file in bytes; only its problems and last edits vary in size."""
 NOBODY_YET = "nobody yet"
-"""How ``steps_from`` begins where no step has ended for long."""
+"""Start of ``steps_from`` while no step ends."""
 LEADS = "leads"
-"""The ``agreement`` of a rank that proposes to the others what is saved where it watches."""
+"""The ``agreement`` of the rank that proposes the edits in its directory to the others."""
 
 
 @dataclass(frozen=True)
 class WindowStatus:
-    """One request on all ranks, as the one that leads has last heard of it.
+    """One request on all ranks, as last reported to the leader.
 
     Attributes:
         request: Its number; 0 for none.
-        asked: How many were asked to record.
-        saved: How many have saved it.
-        unsaved: How many it ended on otherwise, by how, as ``disarmed``, and are not stragglers.
-        pending: How many are on their way to that; None before they have agreed.
-        stragglers: What is to be said of some of the ranks that hold the others up, or are missing.
-        problems: Why none opens; empty where they do, or have not agreed yet.
-        remarks: What was noticed as they agreed, and whose capture has not all the steps.
-        record: The record of the window, relative to the config's directory; empty for none.
+        asked: Number of ranks that were asked to record.
+        saved: Number of ranks that have saved it.
+        unsaved: Number of ranks with another final outcome, by outcome, without stragglers.
+        pending: Number of ranks that are still in progress; None before the ranks agreed.
+        stragglers: A message for some of the ranks that delay the others or are missing.
+        problems: Why no rank opens; empty if ranks open or have not agreed yet.
+        remarks: Remarks from the agreement, and captures that do not have all steps.
+        record: Path of the window's record, relative to the config's directory; empty for none.
     """
 
     request: int = 0
@@ -68,10 +66,10 @@ class JobStatus(WindowStatus):
     """All ranks of a job, and the newest request that was proposed to them.
 
     Attributes:
-        ranks: How many there are.
-        states: How many are in each state; ``missing`` are those that do not answer.
-        heard_at: When, in seconds since the epoch.
-        earlier: Requests before that one.
+        ranks: Number of ranks.
+        states: Number of ranks in each state; ``missing`` ranks do not answer.
+        heard_at: Time of the last reports, in seconds since the epoch.
+        earlier: Earlier requests.
     """
 
     ranks: int = 0
@@ -80,55 +78,55 @@ class JobStatus(WindowStatus):
     earlier: tuple[WindowStatus, ...] = ()
 
     def of(self, request: int) -> WindowStatus | None:
-        """Return what is known of a request; None where it is not, or not any more."""
+        """Return one request; None if it is unknown or no longer kept."""
         return next((one for one in self.requests if one.request == request), None)
 
     @property
     def requests(self) -> tuple[WindowStatus, ...]:
-        """All that are known, the newest first."""
+        """All known requests, newest first."""
         return (self, *self.earlier)
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a process stands: what ``dp.status()`` returns and ``status/rank_<r>.json`` holds.
+    """The status of a process: ``dp.status()`` returns it, ``status/rank_<r>.json`` stores it.
 
     Attributes:
         state: ``disabled``, ``idle``, ``waiting``, ``warmup``, ``recording``, ``saving``,
             ``sending`` or ``stopped``.
-        step: The number of the step that is running.
-        steps_from: Who ends the steps: ``dp.step()``, an optimizer, a function, a period.
+        step: The number of the running step.
+        steps_from: What ends the steps: ``dp.step()``, an optimizer, a function, a period.
         rank: Rank of the process.
         world_size: Number of ranks.
         host: Name of the machine.
         pid: Id of the process.
-        pid_namespace: Where that id counts; empty where the system does not say.
-        role: What its ranks do in a job of several roles; empty in any other.
-        agreement: ``leads`` where it proposes to the other ranks what is saved here, ``follows``
-            and whom where another does; empty where each serves what it reads.
-        job: All ranks, where it leads them; None elsewhere.
+        pid_namespace: Namespace of that id; empty if the system does not tell.
+        role: Role of its ranks in a job with several roles; empty in other jobs.
+        agreement: ``leads`` if it proposes edits to the other ranks; ``follows`` with the leader if
+            another rank does; empty if each rank serves what it reads.
+        job: All ranks, if it leads them; else None.
         request: Number of the request being served or waiting; 0 for none.
-        progress: Steps done and steps asked for of the open window, warm-up included.
-        warmup: How many of those are warm-up.
-        watching: How the config is watched, and why so.
-        profilers: What each backend can do in this process.
-        prof_dirs: Where captures may go besides the config's directory.
+        progress: Steps done and steps requested of the open window, including warm-up.
+        warmup: Number of warm-up steps among them.
+        watching: How the config is watched, and why.
+        profilers: Capabilities of each backend in this process.
+        prof_dirs: Allowed places for captures, in addition to the config's directory.
         follow_symlinks: Whether it reads the config through symbolic links.
-        edits: The newest edits, the oldest first, and what became of each.
-        problems: What was wrong with the last edit, each a sentence.
-        remarks: What of the last edit has no effect or was downgraded, and in which slower or
-            lesser ways its window is recorded.
+        edits: The newest edits with their outcomes, oldest first.
+        problems: What was wrong with the last edit, one message each.
+        remarks: Settings of the last edit that have no effect or were downgraded, and slower or
+            reduced ways in which its window is recorded.
         last_capture: Manifest of the last capture, relative to the config's directory.
-        ending: Why it ends, and for what it waits; empty while it takes requests.
+        ending: Why it ends, and what it waits for; empty while it takes requests.
         last_error: The last failure of dynprof itself, one line.
         stands_in: Where the main thread is, while a step takes longer than half a minute.
-        step_ms: Mean step time of late, in milliseconds; None while unknown.
+        step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
-            step, about one a second, the oldest first.
-        still_s: For how many seconds the step counter has stood still, at the time of writing.
-        longest_s: How long a step took at most so far, as the counter was seen to stand still; None
-            before the first has ended.
-        heartbeat: Time of writing, seconds since the epoch.
+            step, about one a second, oldest first.
+        still_s: Seconds since the step counter last changed, at the time of writing.
+        longest_s: Longest time that the step counter stood still so far, in seconds; None before
+            the first step has ended.
+        heartbeat: Time of writing, in seconds since the epoch.
     """
 
     state: str
@@ -169,13 +167,13 @@ class Status:
 
     @property
     def process(self) -> tuple[int, str, int]:
-        """What tells the process from every other: rank, host and pid."""
+        """The identity of the process: rank, host and pid."""
         return self.rank, self.host, self.pid
 
     def is_live(self, now_s: float) -> bool:
-        """Return whether the process is there and has not ended, as far as can be told from here.
+        """Return whether the process is running, as far as this process can tell.
 
-        One on this machine is looked for; another must have written its status of late.
+        A process on this machine is looked up; one elsewhere must have a recent status.
 
         Args:
             now_s: Seconds since the epoch.
@@ -186,19 +184,19 @@ class Status:
         return self._is_fresh(now_s) if there is None else there
 
     def writes(self, now_s: float) -> bool:
-        """Return whether the process has not ended and has written its status of late."""
+        """Return whether the process is running and has written its status recently."""
         return self._is_fresh(now_s) and self.is_live(now_s)
 
     def health(self, now_s: float) -> str:
         """Return ``stopped``, ``dead``, ``stuck``, ``ending``, ``starting`` or ``alive``.
 
-        Dead is a process that is gone, or not heard of for three heartbeats from another machine.
-        Stuck is one that stands in a step for longer than steps may take here: half a minute,
-        twenty usual ones, and half as long again as the longest (of which a compilation or an
-        evaluation was one), where that makes no more than half an hour; or that is there but does
-        not even write: it was stopped, or a call keeps Python's lock. Ending is one that takes no
-        more requests, and waits for what is being saved and sent. Starting is one that stands
-        in its first step, where nobody knows how long that takes, for half an hour.
+        A dead process is gone; on another machine, it has not written for three heartbeats. A
+        stuck process is in a step for longer than the limit. The limit is the longest of three
+        times: 30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The
+        longest step may have been a compilation or an evaluation. A process that runs but does not
+        write is stuck, too: it was stopped, or a call holds the GIL. An ending process takes no
+        more requests and waits for captures to be saved and sent. A starting process is in its
+        first step for up to 30 min, because the usual duration is unknown.
 
         Args:
             now_s: Seconds since the epoch.
@@ -211,12 +209,12 @@ class Status:
             return "stuck"
         if self.ending:
             return "ending"
-        if self.still_s > patience_s(self.longest_s, self.step_ms):
+        if self.still_s > step_limit_s(self.longest_s, self.step_ms):
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
 
     def step_at(self, moment_s: float) -> int:
-        """Return the step that was running at a moment, as exactly as once a second tells.
+        """Return the step that was running at a moment, interpolated between readings.
 
         Args:
             moment_s: Seconds since the epoch, in the 15 s before the status was written.
@@ -229,40 +227,40 @@ class Status:
 
     @property
     def runs_on(self) -> bool:
-        """Whether it stopped, as ``shutdown()`` or ``dynprof detach`` asks, but not its process."""
+        """Whether it stopped (``shutdown()``, ``dynprof detach``) while its process still runs."""
         return self.state == "stopped" and self._is_there() is True
 
     def stuck_s(self, now_s: float) -> float:
-        """Return for how long its step counter has stood still, as far as is known."""
+        """Return the seconds since its step counter last changed, as far as is known."""
         return self.still_s + max(0.0, now_s - self.heartbeat)
 
     def _is_fresh(self, now_s: float) -> bool:
         return now_s - self.heartbeat < 3 * HEARTBEAT_S
 
     def _is_there(self) -> bool | None:
-        """Look for the process; None where it is not to be seen from here."""
+        """Return whether the process exists; None if that cannot be seen from here."""
         if self.host != host_name() or self.pid_namespace != pid_namespace():
             return None
         try:
             process = psutil.Process(self.pid)
             if process.create_time() > self.heartbeat + HEARTBEAT_S:
-                return False  # another one, under the same number
+                return False  # another process with the same id
             return bool(process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
-            return False if psutil.pid_exists(1) else None  # /proc may hide what is not ours
+            return False if psutil.pid_exists(1) else None  # /proc may hide other users' processes
         except (psutil.Error, ValueError, OverflowError):
             return None
 
 
-def patience_s(longest_s: float | None, step_ms: float | None) -> float:
-    """Return for how long a step may take, by the longest so far and the usual one."""
+def step_limit_s(longest_s: float | None, step_ms: float | None) -> float:
+    """Return how many seconds a step may take, from the longest one so far and the usual one."""
     if longest_s is None:
-        return MOST_PATIENT_S
-    return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MOST_PATIENT_S))
+        return MAX_STEP_S
+    return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MAX_STEP_S))
 
 
 def stage_progress(status: Status) -> tuple[int, int]:
-    """Return the steps done and asked for of the warm-up, or of what is recorded after it."""
+    """Return the steps done and requested of the warm-up, or of the recording after it."""
     done, asked = status.progress or (0, 0)
     if status.state == "warmup":
         return done, status.warmup
@@ -270,34 +268,34 @@ def stage_progress(status: Status) -> tuple[int, int]:
 
 
 def common_moment(found: Iterable[Status], now_s: float) -> float | None:
-    """Return the newest moment at which the step of each process is known that writes its status.
+    """Return the newest moment at which the step of every live process is known.
 
-    A rank writes its status every five seconds, another rank at other moments: the newest steps of
-    the two cannot be compared. Both look at their steps at each whole second, as this is one.
+    Ranks write their status every five seconds, at different moments, so that their newest steps
+    cannot be compared. All of them read their step at each whole second; this moment is one.
 
     Args:
         found: The status of the processes.
         now_s: Seconds since the epoch.
 
     Returns:
-        Seconds since the epoch; None where no process writes.
+        Seconds since the epoch; None if no process writes.
     """
-    told = [one.heartbeat for one in found if one.writes(now_s)]
-    return float(math.floor(min(told))) if told else None
+    heartbeats = [one.heartbeat for one in found if one.writes(now_s)]
+    return float(math.floor(min(heartbeats))) if heartbeats else None
 
 
 _READER = msgspec.json.Decoder(Status)
 
 
 def load_status(path: Path, folder: int | None = None) -> Status:
-    """Read a status file, trusting nothing that lies in its place.
+    """Read a status file without trusting it.
 
     Args:
         path: The file.
-        folder: The descriptor of its folder, where it is open already.
+        folder: The descriptor of its folder, if that is open already.
 
     Raises:
-        CaptureError: The file is not there or not a status.
+        CaptureError: The file does not exist or is not a status file.
     """
     try:
         if folder is None:
@@ -307,7 +305,7 @@ def load_status(path: Path, folder: int | None = None) -> Status:
         status = _READER.decode(content)
         check_values(status)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # What msgspec says may quote the file, where another user may have put any other one.
+        # msgspec's message may quote the file, which another user may have replaced.
         raise CaptureError(f"{path} is not a status file: it is not JSON with its fields") from None
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a status file: {reason(error)}") from None

@@ -1,4 +1,4 @@
-"""The status file of one process, which tells the mistake of two processes with one rank."""
+"""The status file of one process; it detects two processes with the same rank."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 
 class StatusFile:
-    """Writes ``status/rank_<r>.json``; beside a live process that does so too, another name.
+    """Writes ``status/rank_<r>.json``, or another name if another live process writes that file.
 
     Args:
-        layout: Where to.
-        warn: Called with what an operator should know, once for each change.
+        layout: Where to write.
+        warn: Called with a warning for the operator, once for each change.
     """
 
     def __init__(self, layout: Layout, warn: Callable[[str], None]) -> None:
         self._layout, self._warn = layout, warn
         self._path: Path | None = None
         self._trouble: str | None = None
-        self._double = ""
-        self._knows_former = False
+        self._conflict = ""
+        self._checked_former = False
 
     def write(self, status: Status) -> None:
-        """Write the status; what hinders that is warned of."""
+        """Write the status; warn if that fails."""
         try:
             self._write(status)
             self._trouble = None
         except OSError as error:
-            if error.strerror != self._trouble:  # its text names a temporary file, ever another
+            if error.strerror != self._trouble:  # its text has the name of a temporary file
                 self._trouble = error.strerror
                 self._warn(f"the status file cannot be written: {reason(error)}")
 
     def remove(self) -> None:
-        """Take the file away, if it is still this process's own."""
+        """Remove the file if it is still this process's own."""
         path, self._path = self._path, None
         if path is None:
             return
@@ -60,56 +60,56 @@ class StatusFile:
 
     def _write(self, status: Status) -> None:
         path = self._choose(status)
-        if not self._knows_former:
-            self._knows_former = True
-            if lost := _lost_with(self._layout, status.heartbeat):
+        if not self._checked_former:
+            self._checked_former = True
+            if lost := _lost_request(self._layout, status.heartbeat):
                 self._warn(lost)
         if self._path == self._layout.duplicate_status != path:
             self.remove()
-        if path.parent.parent.exists():  # not removed by somebody
+        if path.parent.parent.exists():  # do not create a removed directory again
             self._layout.make_dir(path.parent)
         write_atomic(path, json.dumps(dataclasses.asdict(status), indent=2) + "\n")
         self._path = path
 
     def _choose(self, status: Status) -> Path:
-        """Return the rank's file, unless another live process writes that."""
-        double = _double(self._layout, status.heartbeat)
-        if double != self._double:
-            self._warn(double or f"{status.named} is this process's alone again")
-        self._double = double
-        return self._layout.duplicate_status if double else self._layout.status
+        """Return the path of the rank's file, or another one if a live process writes that."""
+        conflict = _conflict(self._layout, status.heartbeat)
+        if conflict != self._conflict:
+            self._warn(conflict or f"no other process is {status.named} any more")
+        self._conflict = conflict
+        return self._layout.duplicate_status if conflict else self._layout.status
 
 
 def remove_stale(layout: Layout, now_s: float) -> None:
-    """Remove what processes that are gone have left beside the ranks' own status files."""
+    """Remove status files with other names that ended processes have left."""
     for path in layout.status.parent.glob("*rank_*.*_*.json"):
         with contextlib.suppress(OSError, CaptureError):
             if not load_status(path).is_live(now_s):
                 remove(path)
 
 
-def _lost_with(layout: Layout, now_s: float) -> str:
-    """Say what went with the process that had this rank before and was killed; empty for nothing.
+def _lost_request(layout: Layout, now_s: float) -> str:
+    """Return what the previous, killed process of this rank has lost; empty for nothing.
 
-    A capture that it was saving has a manifest, which says so itself.
+    A capture that it was saving has a manifest that says so.
     """
     with contextlib.suppress(CaptureError):
         former = load_status(layout.status)
         if former.state not in ("waiting", "warmup", "recording") or former.is_live(now_s):
             return ""
-        what = "with a request that waited"
+        what = "with a waiting request"
         if former.progress:
             done, asked = former.progress
             what = f"inside a window, last seen at {done:,} of {counted(asked, 'step')}"
         return (
             f"process {former.pid} on {former.host}, which was {former.named} here before, was "
-            f"killed {what}; nothing of that is left, and the config has to be saved again"
+            f"killed {what}; nothing of that is left, save the config again"
         )
     return ""
 
 
-def _double(layout: Layout, now_s: float) -> str:
-    """Say that another live process writes the rank's status file; empty if none does."""
+def _conflict(layout: Layout, now_s: float) -> str:
+    """Return a warning if another live process writes the rank's status file; else empty."""
     try:
         other = load_status(layout.status)
     except CaptureError:

@@ -1,8 +1,8 @@
 """Windows in a script: the API of ``torch_npu.profiler`` and ``torch.profiler``.
 
-``from dynprof.profiler import dynamic_profile as dp`` works as it does there, and costs no more
-than it: the rest is loaded when it is first asked for. In come a script's arguments and steps; out
-go captures, and torch's own results. Never watches a file. ``acl`` uses ``output_paths``,
+``from dynprof.profiler import dynamic_profile as dp`` works as with the vendor and loads nothing
+else: other names are imported on first use. Input: a script's arguments and steps. Output: captures
+and torch's own results. This package never watches a file. ``acl`` uses ``output_paths``,
 ``saving`` and ``script_windows``.
 """
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from dynprof.profiler.offline import analyse
     from dynprof.profiler.profiles import profile
 
-_TORCHS = ("DeviceType", "ExecutionTraceObserver", "itt", "kineto_available", "record_function")
-"""What scripts import from ``torch.profiler`` beside the profiler, handed on as it is."""
+_FROM_TORCH = ("DeviceType", "ExecutionTraceObserver", "itt", "kineto_available", "record_function")
+"""Other names that scripts import from ``torch.profiler``, passed on unchanged."""
 _MODULES = ("experimental_config", "profiler", "profiler_interface", "scheduler")
-"""The vendor's own modules."""
+"""Modules that the vendor has, too."""
 _HOMES = {
     "AiCMetrics": "enums",
     "ExportType": "enums",
@@ -60,8 +60,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Return one of the names below, or of the vendor's modules, loading its module."""
-    if name in _TORCHS:
+    """Import and return one of the names below, or one of the vendor's modules."""
+    if name in _FROM_TORCH:
         return getattr(importlib.import_module("torch.profiler"), name)
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")

@@ -1,9 +1,9 @@
-"""Autosave: a trace that the script never requests is saved where the vendor's raw data would be.
+"""Save traces that the script never requests, in the folder of the vendor's raw data.
 
-The script may request the trace or the results of a profile without a handler as long as it has
-the profile; the same holds where the handler failed. The exporter saves what was not requested
-once the profile is thrown away, records again, or the process ends. An object may end inside any
-lock, as in a collection of garbage; so its end only puts a job into the exporter's queue.
+A script can request the trace or the results of a profile without a handler while it has the
+profile. The same applies if the handler failed. The exporter saves a trace that was not requested
+when the profile is deleted, records again, or the process ends. Garbage collection can delete an
+object while any lock is held. So the finalizer only puts a job into the exporter's queue.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from dynprof.config import Limits
 from dynprof.errors import CaptureError, DynprofError, describe
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
+    default_folder,
     export_of,
     exporter,
     follow_up,
     trace_name,
     usable_folder,
-    usual_folder,
     wait_at_end,
     worker_here,
 )
-from dynprof.profiler.script_windows import AFTERWARDS
+from dynprof.profiler.script_windows import END_ACTIONS
 from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.plural import counted
 from dynprof.runtime.warnings_to_script import say
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from dynprof.captures.exporter import Exporter
     from dynprof.profiler.closed_window import ClosedWindow
 
-MOST = 10
-"""Number of such traces that a process saves: until then each has its events in memory."""
-HOW_ELSE = (
-    "on_trace_ready=tensorboard_trace_handler(...) says where traces go, on_trace_ready=lambda _: "
-    "None that none is wanted"
+MAX_AUTOSAVES = 10
+"""Most traces that a process saves in this way: each keeps its events in memory until then."""
+HOW_TO_CHOOSE = (
+    "set on_trace_ready=tensorboard_trace_handler(...) to choose where traces go, or "
+    "on_trace_ready=lambda _: None to drop them"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class _Kept:
-    """A window, with what saves its trace, where to, and why nothing else takes it."""
+    """A window with the exporter of its trace, the folders for it, and why it is saved."""
 
     window: ClosedWindow
     exporter: Exporter
@@ -64,25 +64,25 @@ class _Kept:
 class Autosave:
     """The newest window of a profile, until the script requests something of the profile.
 
-    It does not know the profile, which could not be thrown away else.
+    It has no reference to the profile, which could not be garbage-collected otherwise.
 
     Args:
-        profile: Whose windows.
+        profile: The profile.
     """
 
     def __init__(self, profile: object) -> None:
         self._kept: _Kept | None = None
         self._is_requested = False
-        weakref.finalize(profile, self.submit).atexit = False  # the process's end comes in time
+        weakref.finalize(profile, self.submit).atexit = False  # at exit, end() submits it
 
     def keep(self, window: ClosedWindow) -> None:
-        """Take a window that has just been closed, unless one before it was requested."""
+        """Keep a window that was just closed, unless an earlier window was requested."""
         if not self._is_requested:
             self._keep(window, "the trace of a profile was not requested")
 
     @contextlib.contextmanager
     def rescuing(self, window: ClosedWindow, call: str) -> Iterator[None]:
-        """Take a window with which the body fails, unless nothing is left of it to be saved."""
+        """Keep a window if the body fails with it and its trace can still be saved."""
         failed = True
         try:
             yield
@@ -102,33 +102,33 @@ class Autosave:
             _autosaves.kept.discard(kept)
 
     def cancel(self) -> None:
-        """Note that the script requested something: no window of the profile is saved any more."""
+        """Note a request of the script; windows of this profile are no longer autosaved."""
         self._is_requested = True
         self._drop()
 
     def submit(self) -> None:
-        """Have the window saved, if there is one; takes no lock."""
+        """Queue the kept window for saving, if there is one; takes no lock."""
         kept, self._kept = self._kept, None
         if kept:
             _autosaves.submit(kept)
 
 
 def _folders_now() -> tuple[Path, Path]:
-    """Return where a trace of this moment goes, though the script may change its directory.
+    """Return the current folder for traces, and the fallback if it is not writable.
 
-    The other one serves where nothing can be written in the first.
+    Both are absolute, because the script may change its working directory.
     """
-    folder, instead = usual_folder(), Path()
-    with contextlib.suppress(FileNotFoundError):  # it was removed; saving says so then
+    folder, instead = default_folder(), Path()
+    with contextlib.suppress(FileNotFoundError):  # it was removed; saving reports that later
         return folder.absolute(), instead.absolute()
     return folder, instead
 
 
 class _Autosaves:
-    """Those of this process.
+    """The autosaves of this process.
 
     Attributes:
-        kept: The windows that the script may still request.
+        kept: Windows that the script can still request.
     """
 
     def __init__(self) -> None:
@@ -139,22 +139,24 @@ class _Autosaves:
         self._ending = threading.Event()
 
     def submit(self, kept: _Kept) -> None:
-        """Have a window saved that is kept still; takes no lock."""
+        """Queue a kept window for saving; takes no lock."""
         try:
             self.kept.remove(kept)
         except KeyError:  # submitted by another thread, or the parent's
             return
         number = next(self._numbers)
-        if number < MOST:
+        if number < MAX_AUTOSAVES:
             self._queued.append(kept)
-            doing = f"{kept.why}; it is lost, for saving it in {kept.folder}"
+            doing = f"{kept.why}; it is lost, because saving it in {kept.folder}"
             kept.exporter.run(doing, self._save_next)
-        elif number == MOST:
-            text = f"of the traces that were not requested, only the first {MOST} are saved"
-            kept.exporter.run(text, lambda: say(f"{text} ({HOW_ELSE})"))
+        elif number == MAX_AUTOSAVES:
+            text = (
+                f"of the traces that were not requested, only the first {MAX_AUTOSAVES} are saved"
+            )
+            kept.exporter.run(text, lambda: say(f"{text} ({HOW_TO_CHOOSE})"))
 
     def end(self) -> None:
-        """Have all saved that is left, and wait for it."""
+        """Save all remaining windows, and wait for that."""
         self._ending.set()
         for kept in self.kept.copy():
             self.submit(kept)
@@ -163,10 +165,10 @@ class _Autosaves:
         wait_at_end()
         if lost := len(self._queued) + bool(self._deferred):
             traces = counted(lost, "trace of a profile", "traces of profiles")
-            say(f"saving was given up as the process ended; lost too: {traces}")
+            say(f"saving was given up because the process ended; also lost: {traces}")
 
     def _save_next(self) -> None:
-        """Save a window; one that would keep the training waiting at the end of the process."""
+        """Save a window; one whose saving would block the training waits for the process's end."""
         kept = self._queued.popleft()
         recording = kept.window.recording
         while not (self._ending.is_set() or recording.saves_beside) and is_being_tested():
@@ -176,7 +178,7 @@ class _Autosaves:
             return
         if self._deferred:
             text = "of several traces that were not requested, only the last is saved"
-            say(f"{text} ({HOW_ELSE})")
+            say(f"{text} ({HOW_TO_CHOOSE})")
         self._deferred = kept
 
     def _save_deferred(self) -> None:
@@ -195,22 +197,22 @@ def _save(kept: _Kept) -> None:
         say(why)
     tidy(folder)
     window, worker = kept.window, worker_here()
-    if window.is_private:  # its handler could not put it where it wanted it
+    if window.is_private:  # its handler could not save it in its folder
         _say_saved(kept, window.write(folder / trace_name(worker, window.suffix)))
         return
     export = export_of(window, folder, worker, least_free_mb=Limits().min_free_disk_mb)
 
-    def tell(*_: object) -> None:
+    def report(*_: object) -> None:
         follow_up(export, analyse=False)
         if export.manifest.trace:
             _say_saved(kept, export.trace_path)
 
-    export.on_end = tell
+    export.on_end = report
     kept.exporter.save(export)
 
 
 def _say_saved(kept: _Kept, trace: Path) -> None:
-    say(f"{kept.why}; it was saved as {trace} ({HOW_ELSE})")
+    say(f"{kept.why}; it was saved as {trace} ({HOW_TO_CHOOSE})")
 
 
 _autosaves = _Autosaves()
@@ -221,5 +223,5 @@ def _forget_in_child() -> None:
     _autosaves = _Autosaves()
 
 
-AFTERWARDS.append(lambda: _autosaves.end())
+END_ACTIONS.append(lambda: _autosaves.end())
 forget_in_child(_forget_in_child)

@@ -1,4 +1,4 @@
-"""A closed window of a script: its trace, in as many places as are asked for, and its results."""
+"""A closed window of a script: its results, and its trace for any number of exports."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
 
 RESERVED = {"traceEvents", "schemaVersion", "baseTimeNanoseconds", "distributedInfo", "metadata"}
-"""Members of a trace that a script's metadata may not take the place of."""
+"""Members of a trace that a script's metadata must not replace."""
 HOST_TIME = "self_cpu_time_total"
-"""The metric of stacks that counts the host's time; the others count a device's."""
+"""The metric of stacks for the host's time; the others are for a device."""
 _STEM = "trace"
 
 
 @dataclass(eq=False)
 class ClosedWindow:
-    """What a window recorded.
+    """A window after it closed.
 
     Attributes:
         recording: The stopped recording.
-        manifest: What is known about it.
-        suffix: What the names of its traces end with.
+        manifest: Its manifest.
+        suffix: The suffix of its traces' names.
     """
 
     recording: Recording
@@ -61,21 +61,21 @@ class ClosedWindow:
 
     @property
     def results(self) -> Any:
-        """Torch's own object, which knows events and averages.
+        """Torch's own object with events and averages.
 
         Raises:
-            ProfileError: This recording has none.
+            ProfileError: This recording has no results.
         """
         results = self.recording.results
         if results is None:
-            text = "only torch.profiler, closed where it ran, has results to ask for; this was"
+            text = "only torch.profiler has results, if it closed where it ran; this window was"
             how = f"recorded by {self.manifest.backend} and closed {self.manifest.closing}"
             raise ProfileError(f"{text} {how}")
         return results
 
     @property
     def has_stacks(self) -> bool:
-        """Whether the trace holds the Python call stacks of its operators."""
+        """Whether the trace has the Python call stacks of its operators."""
         config = self.manifest.request.config
         return bool(config.get("with_stack")) or self.manifest.backend == "python"
 
@@ -88,24 +88,24 @@ class ClosedWindow:
 
     @property
     def is_private(self) -> bool:
-        """Whether its trace was written, into a folder that goes with this object."""
+        """Whether its trace is in a private folder, which is removed with this object."""
         return self._is_private
 
     @property
     def can_be_written(self) -> bool:
-        """Whether there is a trace to be had, and no handler has it."""
+        """Whether the trace still exists and was not handed to a handler."""
         return self._is_private or not self._why_not_taken
 
     @property
     def is_exported(self) -> bool:
-        """Whether the script has a file of the whole trace."""
+        """Whether the script has exported the whole trace to a file."""
         return self._exported_to is not None
 
     def hand_over(self) -> Recording:
-        """Give the recording to a handler, which saves it; it can be written no more.
+        """Hand the recording to a handler, which saves it; it cannot be exported after that.
 
         Raises:
-            BackendError: It was given away before, or exported.
+            BackendError: It was handed over or exported before.
         """
         if self._is_private:
             how = f"to {self._exported_to}" if self._exported_to else "already"
@@ -113,22 +113,22 @@ class ClosedWindow:
             raise BackendError(f"the trace was exported {how}; {text}")
         if self._why_not_taken:
             raise BackendError(self._why_not_taken)
-        self._why_not_taken = "another handler has the trace, and saves it"
+        self._why_not_taken = "another handler has the trace and saves it"
         return self.recording
 
     def saved_as(self, path: Path) -> None:
-        """Note where the trace lies, after it was handed over."""
+        """Note the path of the trace after a handler saved it."""
         self._file, self._mark = path, _mark_of(path)
         self._why_not_taken = f"another handler has saved the trace as {path} already"
 
     def note_lost(self) -> None:
-        """Note that the trace could not be saved after it was handed over."""
+        """Note that a handler could not save the trace."""
         self._why_not_taken = "the trace is lost: a handler could not save it"
 
     def export(self, wanted: str | os.PathLike[str]) -> None:
-        """Write the trace as :meth:`write` does; torch_npu makes it of what an NPU recorded.
+        """Write the trace as :meth:`write` does; torch_npu writes the trace of an NPU.
 
-        Where torch_npu makes none, its folder is put next to it.
+        If torch_npu cannot, the vendor's folder is copied next to the path.
         """
         source = self.file()
         if not source.is_dir():
@@ -147,10 +147,10 @@ class ClosedWindow:
                     warn_script(f"{text}; with tensorboard_trace_handler() it has a file")
 
     def export_stacks(self, wanted: str | os.PathLike[str], metric: str) -> None:
-        """Write folded stacks; torch_npu makes those of what an NPU recorded.
+        """Write folded stacks; torch_npu writes those of an NPU.
 
         Raises:
-            BackendError: torch_npu made none.
+            BackendError: torch_npu wrote none.
             CaptureError: As for :meth:`write`.
         """
         from dynprof.analysis.output.stacks import write_folded
@@ -166,14 +166,13 @@ class ClosedWindow:
             warn_script(f"{path} is empty: no operator started anything that {metric} counts")
 
     def write(self, wanted: str | os.PathLike[str]) -> Path:
-        """Write the trace, compressed where the name ends with ``.gz``; return where it is.
+        """Write the trace, compressed if the name ends with ``.gz``; return its path.
 
-        What an NPU recorded is a folder of the vendor's, which is put into the path's folder.
+        An NPU's recording is a folder of the vendor. It is copied into the folder of the path.
 
         Raises:
-            BackendError: It could not be written whole.
-            CaptureError: A symbolic link is in the path, no regular file at its end, or it cannot
-                be written.
+            BackendError: The trace could not be written completely.
+            CaptureError: The path has a symbolic link, is not a regular file, or is not writable.
         """
         folder = output_path(wanted).parent
         source = self.file()
@@ -190,10 +189,10 @@ class ClosedWindow:
         return path
 
     def file(self) -> Path:
-        """Return where the trace lies: where a handler put it, else in a private place.
+        """Return the path of the trace: the handler's file, or one in a private folder.
 
         Raises:
-            BackendError: It could not be written whole, or is not what a handler wrote.
+            BackendError: It could not be written completely, or the handler's file has changed.
         """
         if self._file is None:
             if self._why_not_taken:
@@ -201,14 +200,14 @@ class ClosedWindow:
             self._file = self._save()
             self._mark, self._is_private = _mark_of(self._file), True
         elif _mark_of(self._file) != self._mark:
-            raise BackendError(f"{self._file} is no longer what was written there")
+            raise BackendError(f"{self._file} has changed since it was written")
         return self._file
 
     def _save(self) -> Path:
-        """Write the trace into a folder that goes with this object.
+        """Write the trace into a private folder, which is removed with this object.
 
         Raises:
-            BackendError: It could not be written whole.
+            BackendError: The trace could not be written completely.
             CaptureError: The disk of that folder is full.
         """
         temporary = Path(tempfile.gettempdir())
@@ -220,7 +219,7 @@ class ClosedWindow:
             return self._save_in(folder)
         except (OSError, DynprofError) as error:
             if free_disk_mb(temporary) < 1:
-                text = f"the disk of {temporary} is full, where traces are put together"
+                text = f"the disk of {temporary} is full, where traces are assembled"
                 raise CaptureError(f"{text}; set TMPDIR to a folder on another disk") from error
             raise
 
@@ -246,30 +245,30 @@ class ClosedWindow:
             copies.move_out(source.name, folder)
         finally:
             copies.remove()
-        text = f"what an NPU recorded is the folder {folder}; torch_npu's analyse()"
+        text = f"the NPU's recording is the folder {folder}; torch_npu's analyse()"
         warn_script(f"{text} makes traces and tables from it")
         return folder
 
 
 def _at_the_end_of(window: ClosedWindow, action: Callable[[], object]) -> None:
-    """Do something once nobody needs a window, or the process ends; not in its forked children."""
+    """Run an action when a window is garbage-collected or the process ends, not in a fork."""
     pid = os.getpid()
     weakref.finalize(window, lambda: action() if os.getpid() == pid else None)
 
 
 def _mark_of(path: Path) -> tuple[int, ...]:
-    """Return what tells a file from another one that took its place."""
+    """Return values that identify a file, to detect that it was replaced."""
     try:
         facts = path.stat()
     except FileNotFoundError:
         return ()
-    if path.is_dir():  # torch_npu writes a log into its folder as it reads it
+    if path.is_dir():  # torch_npu writes a log into its folder while it reads it
         return facts.st_dev, facts.st_ino
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
 def _copy(source: Path, path: Path) -> None:
-    """Copy a trace, compressing or decompressing it as the names say."""
+    """Copy a trace; compress or decompress it according to the names."""
     packs = path.suffix == ".gz" and source.suffix != ".gz"
     unpacks = source.suffix == ".gz" and path.suffix != ".gz"
     with (
@@ -282,7 +281,7 @@ def _copy(source: Path, path: Path) -> None:
 
 
 def _copy_collectors(place: Path, path: Path) -> None:
-    """Put what collectors wrote beside an exported trace, under its name."""
+    """Copy the collectors' files next to an exported trace, named after it."""
     stem = trace_stem(path).removesuffix(".pt")
     for found in place.glob(f"{_STEM}.*"):
         if not found.name.endswith("trace.json.gz") or "execution_trace" in found.name:

@@ -1,4 +1,4 @@
-"""The calls of ``dynprof.dynamic_profile``, where ``torch_npu.profiler`` has them."""
+"""The calls of ``dynprof.dynamic_profile``, under ``torch_npu.profiler``'s module name."""
 
 from dynprof.dynamic_profile import init, set_state, shutdown, start, status, step, stop
 

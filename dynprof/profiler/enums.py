@@ -1,4 +1,4 @@
-"""The enumerations of the Ascend profiler's API, and which of their members serve here."""
+"""The enumerations of the Ascend profiler's API, and which members are supported here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ProfilerActivity(Enum):
-    """What to watch."""
+    """An activity to record."""
 
     CPU = "CPU"
     CUDA = "CUDA"
@@ -19,13 +19,13 @@ class ProfilerActivity(Enum):
 
 
 class _Name(StrEnum):
-    """A member that is the vendor's string, also where it is printed."""
+    """An enumeration whose members are, and print as, the vendor's strings."""
 
     __str__ = str.__str__
 
 
 class ProfilerLevel(_Name):
-    """How deep to look."""
+    """The level of detail."""
 
     Level_none = "Level_none"
     Level0 = "Level0"
@@ -34,7 +34,7 @@ class ProfilerLevel(_Name):
 
 
 class AiCMetrics(_Name):
-    """Which metrics of an NPU's AI cores to sample; the config file has the members' names."""
+    """Metrics of an NPU's AI cores; the config file uses the members' names."""
 
     AiCoreNone = "ACL_AICORE_NONE"
     PipeUtilization = "ACL_AICORE_PIPE_UTILIZATION"
@@ -48,14 +48,14 @@ class AiCMetrics(_Name):
 
 
 class ExportType(_Name):
-    """The form of the tables that analysis makes."""
+    """The format of the tables that the analysis writes."""
 
     Text = "text"
     Db = "db"
 
 
 class HostSystem(_Name):
-    """Parts of the host to sample."""
+    """Host resources to sample."""
 
     CPU = "cpu"
     MEM = "mem"
@@ -66,41 +66,41 @@ class HostSystem(_Name):
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """Return what can be watched in this process, now."""
-    return {ProfilerActivity(name) for name in watched_here()}
+    """Return the activities that this process can record now."""
+    return {ProfilerActivity(name) for name in available_activities()}
 
 
-def watched_here() -> list[str]:
-    """Return the names of what can be watched in this process, now."""
-    return list(_offer().activities)
+def available_activities() -> list[str]:
+    """Return the names of the activities that this process can record now."""
+    return list(_usable_profiler().activities)
 
 
 def supported_profiler_level() -> set[ProfilerLevel]:
-    """Return the levels that differ in something here; Level0 and marks alone for plain Python."""
-    if _why_none("profiler_level"):
+    """Return the levels that differ here; plain Python has only ``Level_none`` and ``Level0``."""
+    if _why_no_effect("profiler_level"):
         return {ProfilerLevel.Level_none, ProfilerLevel.Level0}
     return set(ProfilerLevel)
 
 
 def supported_ai_core_metrics() -> set[AiCMetrics]:
-    """Return the metrics that can be sampled here; without an NPU that is none of them."""
-    return {AiCMetrics.AiCoreNone} if _why_none("aic_metrics") else set(AiCMetrics)
+    """Return the metrics that can be sampled here: only ``AiCoreNone`` without an NPU."""
+    return {AiCMetrics.AiCoreNone} if _why_no_effect("aic_metrics") else set(AiCMetrics)
 
 
 def supported_export_type() -> set[ExportType]:
-    """Return the forms of tables that can be made here."""
-    return set() if _why_none("export_type") else set(ExportType)
+    """Return the supported table formats."""
+    return set() if _why_no_effect("export_type") else set(ExportType)
 
 
-def _why_none(setting: str) -> str | None:
+def _why_no_effect(setting: str) -> str | None:
     from dynprof.config import ExperimentalConfig
     from dynprof.requests.plan import effects
 
-    return effects(ExperimentalConfig)[setting].why_none(_offer().backend)
+    return effects(ExperimentalConfig)[setting].why_no_effect(_usable_profiler().backend)
 
 
-def _offer() -> Capabilities:
-    """Return what the profiler that would serve now can do."""
+def _usable_profiler() -> Capabilities:
+    """Return the capabilities of the profiler that would record now."""
     from dynprof.backends import all_backends
     from dynprof.requests.capabilities import Capabilities
 

@@ -1,4 +1,4 @@
-"""``_ExperimentalConfig`` and its values, where ``torch_npu.profiler`` has them."""
+"""``_ExperimentalConfig`` and its values, under ``torch_npu.profiler``'s module name."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ __all__ = [
 ]
 _DEEP = ("Level1", "Level2")
 _METRIC_NAMES = {metric.value: metric.name for metric in AiCMetrics}
-"""What the config file has for the strings of the vendor's members."""
+"""Names of metrics in the config file, by the vendor's strings."""
 
 
 class _ExperimentalConfig:
-    """Settings beyond what every profiler has; docs/settings.md says what each does where.
+    """Additional settings; docs/settings.md lists the effect of each on every backend.
 
-    As with the vendor, a value that means nothing is replaced by the default, with a warning.
+    As with the vendor, an invalid value is replaced by the default, with a warning.
 
     Args:
-        profiler_level: How deep to look.
-        aic_metrics: What to sample of AI cores; left out, ``PipeUtilization`` from Level1 on.
+        profiler_level: Level of detail.
+        aic_metrics: AI core metrics to sample; default: ``PipeUtilization`` from Level1 on.
         l2_cache: Collect L2 cache hit rates.
-        msprof_tx: The older name of ``mstx``.
+        msprof_tx: Older name of ``mstx``.
         mstx: Collect the marks and ranges of :mod:`dynprof.mstx`.
-        data_simplification: Delete intermediate data once the tables are made.
-        record_op_args: Write the arguments of operators to a file of their own.
+        data_simplification: Delete intermediate data after the analysis.
+        record_op_args: Write operator arguments to a separate file.
         op_attr: Collect attributes of aclnn operators; needs ``ExportType.Db``.
         gc_detect_threshold: Record garbage collections longer than this, in ms.
-        export_type: The form of the tables, or a list of both.
-        host_sys: Parts of the host to sample.
-        mstx_domain_include: Keep only marks of these domains.
-        mstx_domain_exclude: Leave out marks of these domains.
+        export_type: The format of the tables, or a list of both.
+        host_sys: Host resources to sample.
+        mstx_domain_include: Keep only the marks of these domains.
+        mstx_domain_exclude: Drop the marks of these domains.
         sys_io: Collect NIC and RoCE data.
         sys_interconnection: Collect HCCS and PCIe data.
 
     Attributes:
-        settings: What became of it, as the config file has it.
+        settings: The resulting settings, as in the config file.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class _ExperimentalConfig:
             fit[name] = value
             warn_script(problem)
         self.settings = ExperimentalConfig(**fit)
-        if aic_metrics is None:  # the level chose it: no remark is about it
+        if aic_metrics is None:  # the level chose it: no remarks about it
             self.settings.model_fields_set.discard("aic_metrics")
 
     def __repr__(self) -> str:
@@ -105,20 +105,20 @@ class _ExperimentalConfig:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as the config file has it."""
+    """Return a value as in the config file."""
     if isinstance(value, Enum):
         return value.value
     return [_plain(item) for item in value] if isinstance(value, (list, tuple, set)) else value
 
 
 def _fitting(name: str, value: Any, usual: dict[str, Any]) -> tuple[Any, str]:
-    """Return a value that can be used, and what is wrong with the one given, if anything is."""
+    """Return a valid value, and what is wrong with the given one (empty for nothing)."""
     if not (reason := _why_unfit(name, value)):
         return value, ""
     default = usual.get(name, ExperimentalConfig.model_fields[name].get_default())
     if isinstance(value, str) and not _why_unfit(name, [value]):
         reason = f"write {[value]!r}"
-    return default, f"{name}={value!r} cannot be used ({reason}); {default!r} is taken"
+    return default, f"{name}={value!r} cannot be used ({reason}); {default!r} is used"
 
 
 def _why_unfit(name: str, value: Any) -> str:
@@ -130,21 +130,21 @@ def _why_unfit(name: str, value: Any) -> str:
 
 
 def _contradictions(settings: ExperimentalConfig) -> Iterator[tuple[str, Any, str]]:
-    """Yield settings that another one rules out: name, what is taken instead, and why."""
+    """Yield settings that contradict another one: name, value to use instead, and reason."""
     level, marks = settings.profiler_level, settings.mstx or settings.msprof_tx
     if settings.aic_metrics != "AiCoreNone" and level not in _DEEP:
         yield "aic_metrics", "AiCoreNone", "aic_metrics needs Level1 or Level2; none are sampled"
     if settings.op_attr and "db" not in settings.export_types:
         yield "op_attr", False, "op_attr needs ExportType.Db; it is switched off"
-    if settings.marks_alone and not marks:
-        yield "mstx", True, "Level_none leaves only marks to record; mstx is switched on"
-    if settings.marks_alone and settings.msprof_tx and "db" in settings.export_types:
-        text = "msprof_tx, ExportType.Db and Level_none do not go together; Text is taken"
+    if settings.marks_only and not marks:
+        yield "mstx", True, "Level_none records only marks; mstx is switched on"
+    if settings.marks_only and settings.msprof_tx and "db" in settings.export_types:
+        text = "msprof_tx, ExportType.Db and Level_none do not go together; Text is used"
         yield "export_type", "text", text
     include, exclude = settings.mstx_domain_include, settings.mstx_domain_exclude
     if (include or exclude) and not settings.marks:
         name = "mstx_domain_include" if include else "mstx_domain_exclude"
         yield name, [], f"{name} needs mstx=True; it has no effect"
     elif include and exclude:
-        text = "mstx_domain_exclude has no effect: mstx_domain_include is set too, and wins"
+        text = "mstx_domain_exclude has no effect: mstx_domain_include takes precedence"
         yield "mstx_domain_exclude", [], text

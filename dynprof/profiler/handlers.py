@@ -1,4 +1,4 @@
-"""What becomes of a trace when it is ready."""
+"""Handlers that save a trace when it is ready."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from dynprof.profiler.output_paths import tidy
 from dynprof.profiler.saving import (
+    default_folder,
     export_of,
     exporter,
     follow_up,
     save_now,
     usable_folder,
-    usual_folder,
     wait_at_end,
     worker_here,
 )
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 VENDOR_SUFFIX = "ascend_pt"
 MAX_WORKER_CHARS = 225
-"""Of a worker's name, as with the vendor: time and ending follow it in a file's name."""
+"""Most characters of a worker's name, as with the vendor; a file name adds time and suffix."""
 
 
 class TraceHandler:
-    """What :func:`tensorboard_trace_handler` returns: call it with a profile whose trace is ready.
+    """Saves the trace of a profile when called; see :func:`tensorboard_trace_handler`.
 
     Attributes:
         folder: Where the traces go.
-        async_mode: Whether they are saved on another thread.
+        async_mode: Whether another thread saves them.
     """
 
     def __init__(
@@ -56,17 +56,17 @@ class TraceHandler:
         self._vendor_folders = vendor_folders
 
     def __call__(self, profiler: Exports) -> None:
-        """Save the trace; where that fails, warn, unless the profile is strict.
+        """Save the trace; on failure warn, or raise if the profile is strict.
 
         Raises:
-            BackendError: It was exported or saved before.
-            CaptureError: It could not be saved; not raised where another thread saves it.
+            BackendError: The trace was exported or saved before.
+            CaptureError: It could not be saved; not raised if another thread saves it.
             ProfileError: Nothing was recorded yet, or the profiler is still running.
         """
         profiler._strictness.attempt("tensorboard_trace_handler()", lambda: self._save(profiler))
 
     def _save(self, profiler: Exports) -> None:
-        with profiler._asking("tensorboard_trace_handler()") as recorded:
+        with profiler._use_trace("tensorboard_trace_handler()") as recorded:
             self._take(recorded)
 
     def _take(self, recorded: ClosedWindow) -> None:
@@ -84,12 +84,12 @@ class TraceHandler:
         call_at_end(wait_at_end)
 
     def _folder_of(self, recorded: ClosedWindow, base: Path) -> Path:
-        """Return where a trace goes; an NPU's is a folder of the vendor's own, which has a name."""
+        """Return the folder of a trace; an NPU's recording is a vendor folder with its own name."""
         if not self._vendor_folders or recorded.suffix == VENDOR_SUFFIX:
             return base
         now = datetime.datetime.now(datetime.UTC).astimezone()
         stamp = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03}"
-        # As torch_npu from 2.5 on: ranks with one worker_name may save in the same millisecond.
+        # As in torch_npu since 2.5: ranks with one worker_name can save in the same millisecond.
         worker = self._worker if self._worker == worker_here() else f"{self._worker}_{os.getpid()}"
         return base / f"{worker}_{stamp}_{VENDOR_SUFFIX}"
 
@@ -103,31 +103,31 @@ def tensorboard_trace_handler(
     use_gzip: bool = False,
     vendor_folders: bool = False,
 ) -> TraceHandler:
-    """Return what saves each trace of a profile in a folder, as TensorBoard finds them there.
+    """Return a handler that saves each trace of a profile in a folder that TensorBoard reads.
 
-    Next to the traces, ``info/`` holds their manifests, and ``profiler_metadata.json`` what
-    ``add_metadata`` and ``add_metadata_json`` were given. In place of an argument that cannot be
-    used its default is taken, with a warning, as with torch_npu.
+    Next to the traces, ``info/`` has their manifests. ``profiler_metadata.json`` has the values of
+    ``add_metadata`` and ``add_metadata_json``. A wrong argument is replaced by its default, with a
+    warning, as in torch_npu.
 
     Args:
-        dir_name: The folder; left out, ``profiling_data`` in ``$ASCEND_WORK_PATH``, else the
-            working directory. Where nothing can be written in the former, the latter.
-        worker_name: The first part of the files' names; left out, ``<host>_<pid>``.
-        analyse_flag: Make tables from the trace, into ``analysis/`` beside it, in a process of its
-            own; it is waited for unless ``async_mode`` is on. On an NPU the vendor's tools do.
-        async_mode: Let another thread save, and the training go on; the profile then has no
-            results to ask for. Where torch allows it, closing costs the loop microseconds.
-        use_gzip: Compress, and add ``.gz`` to the name.
-        vendor_folders: Give each trace a folder named as the vendor's,
-            ``{worker}_{time}_ascend_pt``, with ``profiler_info.json``, ``profiler_metadata.json``
-            and, after analysis, ``ASCEND_PROFILER_OUTPUT/`` in it. A ``worker_name`` is followed by
+        dir_name: The folder; default: ``profiling_data`` in ``$ASCEND_WORK_PATH``, or the working
+            directory if that is not set or not writable.
+        worker_name: The first part of the files' names; default: ``<host>_<pid>``.
+        analyse_flag: Write tables into ``analysis/`` next to the trace, in a separate process. The
+            script waits for it unless ``async_mode`` is on. On an NPU, the vendor's tools do this.
+        async_mode: Let another thread save while training continues; the profile then has no
+            results. If torch supports it, closing takes the loop only microseconds.
+        use_gzip: Compress the trace, and add ``.gz`` to its name.
+        vendor_folders: Give each trace a folder named as by the vendor,
+            ``{worker}_{time}_ascend_pt``. It has ``profiler_info.json``, ``profiler_metadata.json``
+            and, after the analysis, ``ASCEND_PROFILER_OUTPUT/``. A ``worker_name`` is followed by
             the process id there.
     """
     folder = _folder_named(dir_name)
     return TraceHandler(
         folder,
         _worker_named(worker_name),
-        instead=Path() if folder == usual_folder() else folder,
+        instead=Path() if folder == default_folder() else folder,
         analyse=_flag("analyse_flag", analyse_flag, default=True),
         async_mode=_flag("async_mode", async_mode, default=False),
         use_gzip=_flag("use_gzip", use_gzip, default=False),
@@ -136,7 +136,7 @@ def tensorboard_trace_handler(
 
 
 def _folder_named(name: object) -> Path:
-    usual = usual_folder()
+    usual = default_folder()
     if isinstance(name, (str, os.PathLike)) and os.fspath(name) != "":
         return Path(name)
     if name is not None:
@@ -157,7 +157,7 @@ def _worker_named(name: object) -> str:
     fits = isinstance(name, str) and 0 < len(name) <= MAX_WORKER_CHARS and name.isprintable()
     if fits and name != ".." and Path(str(name)).name == name:
         return str(name)
-    _warn_of("worker_name", name, "part of a file's name", usual)
+    _warn_of("worker_name", name, "part of a file name", usual)
     return usual
 
 
@@ -169,5 +169,5 @@ def _flag(name: str, value: object, *, default: bool) -> bool:
 
 
 def _warn_of(name: str, value: object, wanted: str, taken: str) -> None:
-    text = f"tensorboard_trace_handler(): {name}={value!r:.80} is no {wanted}"
-    warn_script(f"{text}; {taken} is taken")
+    text = f"tensorboard_trace_handler(): {name}={value!r:.80} is not a {wanted}"
+    warn_script(f"{text}; {taken} is used")

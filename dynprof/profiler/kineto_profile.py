@@ -12,7 +12,7 @@ from dynprof.profiler.arguments import config_from, script_from
 from dynprof.profiler.autosave import Autosave
 from dynprof.profiler.exports import Exports
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
-from dynprof.profiler.strictness import Strictness, forgiving
+from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.runtime.warnings_to_script import say, warn_script
 from dynprof.windows.schedule import ProfilerAction
 
@@ -25,44 +25,44 @@ if TYPE_CHECKING:
     from dynprof.requests.plan import Script
 
 MAX_CHARS = 1024
-"""Of a trace's id, as with the vendor."""
+"""Most characters of a trace id, as with the vendor."""
 MAX_METADATA_CHARS = 4096
-"""Of a key or a value of metadata."""
+"""Most characters of a metadata key or value."""
 MAX_METADATA_BYTES = 50 * 1024
-"""Of all metadata together."""
+"""Most bytes of all metadata together."""
 LEFT_OUT = "it is left out"
 
 
 class _KinetoProfile(Exports):
     """Records from :meth:`start` to :meth:`stop`, or within ``with``.
 
-    As with torch_npu, what fails is a warning and costs a trace, and the training goes on; so is a
-    wrong argument, in whose place the default is taken. ``strict=True`` raises instead.
+    As with torch_npu, a failure is a warning: a trace may be lost, but training continues. A wrong
+    argument is also a warning, and the default is used. ``strict=True`` raises instead.
 
     Args:
-        activities: What to watch, of :class:`ProfilerActivity` or torch's own; left out, all
-            that the machine has. What it lacks is left out with a warning.
+        activities: What to record, as members of :class:`ProfilerActivity` or torch's own;
+            default: all that the machine has. Missing activities are left out with a warning.
         record_shapes: Record the shapes and types of operator inputs.
         profile_memory: Record allocations and releases of tensor memory.
         with_stack: Record the Python call stack of operators.
-        experimental_config: More settings: an :class:`_ExperimentalConfig`, or torch's own.
+        experimental_config: More settings: an :class:`_ExperimentalConfig` or torch's own.
         with_flops: Estimate floating point operations of matrix products.
         with_modules: Record the module hierarchy of operators.
-        execution_trace_observer: Is started and stopped with the recording.
+        execution_trace_observer: Object that is started and stopped with the recording.
         custom_trace_id_callback: Returns the id of a trace.
-        memory_snapshot: Keep the history of the device's memory, beside the trace.
+        memory_snapshot: Record the history of the device's memory, next to the trace.
         backend: ``torch``, ``npu``, ``python``, or ``auto``: the first that the script has loaded.
-        acc_events: Torch's; has no effect here.
-        post_processing_timeout_s: Torch's; has no effect here.
-        strict: Raise what is a warning otherwise. The errors that the methods name are raised then
-            only.
+        acc_events: Torch's argument; no effect here.
+        post_processing_timeout_s: Torch's argument; no effect here.
+        strict: Raise errors instead of warnings. Only then do the methods raise the errors that
+            they name.
 
     Raises:
-        BackendError: No profiler can serve here, and the profile is strict.
-        ValueError: An argument is not one of its values, and the profile is strict.
+        BackendError: No profiler can record here, and the profile is strict.
+        ValueError: An argument has a wrong value, and the profile is strict.
     """
 
-    _in_place = "the script may ask for the results"
+    _in_place = "the script may request the results"
     _marks_steps = False
     _use_cuda: object = None
 
@@ -88,7 +88,7 @@ class _KinetoProfile(Exports):
         self._strictness = Strictness(name, raises=strict)
         config, experimental_config = config_from(
             experimental_config,
-            self._strictness.wrong,
+            self._strictness.reject,
             activities=activities,
             use_cuda=self._use_cuda,
             record_shapes=record_shapes,
@@ -104,7 +104,7 @@ class _KinetoProfile(Exports):
         )
         self._trace_ids = _TraceIds(custom_trace_id_callback, self._strictness)
         self._observer = self._usable_observer(execution_trace_observer)
-        self._metadata = _Metadata(self._strictness.wrong)
+        self._metadata = _Metadata(self._strictness.reject)
         self._recorded: ClosedWindow | None = None
         self._autosave = Autosave(self)
         self._running = False
@@ -131,70 +131,70 @@ class _KinetoProfile(Exports):
         if hasattr(self._observer, "cleanup"):
             self._strictness.attempt("execution_trace_observer.cleanup()", self._observer.cleanup)
 
-    @forgiving()
+    @warn_on_failure()
     def start(self) -> None:
-        """Begin.
+        """Start.
 
         Raises:
             BackendError: Another profiler is active, or this one cannot start now.
-            ProfileError: It is running already.
+            ProfileError: The profiler is running already.
         """
         if self._running:
             raise ProfileError("start(): the profiler is running already; stop() it first")
         self._begin()
         self._running = True
 
-    @forgiving()
+    @warn_on_failure()
     def stop(self) -> None:
-        """End, and keep what was recorded; in a graph capture of this thread when that has ended.
+        """Stop and keep the recording; during a graph capture of this thread, when that has ended.
 
         Raises:
-            BackendError: The profiler failed; what it recorded is lost. Or the capture of another
-                thread does not end; the profiler goes on.
-            ProfileError: It is not running, or only another thread may stop it.
+            BackendError: The profiler failed, and the recording is lost. Or the capture of another
+                thread does not end, and the profiler keeps running.
+            ProfileError: The profiler is not running, or only another thread may stop it.
         """
         if not self._running:
             raise ProfileError("stop(): the profiler is not running; start() it first")
         if self._windows.window:
-            self._windows.insist("stop")
-        self._windows.insist_may_close()
-        if self._windows.puts_off(self.__exit__):
+            self._windows.require_window("stop")
+        self._windows.wait_until_closable()
+        if self._windows.defers_close(self.__exit__):
             return
         try:
             self._finish()
         finally:
             self._running = False
-            self._windows.discard()  # a callback may have stepped into another one
+            self._windows.discard()  # a callback may have opened another one with step()
 
-    @forgiving()
+    @warn_on_failure()
     def add_metadata(self, key: str, value: str) -> None:
-        """Write a string into the trace and the metadata beside it.
+        """Write a string into the trace and its metadata file.
 
-        To be called before the end of what it belongs to. A key or value of more than 4096
-        characters, and what goes beyond 50 KiB in all, is left out with a warning.
+        Call it before the recording ends. A key or value of more than 4096 characters, and metadata
+        beyond 50 KiB in total, is left out with a warning.
         """
         if self._takes_metadata(key):
             self._metadata.add(key, value)
 
-    @forgiving()
+    @warn_on_failure()
     def add_metadata_json(self, key: str, value: Any) -> None:
-        """Do the same with a value of JSON, written as JSON or as Python has it."""
+        """Do the same with a JSON value, given as JSON text or as a Python object."""
         if self._takes_metadata(key):
             self._metadata.add_json(key, value)
 
     preset_metadata_json = add_metadata_json
 
     def set_custom_trace_id_callback(self, callback: Callable[[], str]) -> None:
-        """Set what returns the id of the next trace."""
+        """Set the function that returns the id of the next trace."""
         self._trace_ids.ask(callback)
 
     def get_trace_id(self) -> str:
         """Return the id of the newest trace."""
         return self._trace_ids.newest()
 
-    @forgiving()
+    @warn_on_failure()
     def toggle_collection_dynamic(self, enable: bool, activities: Iterable[Any]) -> None:
-        """Switch kinds of events on or off while recording, as torch does."""
+        """Switch activities on or off while recording, as torch does."""
         if self._windows.window and self._windows.window.results:
             self._windows.window.results.toggle_collection_dynamic(enable, activities)
 
@@ -206,7 +206,7 @@ class _KinetoProfile(Exports):
             self._close()
 
     def _attempt(self, call: str, action: Callable[[], None]) -> bool:
-        """Do something; return whether it failed, which drops the open window."""
+        """Run an action; return whether it failed. A failure drops the open window."""
         failed = self._strictness.attempt(f"{type(self).__name__}.{call}", action)
         if failed:
             self._windows.discard()
@@ -218,23 +218,23 @@ class _KinetoProfile(Exports):
         self._windows.open(action_at, step)
 
     def _close(self) -> None:
-        self._windows.end_at_exit = None  # it keeps this object, which may be thrown away now
+        self._windows.end_at_exit = None  # it refers to this object, which may now be deleted
         self._autosave.submit()
         self._recorded = self._windows.close(dict(self._metadata.values))
-        if self._recorded and self._is_to_be_asked():
+        if self._recorded and self._needs_autosave():
             self._autosave.keep(self._recorded)
 
-    def _is_to_be_asked(self) -> bool:
-        """Whether nothing but the script's asking makes anything of what was recorded."""
+    def _needs_autosave(self) -> bool:
+        """Whether nothing saves the recording unless the script requests it."""
         return self._observer is None
 
     def _end_at_exit(self) -> None:
-        """Do what the script forgot."""
+        """Stop a profile that the script did not stop."""
         say("a profile was never stopped; it ends with the process, and is saved")
         self.stop()
 
     @contextlib.contextmanager
-    def _asking(self, call: str) -> Iterator[ClosedWindow]:
+    def _use_trace(self, call: str) -> Iterator[ClosedWindow]:
         recorded = self._recorded
         if self._windows.window:
             raise ProfileError("the profiler is still recording; stop() it first")
@@ -251,7 +251,7 @@ class _KinetoProfile(Exports):
         ):
             return observer
         text = f"execution_trace_observer={observer!r} has no start() and stop()"
-        self._strictness.wrong(text, "it is left out")
+        self._strictness.reject(text, "it is left out")
         return None
 
     def _takes_metadata(self, key: str) -> bool:
@@ -265,8 +265,8 @@ class _TraceIds:
     """The ids of a profile's traces.
 
     Args:
-        make: Returns the next one; None where it is random.
-        strictness: Takes what is wrong with it.
+        make: Returns the next id; None for random ids.
+        strictness: Reports what is wrong with ``make``.
     """
 
     def __init__(self, make: object, strictness: Strictness) -> None:
@@ -274,15 +274,15 @@ class _TraceIds:
         self.ask(make)
 
     def ask(self, make: object) -> None:
-        """Set what returns the next one."""
+        """Set the function that returns the next id."""
         if make is not None and not callable(make):
             text = f"custom_trace_id_callback={make!r} cannot be called"
-            self._strictness.wrong(text, "random ids are taken")
+            self._strictness.reject(text, "random ids are used")
             make = None
         self._make = make
 
     def renew(self) -> None:
-        """Make the id of the trace that begins."""
+        """Create the id of the trace that begins."""
         self._newest = uuid.uuid4().hex
         if self._make:
             self._strictness.attempt("custom_trace_id_callback", self._renew)
@@ -293,9 +293,9 @@ class _TraceIds:
             self._newest = made
             return
         text = (
-            f"custom_trace_id_callback returned {made!r:.80}, no string of {MAX_CHARS} characters"
+            f"custom_trace_id_callback returned {made!r:.80}, not a string of at most {MAX_CHARS}"
         )
-        self._strictness.wrong(f"{text} or less", f"the random id {self._newest} is taken")
+        self._strictness.reject(f"{text} characters", f"the random id {self._newest} is used")
 
     def newest(self) -> str:
         """Return the id of the newest trace."""
@@ -303,58 +303,58 @@ class _TraceIds:
 
 
 class _Metadata:
-    """What a script writes about its capture; what breaks a limit is left out, with a warning.
+    """The script's metadata for its capture; values beyond a limit are left out with a warning.
 
     Args:
-        wrong: Takes what is wrong, and what became of it.
+        reject: Called with what is wrong, and what is done about it.
 
     Attributes:
-        values: What was taken.
+        values: The accepted values.
     """
 
-    def __init__(self, wrong: Callable[[str, str], None]) -> None:
+    def __init__(self, reject: Callable[[str, str], None]) -> None:
         self.values: dict[str, Any] = {}
-        self._wrong = wrong
+        self._reject = reject
 
     def add(self, key: str, value: str) -> None:
-        """Take a string."""
+        """Add a string."""
         if isinstance(value, str):
             self._take(key, value, value)
         else:
-            self._wrong(f"the value of metadata {key!r} is {value!r:.80}, no string", LEFT_OUT)
+            self._reject(f"the value of metadata {key!r} is {value!r:.80}, not a string", LEFT_OUT)
 
     def add_json(self, key: str, value: Any) -> None:
-        """Take a value of JSON, written as JSON or as Python has it."""
+        """Add a JSON value, given as JSON text or as a Python object."""
         try:
             text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
             parsed = json.loads(text, parse_constant=_refuse)
         except (TypeError, ValueError, RecursionError) as error:
-            text = f"the value of metadata {key!r} is {value!r:.80}, no JSON ({error})"
-            self._wrong(text, LEFT_OUT)
+            text = f"the value of metadata {key!r} is {value!r:.80}, not JSON ({error})"
+            self._reject(text, LEFT_OUT)
         else:
             self._take(key, text, parsed)
 
     def _take(self, key: str, text: str, value: Any) -> None:
         others = {k: v for k, v in self.values.items() if k != key}
         if not isinstance(key, str):
-            self._wrong(f"the key of metadata {key!r} is no string", LEFT_OUT)
+            self._reject(f"the key of metadata {key!r} is not a string", LEFT_OUT)
         elif not _is_text(key) or not _is_text(text):
-            self._wrong(f"metadata {key!r} holds half a surrogate pair", LEFT_OUT)
+            self._reject(f"metadata {key!r} holds half a surrogate pair", LEFT_OUT)
         elif max(len(key), len(text)) > MAX_METADATA_CHARS:
-            self._wrong(
+            self._reject(
                 f"metadata {key[:40]!r} has more than {MAX_METADATA_CHARS} characters", LEFT_OUT
             )
         elif len(json.dumps({**others, key: value})) > MAX_METADATA_BYTES:
-            text = f"with metadata {key!r} all together have more than {MAX_METADATA_BYTES} bytes"
-            self._wrong(text, LEFT_OUT)
+            text = f"with metadata {key!r} all metadata has more than {MAX_METADATA_BYTES} bytes"
+            self._reject(text, LEFT_OUT)
         else:
             if key in self.values:
-                warn_script(f"metadata {key!r} was given before; the newer value is taken")
+                warn_script(f"metadata {key!r} was given before; the newer value is used")
             self.values[key] = value
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is none")
+    raise ValueError(f"{constant} is not allowed")
 
 
 def _is_text(text: str) -> bool:

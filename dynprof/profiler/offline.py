@@ -1,4 +1,4 @@
-"""The offline entry of analysis."""
+"""The offline analysis of captures."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ def analyse(
     *,
     strict: bool = False,
 ) -> list[Path]:
-    """Make tables, folded stacks and memory timelines from captures that were saved.
+    """Write tables, folded stacks and memory timelines for saved captures.
 
-    Several captures are analysed by as many processes, started afresh; they do not import the
-    script.
+    Several captures are analysed in parallel, in new processes that do not import the script.
 
     Args:
-        profiler_path: A trace, or a folder with captures in it, at any depth.
-        max_process_number: How many processes at most; left out, one for each processor.
-        export_type: The form of the tables: ``text``, ``db`` or a list of both; left out, what
-            the config of each capture asks for.
-        strict: Raise where an argument is wrong or something fails. Left out, that is a warning, as
+        profiler_path: A trace, or a folder with captures at any depth.
+        max_process_number: Most processes to use; default: one per processor.
+        export_type: The format of the tables: ``text``, ``db`` or a list of both; default: the one
+            in the config of each capture.
+        strict: Raise if an argument is wrong or something fails. Otherwise this is a warning, as
             with torch_npu.
 
     Returns:
-        The files that were written, in ``analysis`` beside each trace.
+        The written files, in ``analysis`` next to each trace.
 
     Raises:
-        CaptureError: There is no capture, or some cannot be read, and ``strict`` is on; the others
+        CaptureError: ``strict`` is on, and there is no capture or some cannot be read; the others
             were analysed.
-        ValueError: An argument is not one of its values, and ``strict`` is on.
+        ValueError: ``strict`` is on, and an argument has a wrong value.
     """
     made: list[Path] = []
     strictness = Strictness("analyse", raises=strict)
@@ -65,7 +64,7 @@ def _analyse(
     outcome = analyse_each(traces_in(path), types, processes=processes)
     made += outcome.made
     for trace, torn in outcome.torn.items():
-        warn_script(f"{trace} is not whole: {torn}")
+        warn_script(f"{trace} is not complete: {torn}")
     if outcome.problems:
         raise CaptureError("; ".join(f"{trace}: {why}" for trace, why in outcome.problems.items()))
 
@@ -75,12 +74,12 @@ def _count(asked: object, strictness: Strictness) -> int | None:
     if asked is None:
         return None
     if not isinstance(asked, int) or isinstance(asked, bool) or asked <= 0:
-        text = f"max_process_number={asked!r} is no positive whole number"
-        strictness.wrong(text, f"{most} is taken")
+        text = f"max_process_number={asked!r} is not a positive whole number"
+        strictness.reject(text, f"{most} is used")
         return None
     if asked > most:
         there = counted(most, "processor")
-        warn_script(f"max_process_number={asked} is too many for {there}; {most} is taken")
+        warn_script(f"max_process_number={asked} is too many for {there}; {most} is used")
     return min(asked, most)
 
 
@@ -94,5 +93,5 @@ def _types(asked: object, strictness: Strictness) -> tuple[str, ...] | None:
     if found and all(kind in EXPORT_TYPES for kind in found):
         return tuple(dict.fromkeys(map(str, found)))
     text = f"export_type={asked!r} is none of {', '.join(EXPORT_TYPES)}"
-    strictness.wrong(text, "what the config of each capture asks for is taken")
+    strictness.reject(text, "the one in the config of each capture is used")
     return None

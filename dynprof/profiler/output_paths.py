@@ -1,4 +1,4 @@
-"""Paths of a script's traces: where they lead, whose file may be replaced, what is left over."""
+"""Paths of a script's traces: symbolic links, replacing files, and leftovers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _exported: dict[Path, tuple[int, int, int]] = {}
-"""The files that this process wrote: its id, for a forked child has a copy; device and inode."""
+"""Files that this process wrote: pid (a fork has a copy of this), device and inode."""
 _tidied: set[Path] = set()
+"""Folders that :func:`tidy` has cleaned already."""
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path of a file or folder that a script wants written.
+    """Return the absolute path of a file or folder that a script writes.
 
-    No symbolic link in it is followed but those of the machine, as ``/tmp`` or ``/home`` may be:
-    root's in a folder of root's. A process of root owns every link; it follows those in ``/``.
+    Symbolic links are not followed, except those of the machine, which ``/tmp`` or ``/home`` may
+    be. Such a link belongs to root, in a folder of root. A root process follows only links in
+    ``/``, because it owns every link.
 
     Raises:
-        CaptureError: A link is in the path.
-        OSError: A part of the path cannot be looked at.
+        CaptureError: The path has a symbolic link.
+        OSError: A part of the path cannot be examined.
     """
     place = Path(path).expanduser().absolute()
     for part in (*reversed(place.parents), place):
@@ -47,18 +49,18 @@ def output_path(path: str | os.PathLike[str]) -> Path:
 
 
 def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) -> Path:
-    """Write a file where a script wants it; return where it is.
+    """Write a file to a path that a script chose; return the path used.
 
-    A file of another process stays, also one of an earlier run: the new one gets a name of its
-    own, and the script a warning. What this process wrote is replaced, and so is an empty file.
+    A file of another process or an earlier run is kept. The new file then gets another name, and
+    the script a warning. A file of this process and an empty file are replaced.
 
     Args:
-        path: Where to; its folder is made.
-        write: Writes the file at the path that it gets, which ends as this one does.
+        path: The file; its folder is created.
+        write: Writes the file to the path that it gets, which has the same suffix.
 
     Raises:
-        CaptureError: A link is in the path, it names a folder, something is there that is no
-            regular file, or it cannot be written.
+        CaptureError: The path has a symbolic link, names a folder, is not a regular file, or is not
+            writable.
     """
     if str(path).endswith(os.sep):
         raise CaptureError(f"{path} is not written: it is the name of a folder; name a file in it")
@@ -71,7 +73,7 @@ def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) ->
 
 
 def tidy(place: Path) -> None:
-    """Remove what killed processes of this machine left there, and say so; once for each place."""
+    """Remove and report leftovers of killed processes of this machine; once for each folder."""
     place = place.expanduser().absolute()
     if place in _tidied:
         return
@@ -82,7 +84,7 @@ def tidy(place: Path) -> None:
 
 def _write(place: Path, write: Callable[[Path], object]) -> Path:
     if place.exists() and not place.is_file():
-        raise CaptureError(f"{place} exists and is no regular file; name another one")
+        raise CaptureError(f"{place} exists and is not a regular file; name another one")
     make_dir(place.parent)
     hidden = place.with_name(f".{secrets.token_hex(8)}{''.join(place.suffixes)}")
     try:
@@ -90,7 +92,7 @@ def _write(place: Path, write: Callable[[Path], object]) -> Path:
         return _placed(hidden, place)
     except OSError as error:
         if error.filename == str(hidden):
-            error.filename = str(place.parent)  # the script knows no hidden file
+            error.filename = str(place.parent)  # the script does not know the hidden file
         raise
     finally:
         with contextlib.suppress(FileNotFoundError):
@@ -98,14 +100,14 @@ def _write(place: Path, write: Callable[[Path], object]) -> Path:
 
 
 def _placed(file: Path, wanted: Path) -> Path:
-    """Give a file the name that is wanted, or the first that no other process has taken."""
+    """Give a file its wanted name, or the first name that no other process has taken."""
     facts = file.lstat()
     place = next(p for p in _names(wanted) if take_name(file, p, replace=_may_be_replaced(p)))
     _exported[place] = os.getpid(), facts.st_dev, facts.st_ino
     if place != wanted:
         warn_script(
-            f"the export was written to {place}, for another process wrote {wanted}; use a name "
-            "for each process, as with os.getpid() in it"
+            f"the export was written to {place}, because another process wrote {wanted}; use a "
+            "different name for each process, for example with os.getpid()"
         )
     return place
 

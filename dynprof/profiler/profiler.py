@@ -1,4 +1,4 @@
-"""The profiles with their handler and analysis, where ``torch_npu.profiler`` has them."""
+"""The profiles, their handler and the analysis, under ``torch_npu.profiler``'s module name."""
 
 from dynprof.profiler.enums import supported_activities
 from dynprof.profiler.handlers import tensorboard_trace_handler

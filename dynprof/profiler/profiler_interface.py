@@ -1,4 +1,4 @@
-"""The query of activities, where ``torch_npu.profiler`` has it."""
+"""The query of activities, under ``torch_npu.profiler``'s module name."""
 
 from dynprof.profiler.enums import supported_activities
 

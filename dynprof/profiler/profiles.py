@@ -1,4 +1,4 @@
-"""``profile``: the windows that a schedule names, with the API of torch and torch_npu."""
+"""``profile``: windows by a schedule, with the API of torch and torch_npu."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dynprof.profiler.exports import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
-from dynprof.profiler.strictness import forgiving
+from dynprof.profiler.strictness import warn_on_failure
 from dynprof.runtime.warnings_to_script import warn_script
 from dynprof.windows.schedule import RECORDING, ProfilerAction
 
@@ -22,26 +22,26 @@ _ALL_THREADS = {
     "torch": "pass experimental_config="
     "torch.profiler._ExperimentalConfig(profile_all_threads=True) to profile()",
 }
-"""How to record all threads, by backend."""
+"""How to record all threads, for each backend."""
 NONE, RECORD, SAVE = ProfilerAction.NONE, ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
 
 
 class profile(_KinetoProfile):  # noqa: N801 - torch's name
-    """Records the steps that a schedule names, and hands each trace to a callback.
+    """Records the steps of a schedule and passes each trace to a callback.
 
     Args:
-        activities: See :class:`_KinetoProfile`, as for all arguments not named here.
-        schedule: Returns the action of a step, from 0; see :func:`schedule`. Left out, everything
-            is recorded, and steps are not marked in the trace.
-        on_trace_ready: Is called with this profile at the end of each cycle, and at the end of
-            all if it comes within one; see :func:`tensorboard_trace_handler`.
-        use_cuda: Torch's, deprecated: adds or removes CUDA.
-        strict: Raise where an argument is wrong, or the profiler, a callback, a save or an analysis
-            fails. Left out, that is a warning, as with torch_npu.
+        activities: See :class:`_KinetoProfile`, as for all arguments not listed here.
+        schedule: Returns the action of a step, from 0; see :func:`schedule`. Without it, everything
+            is recorded and the trace has no step marks.
+        on_trace_ready: Called with this profile at the end of each cycle, also of an unfinished one
+            as the profile ends; see :func:`tensorboard_trace_handler`.
+        use_cuda: Torch's deprecated argument: adds or removes CUDA.
+        strict: Raise if an argument is wrong, or if the profiler, a callback, a save or an analysis
+            fails. Otherwise this is a warning, as with torch_npu.
 
     Attributes:
-        step_num: The number of the step that is running, from 0.
-        current_action: What it does.
+        step_num: The number of the running step, from 0.
+        current_action: The action of that step.
     """
 
     def __init__(
@@ -84,36 +84,36 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
             post_processing_timeout_s=post_processing_timeout_s,
             strict=strict,
         )
-        wrong = self._strictness.wrong
+        reject = self._strictness.reject
         if schedule is not None and not callable(schedule):
-            wrong(f"schedule={schedule!r} cannot be called", "everything is recorded")
+            reject(f"schedule={schedule!r} cannot be called", "everything is recorded")
             schedule = None
         if on_trace_ready is not None and not callable(on_trace_ready):
-            wrong(f"on_trace_ready={on_trace_ready!r} cannot be called", "nothing is done")
+            reject(f"on_trace_ready={on_trace_ready!r} cannot be called", "nothing is done")
             on_trace_ready = None
         self.schedule, self.on_trace_ready = schedule, on_trace_ready
         self._skips = False
         self.step_num = 0
         self.current_action = self._next_action(0)
 
-    @forgiving()
+    @warn_on_failure()
     def step(self) -> None:
-        """End a step and begin the next.
+        """End a step and begin the next one.
 
         Raises:
-            ProfileError: Only another thread may; nothing has changed.
+            ProfileError: Only another thread may call this; nothing has changed.
             BackendError: The profiler failed.
-            ValueError: The schedule returned no action.
+            ValueError: The schedule did not return an action.
         """
         if not self._running:
             warn_script("step() has no effect: the profiler is not running")
             return
-        if self._windows.is_parents:
+        if self._windows.is_of_parent:
             warn_script("step() has no effect: only the parent process may step its profile")
             return
         if self._windows.window:
-            self._windows.insist("step")
-        if self._windows.joins_step():
+            self._windows.require_window("step")
+        if self._windows.continues_step():
             return
         before, action = self.current_action, self._next_action(self.step_num + 1)
         self.step_num, self.current_action = self.step_num + 1, action
@@ -127,7 +127,7 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
     def export_chrome_trace(
         self, path: str | os.PathLike[str], use_python_export: bool = False
     ) -> None:
-        """Write the trace, unless a :func:`tensorboard_trace_handler` does so already."""
+        """Write the trace, unless a :func:`tensorboard_trace_handler` writes it already."""
         if isinstance(self.on_trace_ready, TraceHandler):
             warn_script("export_chrome_trace() has no effect: tensorboard_trace_handler writes it")
             return
@@ -142,24 +142,24 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         with_flops: bool = False,
         with_modules: bool = False,
     ) -> None:
-        """Have the open profile record the operators of the calling thread too, as an NPU's does.
+        """Let the open profile also record the operators of the calling thread, as on an NPU.
 
-        Without torch_npu nothing can be added to a profile that is open. Where it records the
-        thread that opened it alone, a warning says what to pass to it. A profile of plain Python
-        and an operator's window record all threads.
+        Without torch_npu, an open profile cannot add a thread. If it records only the thread that
+        opened it, a warning says which argument it needs. A profile of plain Python and an
+        operator's window record all threads.
 
         Args:
-            record_shapes: Of the calling thread, as are all arguments; see :class:`profile`.
+            record_shapes: Record shapes on the calling thread; see :class:`profile`.
             profile_memory: Record its allocations.
             with_stack: Record its call stacks.
             with_flops: Estimate its floating point operations.
             with_modules: Record its modules.
         """
         settings = {name: value for name, value in locals().items() if name != "cls"}
-        if _of_vendor("enable_profiler_in_child_thread", **settings):
+        if _call_vendor("enable_profiler_in_child_thread", **settings):
             return
         backend = recorder_of_another_thread()
-        if backend in _ALL_THREADS:  # VizTracer records the threads that begin in a profile
+        if backend in _ALL_THREADS:  # VizTracer records threads that start during a profile
             warn_script(
                 "enable_profiler_in_child_thread() has no effect: the open profile records only "
                 f"the thread that opened it; {_ALL_THREADS[backend]}"
@@ -167,8 +167,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
 
     @classmethod
     def disable_profiler_in_child_thread(cls) -> None:
-        """End what :meth:`enable_profiler_in_child_thread` began; without torch_npu, do nothing."""
-        _of_vendor("disable_profiler_in_child_thread")
+        """Undo :meth:`enable_profiler_in_child_thread`; without torch_npu, do nothing."""
+        _call_vendor("disable_profiler_in_child_thread")
 
     def _action_at(self, step: int) -> ProfilerAction:
         action = self.schedule(step) if self.schedule else RECORD
@@ -178,13 +178,13 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
         return found
 
     def _next_action(self, step: int) -> ProfilerAction:
-        """Return the action of a step; none where the schedule fails and must not stop a loop."""
+        """Return the action of a step; NONE if the schedule fails and the profile is not strict."""
         found = [NONE]
 
         def ask() -> None:
             found.append(self._action_at(step))
 
-        self._strictness.attempt_often("the schedule", ask)
+        self._strictness.attempt_each_step("the schedule", ask)
         return found[-1]
 
     def _begin(self) -> None:
@@ -217,18 +217,18 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
                 self._trace_ready()
 
     def _end_at_exit(self) -> None:
-        """Do what the script forgot; what nobody waits for would come too late."""
+        """Stop and save, on this thread, a profile that is still open as the process ends."""
         if isinstance(self.on_trace_ready, TraceHandler):
             self.on_trace_ready.async_mode = False
         elif self.on_trace_ready is None:
             self.on_trace_ready = tensorboard_trace_handler(analyse_flag=False)
         super()._end_at_exit()
 
-    def _is_to_be_asked(self) -> bool:
-        return self.on_trace_ready is None and super()._is_to_be_asked()
+    def _needs_autosave(self) -> bool:
+        return self.on_trace_ready is None and super()._needs_autosave()
 
     def _attempt(self, call: str, action: Callable[[], None]) -> bool:
-        """Do something; what fails is over until the next cycle."""
+        """Run an action; after a failure, record nothing until the next cycle."""
         failed = super()._attempt(call, action)
         self._skips |= failed
         return failed
@@ -239,8 +239,8 @@ class profile(_KinetoProfile):  # noqa: N801 - torch's name
                 self.on_trace_ready(self)
 
 
-def _of_vendor(call: str, **settings: bool) -> bool:
-    """Have the vendor's profiler make a call for this thread; return whether there is one."""
+def _call_vendor(call: str, **settings: bool) -> bool:
+    """Let the vendor's profiler make a call for this thread; return whether it is installed."""
     from dynprof.backends.npu import call_for_thread
 
     try:

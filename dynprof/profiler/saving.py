@@ -1,4 +1,4 @@
-"""How a script's traces are saved: on its own thread, or on the exporter's."""
+"""Save a script's traces, on the script's thread or on the exporter's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 HANDLERS_WAIT_S = 600.0
-"""Limit of the wait at the end of the process while traces of handlers are being saved."""
+"""Longest wait at the end of the process for traces of handlers, in seconds."""
 AUTOSAVE_WAIT_S = 30.0
 """The same for traces that the script never requested."""
 
@@ -38,14 +38,14 @@ _exporter = _new_exporter()
 
 
 def exporter() -> Exporter:
-    """Return the exporter of the script's traces; its thread starts with the first call."""
-    with contextlib.suppress(RuntimeError):  # it runs, or no thread can start: wait_at_end() saves
+    """Return the exporter of the script's traces; the first call starts its thread."""
+    with contextlib.suppress(RuntimeError):  # it runs, or cannot start: wait_at_end() saves
         _exporter.start()
     return _exporter
 
 
 def wait_at_end() -> None:
-    """Wait until everything is saved, as the process ends; name what is given up."""
+    """Wait at the end of the process until everything is saved; report what is given up."""
     global _exporter
     limit_s = HANDLERS_WAIT_S if _exporter.busy else AUTOSAVE_WAIT_S
     why = f"it took more than {limit_s:g} s, and the process ended"
@@ -60,7 +60,7 @@ def wait_at_end() -> None:
 
 
 def follow_up(export: Export, *, analyse: bool) -> None:
-    """Say that a trace is lost, or have it analysed, with tables or without; wait for nothing."""
+    """Report a lost trace, or start the analysis of a saved one; do not wait for it."""
     if export.manifest.trace is None:
         say(_lost(export))
     elif (arguments := arguments_for(export.manifest, analyse=analyse)) is not None:
@@ -75,10 +75,10 @@ def _lost(export: Export) -> str:
 
 
 def save_now(recorded: ClosedWindow, export: Export, *, analyse: bool) -> None:
-    """Save a window on the calling thread; make its tables and wait for them, if wanted.
+    """Save a window on the calling thread; if ``analyse``, write its tables and wait for them.
 
     Raises:
-        CaptureError: It could not be saved, or not be analysed.
+        CaptureError: The window could not be saved, or not be analysed.
     """
     is_interrupted = True
     try:
@@ -96,21 +96,21 @@ def save_now(recorded: ClosedWindow, export: Export, *, analyse: bool) -> None:
         analyse_now(export.trace_path, arguments)
 
 
-def usual_folder() -> Path:
-    """Return where traces go when the script does not say: as with the vendor.
+def default_folder() -> Path:
+    """Return the default folder for traces, which is the vendor's.
 
-    Links in the environment's path are followed, as the vendor does.
+    Symbolic links in the path of the environment variable are followed, as by the vendor.
     """
     work_path = os.environ.get("ASCEND_WORK_PATH")
     return Path(work_path, "profiling_data").resolve() if work_path else Path()
 
 
 def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
-    """Return a folder, or another one where nothing can be written in it, and then what to say.
+    """Return a folder, or the fallback with a warning if the folder is not writable.
 
     Args:
-        folder: The script's, or :func:`usual_folder`.
-        instead: Where the trace goes if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
+        folder: The script's folder, or :func:`default_folder`.
+        instead: The fallback if ``ASCEND_WORK_PATH`` names ``folder``; else ``folder``.
     """
     if folder == instead or not (why := _why_unusable(folder)):
         return folder, ""
@@ -121,7 +121,7 @@ def usable_folder(folder: Path, instead: Path) -> tuple[Path, str]:
 
 
 def _why_unusable(folder: Path) -> str:
-    """Make a folder without links; return why nothing can be written there, empty where it can."""
+    """Create a folder without links; return why it is not writable, empty if it is."""
     try:
         make_dir(folder)
     except OSError as error:
@@ -135,12 +135,12 @@ def _why_not_written(folder: Path) -> str:
 
 
 def worker_here() -> str:
-    """Return the first part of the names of this process's traces."""
+    """Return the prefix of the names of this process's traces."""
     return f"{socket.gethostname()}_{os.getpid()}"
 
 
 def trace_name(worker: str, suffix: str) -> str:
-    """Return the name of a trace of this moment."""
+    """Return a name for a trace, with the current time."""
     return f"{worker}.{time.time_ns()}.{suffix}"
 
 
@@ -152,18 +152,18 @@ def export_of(
     use_gzip: bool = False,
     least_free_mb: float | None = None,
 ) -> Export:
-    """Return a window's export, and note that the window is handed over.
+    """Return a window's export; this hands the window over.
 
     Args:
-        recorded: What was recorded.
-        folder: Where to; it is made.
+        recorded: The closed window.
+        folder: The folder for the trace; it is created.
         worker: The first part of the trace's name.
-        use_gzip: Compress it.
-        least_free_mb: How many MB (10^6 bytes) must stay free on the disk; None for no limit.
+        use_gzip: Compress the trace.
+        least_free_mb: MB (10^6 bytes) that must stay free on the disk; None for no limit.
 
     Raises:
-        BackendError: It was given away before, or exported.
-        CaptureError: Nothing can be saved there.
+        BackendError: The window was handed over or exported before.
+        CaptureError: The folder is not usable.
     """
     place = prepare_folder(folder)
     return Export(
@@ -180,10 +180,10 @@ def export_of(
 
 
 def prepare_folder(folder: Path) -> Path:
-    """Make the folder of a trace and that of its manifest, before the recording is handed over.
+    """Create the folders of a trace and its manifest, before the recording is handed over.
 
     Raises:
-        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
+        CaptureError: The path has a symbolic link, cannot be created, or is not writable.
     """
     try:
         place = output_path(folder)

@@ -1,4 +1,4 @@
-"""Schedules and their actions, where ``torch_npu.profiler`` has them."""
+"""Schedules and their actions, under ``torch_npu.profiler``'s module name."""
 
 from dynprof.windows.schedule import ProfilerAction, Schedule
 

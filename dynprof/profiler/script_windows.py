@@ -1,4 +1,4 @@
-"""Windows that a script opens itself: from its arguments to a closed recording."""
+"""Windows that a script opens itself, from its arguments to a closed recording."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.errors import BackendError, ProfileError
 from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.profiler.output_paths import tidy
-from dynprof.requests.plan import Refusal, Standing, plan
+from dynprof.requests.plan import ProcessState, Refusal, plan
 from dynprof.requests.request import Request
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.forked_child import forget_in_child
@@ -37,25 +37,34 @@ if TYPE_CHECKING:
     from dynprof.windows.schedule import ProfilerAction
 
 
+END_ACTIONS: list[Callable[[], object]] = []
+"""Actions at the end of the process, after all windows are closed."""
+_BOUNDARY = ErrorBoundary(StderrNotes())
+_open_now: set[ScriptWindows] = set()
+"""Objects with an open window; this may be the last reference to them.
+
+Always iterate over a copy: other threads and finalizers add and remove elements."""
+
+
 class ScriptWindows:
-    """Opens one window after the other for a script, all with the same settings.
+    """Opens windows for a script, one after the other, with the same settings.
 
     Args:
         config: What to record.
-        script: What of it no file could say.
-        marks_steps: Whether each step stands in the trace.
+        script: Options that a config cannot have.
+        marks_steps: Whether the trace marks each step.
 
     Attributes:
-        end_at_exit: Ends the window and saves it, where the process ends and the script never did;
-            None where nobody can.
-        is_parents: Whether this process was forked while the window was open.
+        end_at_exit: Ends and saves a window that is open when the process ends; None if nothing
+            can.
+        is_of_parent: Whether this process was forked while the window was open.
 
     Raises:
-        BackendError: No profiler can serve here, or none of what was asked for.
+        BackendError: No profiler can record here, or not what was requested.
     """
 
     end_at_exit: Callable[[], object] | None = None
-    is_parents = False
+    is_of_parent = False
 
     def __init__(self, config: ProfilerConfig, script: Script, *, marks_steps: bool) -> None:
         rank = find_rank()
@@ -73,9 +82,9 @@ class ScriptWindows:
             warn_script("; ".join(_in_script(remark) for remark in self._plan.remarks))
 
     def _wait_until_known(self) -> None:
-        """Wait for the test of the detached close, which takes seconds once for a build of torch.
+        """Wait for the self-test of the detached close; it takes seconds once per build of torch.
 
-        The script asked for that close, and is not training yet. The backend gives up in time.
+        The script requested that close and is not training yet. The backend has a timeout.
         """
         backend = self._process.backend(self._plan.backend)
         while any(
@@ -86,7 +95,7 @@ class ScriptWindows:
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
         outcome = plan(
             config,
-            Standing(0, self._process.rank.number, self._process.capabilities(), float("inf")),
+            ProcessState(0, self._process.rank.number, self._process.capabilities(), float("inf")),
             script,
         )
         if isinstance(outcome, Refusal):
@@ -95,7 +104,7 @@ class ScriptWindows:
 
     @property
     def activities(self) -> tuple[str, ...]:
-        """What is watched, after what is lacking here was left out."""
+        """The recorded activities, without those that are missing here."""
         return self._plan.activities
 
     @property
@@ -107,11 +116,11 @@ class ScriptWindows:
         """Open a window.
 
         Args:
-            action_at: Returns the action of its n-th step, from 0; asked once for each.
+            action_at: Returns the action of the window's n-th step, from 0; called once per step.
             step: The script's number of the step that begins.
 
         Raises:
-            BackendError: It cannot be opened now, with the reason.
+            BackendError: The window cannot open now; the error has the reason.
         """
         backend = self._process.backend(self._plan.backend)
         if blocked_by := GRAPH_CAPTURES.on_this_thread() or self._blocked_by(backend):
@@ -124,32 +133,32 @@ class ScriptWindows:
         current = WindowDriver(self._process, _BOUNDARY, request, window, step)
         _discard_dead()
         current.open(self._make_scratch)
-        self._current, self.is_parents = current, False
+        self._current, self.is_of_parent = current, False
         _open_now.add(self)
         call_at_forked_end(_end_all)
 
     def _blocked_by(self, backend: Backend) -> str:
-        """Return why it cannot open now, once captures of other threads have ended.
+        """Wait until graph captures of other threads end; return why no window can open now.
 
-        Another profiler is none of the reasons: the backend has a window give way to the script.
+        Another profiler is not a reason: an operator's window yields to the script.
         """
         with GRAPH_CAPTURES.block_captures():
             reasons = backend.blocked_by(self._plan)
             return next((one.by for one in reasons if one.then == "wait"), "")
 
-    def puts_off(self, again: Callable[[], object]) -> bool:
-        """Return whether it cannot be closed now; ``again`` is called as soon as it can."""
+    def defers_close(self, again: Callable[[], object]) -> bool:
+        """Return whether closing must wait; ``again`` is called as soon as it is possible."""
         later = functools.partial(_BOUNDARY.attempt, "stopping a profiler", again)
         reason = GRAPH_CAPTURES.defer(later) if self._current else None
         if reason:
             warn_script(f"the profiler stops when the capture has ended: {reason}")
         return bool(reason)
 
-    def insist_may_close(self) -> None:
-        """Wait until the captures of other threads have ended, for the window can then be closed.
+    def wait_until_closable(self) -> None:
+        """Wait until graph captures of other threads have ended, so that the window can close.
 
         Raises:
-            BackendError: One did not end; the window goes on.
+            BackendError: A capture did not end; the window stays open.
         """
         if self._current is None or GRAPH_CAPTURES.on_this_thread():
             return
@@ -157,14 +166,14 @@ class ScriptWindows:
             with GRAPH_CAPTURES.block_captures():
                 pass
         except BackendError as error:
-            text = f"the profiler cannot stop: {error}; it goes on, stop it when that has ended"
+            text = f"the profiler cannot stop: {error}; it keeps running, stop it after that ends"
             raise BackendError(text) from error
 
-    def joins_step(self) -> bool:
-        """Return whether a step goes on, for nothing can be opened or closed after it."""
+    def continues_step(self) -> bool:
+        """Return whether the step continues, because no window can open or close now."""
         reason = GRAPH_CAPTURES.under_way()
         if reason:
-            warn_script(f"step() has no effect, the step goes on until the next: {reason}")
+            warn_script(f"step() has no effect, the step continues until the next call: {reason}")
         return bool(reason)
 
     def _make_scratch(self) -> PrivateFolder:
@@ -172,12 +181,12 @@ class ScriptWindows:
         return self._layout.make_scratch(self._layout.root)
 
     def close(self, metadata: dict[str, Any]) -> ClosedWindow | None:
-        """Close the window; return what it recorded, None where nothing was to be kept.
+        """Close the window and return it; None if no step was kept.
 
         Raises:
-            BackendError: The profiler failed; what it recorded is lost.
+            BackendError: The profiler failed, and the recording is lost.
         """
-        current = self.insist("stop")
+        current = self.require_window("stop")
         self._current = None
         _open_now.discard(self)
         try:
@@ -192,19 +201,19 @@ class ScriptWindows:
             current.release()
             return closed
         finally:
-            current.discard()  # what failed; the closed window has what did not
+            current.discard()  # after a failure; else the closed window has the recording
 
     def end_step(self) -> None:
         """End a step."""
-        self.insist("step").end_step(self._process.clock.now_s())
+        self.require_window("step").end_step(self._process.clock.now_s())
 
     def begin_step(self, step: int) -> None:
         """Begin a step."""
-        self.insist("step").begin_step(step)
+        self.require_window("step").begin_step(step)
 
     @property
     def is_dead(self) -> bool:
-        """Whether a window is open on a thread that has ended: nobody can close it any more."""
+        """Whether a window is open on a thread that has ended, so that it cannot be closed."""
         return bool(self._current and self._current.has_lost_thread)
 
     @property
@@ -213,41 +222,43 @@ class ScriptWindows:
         return bool(self._current and self._current.movable)
 
     def discard(self) -> None:
-        """Drop the open window, if there is one, and what it recorded."""
+        """Drop the open window, if there is one, with its recording."""
         current, self._current = self._current, None
         _open_now.discard(self)
         if current:
             current.discard()
 
     def abandon(self) -> None:
-        """Forget the window in a child that was just forked: it is its parent's."""
+        """Forget the window in a new forked child: it belongs to the parent."""
         current, self._current = self._current, None
         if current:
-            self.is_parents = True
+            self.is_of_parent = True
             current.abandon()
 
-    def insist(self, call: str) -> WindowDriver:
+    def require_window(self, call: str) -> WindowDriver:
         """Return the open window.
 
         Raises:
-            ProfileError: There is none, or only another thread may touch it.
+            ProfileError: No window is open, or only another thread may use it.
         """
         if self._current is None:
             raise ProfileError(f"{call}(): nothing is being recorded")
         if not self._current.movable:
             name = self._current.thread.name
-            raise ProfileError(f"{call}(): only the thread that started the profiler may: {name}")
+            raise ProfileError(
+                f"{call}(): only the thread that started the profiler may call it: {name}"
+            )
         return self._current
 
 
 class NoWindows(ScriptWindows):
-    """Takes the place of windows that could not be prepared: none opens."""
+    """Replaces windows that could not be prepared: none opens."""
 
     def __init__(self) -> None:
         self._current = None
 
     def open(self, action_at: Callable[[int], ProfilerAction], step: int) -> None:
-        """Refuse to.
+        """Refuse to open.
 
         Raises:
             BackendError: Always.
@@ -257,22 +268,13 @@ class NoWindows(ScriptWindows):
 
 
 def _in_script(problem: Problem) -> str:
-    """Return a problem in words for a script, which knows arguments and no JSON pointers."""
+    """Return a problem for a script, with the argument's name instead of the JSON pointer."""
     name = problem.pointer.rpartition("/")[2]
     return f"{name}: {problem.text}".rstrip(".")
 
 
-AFTERWARDS: list[Callable[[], object]] = []
-"""What is to be done at the end of the process when no window is open any more."""
-_BOUNDARY = ErrorBoundary(StderrNotes())
-_open_now: set[ScriptWindows] = set()
-"""Those whose window is open; kept, for nobody else may hold them any more.
-
-Gone through as a copy: other threads, and the end of an object anywhere, begin and end them."""
-
-
 def recorder_of_another_thread() -> str:
-    """Return which backend records a thread alone that is not the calling one; empty for none."""
+    """Return the backend that records only another thread; empty for none."""
     open_now = [windows._current for windows in _open_now.copy()]
     return next((one.backend.name for one in open_now if one and not one.movable), "")
 
@@ -286,7 +288,7 @@ def _discard_dead() -> None:
 
 
 def _end_all() -> None:
-    """Save what is open at the end of the process, or discard it: torch would crash over it."""
+    """Save or discard open windows at the end of the process: torch would crash otherwise."""
     if _open_now:
         GRAPH_CAPTURES.process_ends()
     for windows in _open_now.copy():
@@ -296,7 +298,7 @@ def _end_all() -> None:
             say("a profile was never stopped; it is lost")
             windows.discard()
     UNENDED.look()
-    for action in AFTERWARDS:
+    for action in END_ACTIONS:
         action()
 
 

@@ -1,4 +1,4 @@
-"""Whether what fails in a script's profile is a warning, as with the vendor, or raises."""
+"""Decide whether a failure in a script's profile warns, as with the vendor, or raises."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class Strictness:
-    """Raises or warns: the one place that decides it for a profile, or for a call.
+    """Raises or warns: the only place that decides this for a profile or a call.
 
-    Ctrl-C, ``sys.exit()`` and what the script's signal handlers raise pass in either case.
+    Ctrl-C, ``sys.exit()`` and exceptions of the script's signal handlers always pass.
 
     Args:
-        name: What the script calls, for the warnings.
-        raises: Whether the script asked for exceptions, with ``strict=True``.
+        name: Name of the class or function that the script calls, for the warnings.
+        raises: Whether the script passed ``strict=True``.
     """
 
     def __init__(self, name: str, *, raises: bool) -> None:
         self._name, self._raises = name, raises
-        self._boundary, self._often = ErrorBoundary(self), ErrorBoundary(_First(self))
+        self._boundary, self._each_step = ErrorBoundary(self), ErrorBoundary(_First(self))
 
-    def wrong(self, what: str, taken: str) -> None:
-        """Say that an argument is wrong, and what is taken in its place.
+    def reject(self, what: str, taken: str) -> None:
+        """Report a wrong argument, and what is used instead.
 
         Raises:
             ValueError: The script is strict.
@@ -37,40 +37,40 @@ class Strictness:
         warn_script(f"{what}; {taken}")
 
     def attempt(self, doing: str, action: Callable[[], object]) -> bool:
-        """Do something; return whether it failed, which was said in a warning then.
+        """Run an action; on failure warn and return True.
 
         Args:
-            doing: What is attempted, for the warning: "profile.stop()".
-            action: What to do.
+            doing: Name of the action for the warning, such as "profile.stop()".
+            action: The action.
 
         Raises:
-            Exception: It failed, and the script is strict.
+            Exception: The action failed, and the script is strict.
         """
         if self._raises:
             action()
             return False
         return self._boundary.attempt(doing, action) is not None
 
-    def attempt_often(self, doing: str, action: Callable[[], object]) -> bool:
-        """Do the same at each step: only the first failure is said, in one line.
+    def attempt_each_step(self, doing: str, action: Callable[[], object]) -> bool:
+        """Run an action at each step as :meth:`attempt` does; warn only once, in one line.
 
         Args:
-            doing: As of :meth:`attempt`.
-            action: What to do.
+            doing: Name of the action for the warning.
+            action: The action.
 
         Raises:
-            Exception: It failed, and the script is strict.
+            Exception: The action failed, and the script is strict.
         """
         if self._raises:
             return self.attempt(doing, action)
-        return self._often.attempt(doing, action) is not None
+        return self._each_step.attempt(doing, action) is not None
 
-    def remember(self, *, last_error: str) -> None:
-        """Forget it: there is no status."""
+    def set_status(self, *, last_error: str) -> None:
+        """Do nothing: there is no status."""
 
     def error(self, text: str) -> None:
-        """Warn of what failed."""
-        warn_script(f"the script goes on, but {text}\n({self._name}(strict=True) raises it)")
+        """Warn of a failure."""
+        warn_script(f"the script continues, but {text}\n({self._name}(strict=True) raises it)")
 
 
 class _First:
@@ -79,18 +79,18 @@ class _First:
     def __init__(self, strictness: Strictness) -> None:
         self._strictness, self._is_said = strictness, False
 
-    def remember(self, *, last_error: str) -> None:
-        """Forget it: there is no status."""
+    def set_status(self, *, last_error: str) -> None:
+        """Do nothing: there is no status."""
 
     def error(self, text: str) -> None:
-        """Warn, unless there was a failure before."""
+        """Warn, unless an earlier failure was reported."""
         if not self._is_said:
             self._is_said = True
             self._strictness.error(f"{text.splitlines()[0]}; later failures are not repeated")
 
 
 class _Strict(Protocol):
-    """What has a strictness."""
+    """An object with a strictness."""
 
     _strictness: Strictness
 
@@ -100,10 +100,10 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def forgiving(
+def warn_on_failure(
     otherwise: Callable[[], Any] = lambda: None,
 ) -> Callable[[Callable[Concatenate[_S, _P], _R]], Callable[Concatenate[_S, _P], _R]]:
-    """Have a method warn and return ``otherwise()`` where it fails, unless its object is strict."""
+    """Make a method warn and return ``otherwise()`` on failure, unless its object is strict."""
 
     def decorate(method: Callable[Concatenate[_S, _P], _R]) -> Callable[Concatenate[_S, _P], _R]:
         @functools.wraps(method)

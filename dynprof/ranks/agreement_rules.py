@@ -45,7 +45,7 @@ class Terms:
         """Return what a config asks."""
         patience_s, downgrade = config.agreement.patience_s, config.agreement.unable == "downgrade"
         step, multiple = config.named_step, config.multiple
-        return cls(config.asked_ranks, patience_s, step, multiple, downgrade)
+        return cls(config.selected_ranks, patience_s, step, multiple, downgrade)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, Problem
-from dynprof.journal.edit_outcomes import TOLD
+from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER, Terms
@@ -18,8 +18,8 @@ from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import TakingPart
-from dynprof.requests.plan import Refusal, blamed
-from dynprof.requests.request import Asked, Cancel
+from dynprof.requests.plan import Refusal, directory_pointer
+from dynprof.requests.request import Cancel, UnplannedRequest
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import rank_in_words
 from dynprof.runtime.plural import counted
@@ -77,7 +77,7 @@ class Agreements:
         self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
         self._read: _Read | None = None
         self._named_leader = ""
-        journal.outcomes.on_news = self._changed
+        journal.outcomes.on_change = self._changed
 
     @property
     def part(self) -> str:
@@ -99,7 +99,9 @@ class Agreements:
         told.pop(found.request, None)
         if not (told or found.request or (part and part.leads)):
             return None
-        return replace(found, earlier=tuple(told[number] for number in sorted(told)[-TOLD:]))
+        return replace(
+            found, earlier=tuple(told[number] for number in sorted(told)[-MAX_IN_STATUS:])
+        )
 
     # edits, on the watcher's thread
 
@@ -123,7 +125,7 @@ class Agreements:
 
     def _propose(self, part: TakingPart, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.text
-        if isinstance(asked, Asked):
+        if isinstance(asked, UnplannedRequest):
             asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
             part.give_up("disarmed", f"disarmed by request {number}")
@@ -140,12 +142,12 @@ class Agreements:
                 self._windows.begin(number, asked)
             part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
 
-    def _forbidden(self, asked: Asked) -> Refusal | None:
+    def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
         """Refuse a place that may not be written here: this rank need not be one that records."""
         layout, config = self._process.layout, asked.config
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         why = place.why_forbidden(layout)
-        problem = Problem(f"{why}.", blamed(config, why)) if why else None
+        problem = Problem(f"{why}.", directory_pointer(config, why)) if why else None
         return Refusal(asked.parsed.locate((problem,))) if problem else None
 
     # where this rank follows

@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_fields
 
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError, Problem
-from dynprof.journal.edit_outcomes import MOST, ON_THE_WAY
+from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_KEPT
 from dynprof.journal.journal import printable
 from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.messages import (
@@ -28,7 +28,7 @@ from dynprof.ranks.messages import (
 )
 from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
-from dynprof.requests.request import Asked
+from dynprof.requests.request import UnplannedRequest
 from dynprof.runtime.destination import absolute_place
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Edits(Protocol):
     def take(self, edit: Edit) -> None:
         """Answer an edit on this rank alone."""
 
-    def read(self, edit: Edit) -> Asked | Cancel | Refusal:
+    def read(self, edit: Edit) -> UnplannedRequest | Cancel | Refusal:
         """Return what an edit asks for."""
 
     def enter_as(self, leaders: int, edit: Edit) -> int:
@@ -71,10 +71,10 @@ class Edits(Protocol):
     def guarded(self, number: int, action: Callable[[], object]) -> str:
         """Do something for an edit; return why dynprof failed at it."""
 
-    def plan(self, number: int, asked: Asked) -> Request | Refusal:
+    def plan(self, number: int, asked: UnplannedRequest) -> Request | Refusal:
         """Return the request for a window, or the reasons against it."""
 
-    def serve(self, number: int, asked: Asked) -> Refusal | None:
+    def serve(self, number: int, asked: UnplannedRequest) -> Refusal | None:
         """Have a window opened, or say why not, and return that."""
 
     def refuse(self, number: int, refusal: Refusal) -> None:
@@ -105,11 +105,12 @@ class Member:
         self.heard = "", -math.inf  # the last config that the leader spoke of, and when
         self.heard_s = -math.inf  # when the leader said anything last
         self.is_proposed = False  # something that has yet to be opened or withdrawn
-        self._mine: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
+        # What this rank proposes itself, where it leads.
+        self._mine: dict[int, UnplannedRequest] = {}
         self._proposal: Proposal | None = None
         self._own = 0  # its number here
-        self._asked: Asked | None = None  # what it asks for
-        self._asked_first: Asked | None = None  # the same, before it was narrowed
+        self._asked: UnplannedRequest | None = None  # what it asks for
+        self._asked_first: UnplannedRequest | None = None  # the same, before it was narrowed
         self._pending = self._is_alone = self._ends = self._disarmed = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers here, by the leader's
@@ -128,14 +129,14 @@ class Member:
         """Take part in nothing more: the process ends."""
         self._ends = True
 
-    def propose(self, number: int, asked: Asked) -> None:
+    def propose(self, number: int, asked: UnplannedRequest) -> None:
         """Know what this rank is about to propose itself."""
         self._mine[number] = asked
 
     def know(self, leaders: int, own: int) -> None:
         """Know which request here is which of the leader's."""
         known = {n: mine for n, mine in self._numbers.items() if n < leaders}
-        old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
+        old = [n for n in list(known)[:-MAX_KEPT] if self._outcome(n) not in IN_PROGRESS]
         self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
         self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
 
@@ -172,20 +173,20 @@ class Member:
         if self.numbers and self.rank != LEADER:
             self._is_alone = not self.numbers.follow(proposal.begun)
         planned: list[Request | Refusal] = [asked] if isinstance(asked, Refusal) else []
-        if isinstance(asked, Asked):
+        if isinstance(asked, UnplannedRequest):
             self._asked = asked
             problem = self._edits.guarded(own, lambda: planned.append(self._edits.plan(own, asked)))
         for found in planned:
             if isinstance(found, Refusal):
                 self._edits.refuse(own, found)
-                problem = "; ".join(map(str, found.problems)) if found.asked else ""
+                problem = "; ".join(map(str, found.problems)) if found.selects_rank else ""
             else:
                 self._pending, self._plan = True, found.plan
                 would = Profiler(found.plan.backend, found.plan.activities)
         reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
         return with_fields(reply, would=would, usable=usable)
 
-    def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
+    def _asked_by(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
         """Return the number here of what is proposed, and what it asks for."""
         if mine := self._mine.pop(proposal.number, None):
             self._asked_first = mine
@@ -203,7 +204,7 @@ class Member:
             parsed = parse_config(edit.raw)
         except ConfigError as error:  # another version of dynprof leads
             return number, Refusal(error.problems)
-        self._asked_first = Asked(edit, parsed.config, parsed, now=False)
+        self._asked_first = UnplannedRequest(edit, parsed.config, parsed, now=False)
         return number, narrowed(self._asked_first, proposal)
 
     def _busy(self) -> str:
@@ -243,8 +244,8 @@ class Member:
         """Forget what only this rank waits with: it was away, or not asked, as another came."""
         waiting = self._inbox.waiting
         given_up = {self._numbers.get(number) for number in superseded}
-        if waiting and waiting.number in given_up and self._inbox.claim(waiting):
-            self._journal.tell(waiting.number, "superseded", "superseded by a newer request")
+        if waiting and waiting.number in given_up and self._inbox.take(waiting):
+            self._journal.report(waiting.number, "superseded", "superseded by a newer request")
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         """Forget what was proposed, and say why."""
@@ -258,7 +259,7 @@ class Member:
                 own = self._edits.enter_as(withdrawal.number, edit)
                 self.know(withdrawal.number, own)
                 # Not in the status: there may be thousands of ranks, and one of them says it.
-                self._journal.tell(own, "refused", reasons)
+                self._journal.report(own, "refused", reasons)
         if not self._take_pending(withdrawal.number):
             return
         if withdrawal.outcome == "refused":
@@ -267,7 +268,7 @@ class Member:
             self._edits.refuse(self._own, Refusal(problems))
         else:
             self._disarmed |= withdrawal.outcome == "disarmed"
-            self._journal.tell(self._own, withdrawal.outcome, reasons)
+            self._journal.report(self._own, withdrawal.outcome, reasons)
 
     def _cancel(self, cancellation: Cancellation) -> None:
         """Disarm what waits, close what is open."""
@@ -319,7 +320,7 @@ class Member:
     def news(self) -> Report | None:
         """Return what this rank has not told yet; None for nothing."""
         number = self._proposal.number if self._proposal else 0
-        on_the_way = [n for n in self._owed if self._outcome(n) in ON_THE_WAY]
+        on_the_way = [n for n in self._owed if self._outcome(n) in IN_PROGRESS]
         report = self.report(min(on_the_way, default=max(self._owed, default=number)))
         facts = with_fields(report, still_s=0.0, step_s=None)
         if facts == self._told:
@@ -353,7 +354,7 @@ class Member:
         )
         if answer is None:
             return report
-        if answer.outcome not in ON_THE_WAY and number in self._owed:
+        if answer.outcome not in IN_PROGRESS and number in self._owed:
             self._owed[number] = min(self._owed[number], time.monotonic())
         capture = (
             absolute_place(self._process.layout.root, answer.capture) if answer.capture else ""
@@ -391,7 +392,7 @@ class Member:
         return min(known) if len(known) >= KNOWN else None
 
 
-def narrowed(asked: Asked, proposal: Proposal) -> Asked:
+def narrowed(asked: UnplannedRequest, proposal: Proposal) -> UnplannedRequest:
     """Return what is asked for, with what the leader has found out for all ranks."""
     update: dict[str, object] = {}
     if proposal.ranks:

@@ -17,7 +17,7 @@ from dynprof.captures.deliveries import DeliveryTask
 from dynprof.captures.delivery_order import delivery_of
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import RankRecord, WindowRecord
-from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
+from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_IN_STATUS, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
 from dynprof.ranks.agreement_rules import NAMED, Agreement
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dynprof.captures.delivery_order import Delivery
     from dynprof.captures.exporter import Attempt
     from dynprof.journal.journal import Journal
-    from dynprof.requests.request import Asked
+    from dynprof.requests.request import UnplannedRequest
     from dynprof.windows.process_context import ProcessContext
 
 NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began again"
@@ -54,7 +54,7 @@ class JobWindow:
     """What is known of one request on all ranks."""
 
     number: int = 0  # 0 for none
-    asked: Asked | None = None  # what it asks for
+    asked: UnplannedRequest | None = None  # what it asks for
     made: Agreement | None = None  # what came of the proposal; None while the ranks agree
     told: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
     gone: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
@@ -64,7 +64,7 @@ class JobWindow:
     def outcome(self, rank: int) -> str:
         """Return what became of it on a rank that was to open; empty where that is not known."""
         said = self.told[rank].outcome if rank in self.told else "waiting"
-        return "" if rank in self.gone and said in ON_THE_WAY else said
+        return "" if rank in self.gone and said in IN_PROGRESS else said
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -77,7 +77,7 @@ class JobWindow:
     @property
     def pending(self) -> set[int]:
         """The ranks that are on their way with it, as far as more will be heard."""
-        on_the_way = {rank for rank in self.ranks if self.outcome(rank) in ON_THE_WAY}
+        on_the_way = {rank for rank in self.ranks if self.outcome(rank) in IN_PROGRESS}
         return on_the_way - self.left.keys()
 
     @property
@@ -143,7 +143,7 @@ class JobWindow:
             request=self.number,
             asked=len({*ranks, *missing}),
             saved=saved,
-            unsaved={one: ends[one] for one in sorted(ends.keys() - {*ON_THE_WAY})},
+            unsaved={one: ends[one] for one in sorted(ends.keys() - {*IN_PROGRESS})},
             pending=len(self.pending) if self.made or not self.number else None,
             stragglers=self.stragglers,
             problems=self.made.reasons if self.made else (),
@@ -229,7 +229,7 @@ class JobWindows:
         with self._lock:
             return all(one.stands for one in self._kept.values() if one.pending)
 
-    def begin(self, number: int, asked: Asked) -> None:
+    def begin(self, number: int, asked: UnplannedRequest) -> None:
         """Take a request that is proposed to all ranks."""
         with self._lock:
             self._kept[number] = JobWindow(number, asked)
@@ -282,9 +282,9 @@ class JobWindows:
 
     def _hear_of(self, known: JobWindow, report: Report) -> None:
         rank, before = report.rank, known.told.get(report.rank)
-        has_ended = before and before.outcome not in ("", *ON_THE_WAY)
+        has_ended = before and before.outcome not in ("", *IN_PROGRESS)
         # A rank that began again has its capture all the same.
-        is_old = has_ended and report.outcome in ("", *ON_THE_WAY)
+        is_old = has_ended and report.outcome in ("", *IN_PROGRESS)
         if before == report or is_old or not (report.outcome or known.made):
             return
         known.told[rank] = report
@@ -323,7 +323,7 @@ class JobWindows:
 
     def _forget(self) -> None:
         """Keep the newest windows, and those that are not over or not written."""
-        keep = {*sorted(self._kept)[-TOLD:], *sorted(self._unwritten)[-TOLD:]}
+        keep = {*sorted(self._kept)[-MAX_IN_STATUS:], *sorted(self._unwritten)[-MAX_IN_STATUS:]}
         self._kept = {n: one for n, one in self._kept.items() if n in keep or not one.is_over}
         self._unwritten &= self._kept.keys()
         self._written = {n: one for n, one in self._written.items() if n in self._kept}
@@ -345,13 +345,15 @@ class JobWindows:
     def told(self) -> list[WindowStatus]:
         """Return what is said of the newest requests, the oldest first."""
         with self._lock:
-            return [self._status(self._kept[number]) for number in sorted(self._kept)[-TOLD:]]
+            return [
+                self._status(self._kept[number]) for number in sorted(self._kept)[-MAX_IN_STATUS:]
+            ]
 
     def _status(self, known: JobWindow) -> WindowStatus:
         path = self._path(known)
         return known.status(os.path.relpath(path, self._process.layout.root) if path else "")
 
-    def _delivery(self, asked: Asked) -> Delivery:
+    def _delivery(self, asked: UnplannedRequest) -> Delivery:
         return delivery_of(asked.config, self._process.layout, self._process.rank)
 
     def _path(self, known: JobWindow) -> Path | None:

@@ -1,27 +1,27 @@
-"""What one profiler can do in a process."""
+"""Capabilities of one profiler in this process."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 MARKS = "marks"
-"""The backend that records the script's marks alone; nobody chooses it but ``Level_none``."""
+"""The backend that records only the script's marks; only ``Level_none`` selects it."""
 
 INLINE_MS = "20 to 45"
-"""Milliseconds of training for each 10,000 events of a trace, measured in docs/benchmarks.md.
+"""Milliseconds of training per 10,000 events of a trace, measured in docs/benchmarks.md.
 
-The more with memory, or with a device.
+The higher figure is with memory, or with a device.
 """
 
 
 @dataclass(frozen=True)
 class Lack:
-    """A setting that a profiler serves in part only, in the version that is installed.
+    """A setting that the installed version of a profiler serves only in part.
 
     Attributes:
-        setting: Its name in the config, in its experimental part, or in what a script asks for.
-        value: The value of it that is meant.
-        text: What comes of it.
+        setting: Its name in the config, in ``experimental_config``, or in :class:`Script`.
+        value: The value that is affected.
+        text: The effect, for the remark.
     """
 
     setting: str
@@ -35,16 +35,16 @@ class Capabilities:
 
     Attributes:
         backend: Its name in the config.
-        activities: What it can watch here, such as ``("CPU", "CUDA")``.
-        missing: Why it cannot serve here; empty where it can.
-        lacks: What it serves in part only.
-        inline: Why windows close inline, in time of the training; empty where they do not, or where
-            the self-test that decides it is still running.
-        inline_on_device: The same, for windows that watch a device.
+        activities: What it can record here, such as ``("CPU", "CUDA")``.
+        missing: Why it cannot serve here; empty if it can.
+        lacks: Settings that it serves only in part.
+        inline: Why windows close inline, while training waits; empty if they do not, or while the
+            self-test that decides this is running.
+        inline_on_device: The same, for windows that record a device.
         one_thread: Why a window records only the thread that opens it; empty as for ``inline``.
-        uncounted: Why the events of a window are not counted; empty where they are.
-        is_testing: Whether the self-test is running, whose answer changes ``inline``,
-            ``inline_on_device`` and ``one_thread``.
+        uncounted: Why the events of a window are not counted; empty if they are.
+        is_testing: Whether the self-test that decides ``inline``, ``inline_on_device`` and
+            ``one_thread`` is running.
     """
 
     backend: str
@@ -59,7 +59,7 @@ class Capabilities:
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """Slower or lesser ways in which windows of all that it can watch are recorded."""
+        """Remarks on slower or reduced ways of recording a window with all activities."""
         return fallbacks(self.inline_on_device, self.one_thread, self.uncounted)
 
     def __str__(self) -> str:
@@ -67,18 +67,18 @@ class Capabilities:
 
 
 def inline_close(why: str) -> str:
-    """Return the remark on windows that close inline, with what that costs."""
+    """Return the remark on windows that close inline, with the cost."""
     cost = f"about {INLINE_MS} ms of training for each 10,000 events"
     return f"windows close inline: {cost}; {why}"
 
 
 def fallbacks(inline: str, one_thread: str, uncounted: str) -> tuple[str, ...]:
-    """Return the remarks on slower or lesser ways in which a window is recorded.
+    """Return the remarks on slower or reduced ways in which a window is recorded.
 
     Args:
-        inline: Why it closes inline; this and the others are empty where there is no reason.
-        one_thread: Why it records one thread though all were meant.
-        uncounted: Why its events are not counted, so that no limit of them or of memory holds.
+        inline: Why it closes inline; each argument is empty if it does not apply.
+        one_thread: Why it records one thread although all were requested.
+        uncounted: Why its events are not counted, so that limits of events and memory do not apply.
     """
     found = [inline_close(inline)] if inline else []
     if one_thread:

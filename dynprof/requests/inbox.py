@@ -1,4 +1,4 @@
-"""What ``step()`` looks into: the step counter, and what waits for the next step."""
+"""What ``step()`` reads: the step counter, and the work for the next step."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
 
 
 class Inbox:
-    """The meeting point of the watcher's thread and those that train.
+    """The state that the watcher's thread and the training threads share.
 
     Attributes:
-        step: The number of the step that is running; only ``step()`` and ``set_state()`` write it.
-        due: Whether the next ``step()`` has to look closer; all that an idle one tests.
-        free_disk_mb: The last known free MB where the capture of the waiting request would go;
-            another thread asks the file system, so that a hung one does not hang the training.
-        on_due: Called by ``step()`` when something is due: :attr:`turn`, or what may spare one.
-        turn: Looks what is due.
-        name_source: Returns who ends the steps.
-        order: Why the open window shall close; empty where it shall not.
+        step: Number of the running step; only ``step()`` and ``set_state()`` write it.
+        due: Whether the next ``step()`` has work to do; an idle ``step()`` tests nothing else.
+        free_disk_mb: Last known free MB where the capture of the waiting request would go. Another
+            thread asks the file system, so that a hanging disk does not block the training.
+        on_due: Called by ``step()`` if :attr:`due` is set: :attr:`turn`, or what can replace it.
+        turn: Does the work that is due.
+        name_source: Returns what ends the steps.
+        close_reason: Why the open window must close; empty if it need not.
         woken: Whether :meth:`wake` was called since the last turn.
-        numbering: How often the script has gone on from another number: what the ranks agree on is
-            about the numbers of one such count.
+        numbering: How often the script has set another step number. An agreement of the ranks
+            applies to one numbering.
     """
 
     __slots__ = (
         "_lock",
         "_waiting",
+        "close_reason",
         "due",
         "free_disk_mb",
         "name_source",
         "numbering",
         "on_due",
-        "order",
         "step",
         "turn",
         "woken",
@@ -52,30 +52,30 @@ class Inbox:
         self.on_due = turn
         self._lock = threading.RLock()
         self._waiting: Request | None = None
-        self.order = ""
+        self.close_reason = ""
         self.woken = False
         self.numbering = 0
 
     @property
     def steps_from(self) -> str:
-        """Who ends the steps."""
+        """What ends the steps."""
         return self.name_source()
 
     @property
     def waiting(self) -> Request | None:
-        """The newest request that is not open yet."""
+        """The newest request whose window is not open yet."""
         return self._waiting
 
     def put(self, request: Request, free_disk_mb: float) -> Request | None:
-        """Leave a request for the training thread; return the one that it replaces."""
+        """Store a request for the training thread; return the request that it replaces."""
         with self._lock:
             self.free_disk_mb = free_disk_mb
             replaced, self._waiting = self._waiting, request
             self.due = True
         return replaced
 
-    def exchange(self, waiting: Request, better: Request) -> bool:
-        """Put a request in the place of one; False where that waits no more."""
+    def replace(self, waiting: Request, better: Request) -> bool:
+        """Replace the waiting request; return False if it no longer waits."""
         with self._lock:
             if self._waiting is not waiting:
                 return False
@@ -88,50 +88,50 @@ class Inbox:
             waiting, self._waiting = self._waiting, None
         return waiting
 
-    def order_close(self, reason: str) -> None:
-        """Have the open window closed at the next step boundary."""
+    def request_close(self, reason: str) -> None:
+        """Request that the open window closes at the next step boundary."""
         with self._lock:
-            self.order, self.due = reason, True
+            self.close_reason, self.due = reason, True
 
     def wake(self) -> None:
-        """Have the next ``step()`` look closer, though nothing waits for it."""
+        """Request a turn at the next ``step()``, even if no request waits."""
         with self._lock:
             self.woken = self.due = True
 
-    def was_woken(self) -> bool:
-        """Return whether :meth:`wake` was called since the last time."""
+    def take_wake(self) -> bool:
+        """Return whether :meth:`wake` was called since the last call, and reset that."""
         with self._lock:
             woken, self.woken = self.woken, False
         return woken
 
-    def claim(self, request: Request) -> bool:
-        """Take ``request`` out, unless it was replaced or disarmed meanwhile."""
+    def take(self, request: Request) -> bool:
+        """Remove ``request``; return False if it was already replaced or disarmed."""
         with self._lock:
             if self._waiting is not request:
                 return False
             self._waiting = None
             return True
 
-    def settle(self, *, window_open: bool) -> None:
-        """End a turn: what is due from here on."""
+    def end_turn(self, *, window_open: bool) -> None:
+        """End a turn: compute whether the next ``step()`` has work."""
         with self._lock:
             if not window_open:
-                self.order = ""
+                self.close_reason = ""
             self.due = window_open or self._waiting is not None or self.woken
 
 
 class NoInbox:
-    """What ``step()`` looks into where there is no session.
+    """The inbox of a process without a session.
 
     Args:
-        silent: Do not warn of the first step.
+        silent: Do not warn at the first step.
     """
 
     def __init__(self, *, silent: bool) -> None:
         self.step, self.due = 0, not silent
 
     def on_due(self) -> None:
-        """Warn, once."""
+        """Warn once."""
         self.due = False
         text = "dynprof.step() was called before dynprof.init(); it does nothing"
         warnings.warn(text, stacklevel=3)

@@ -1,4 +1,4 @@
-"""(config, where this process stands) -> what to do; pure: no clock, no file, no torch."""
+"""Decide what to do for a config in this process; pure: no clock, no file, no torch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from dynprof.requests.capabilities import Capabilities
 
 
+_OF_OPERATORS = ("record_shapes", "with_stack", "with_flops", "with_modules")
+"""Settings of the host's operators."""
+
+
 @dataclass(frozen=True)
-class Standing:
-    """Where a process stands when an edit reaches it.
+class ProcessState:
+    """State of a process when an edit reaches it.
 
     Attributes:
-        step: The number of the step that is running.
+        step: The number of the running step.
         rank: The rank of the process.
-        capabilities: The backends, those that ``auto`` prefers first.
+        capabilities: The backends, in the order of preference of ``auto``.
         free_disk_mb: Free megabytes (10^6 bytes) where the capture would go.
-        prof_dir_problem: Why nothing can be written there; empty if it can.
+        prof_dir_problem: Why that place is not writable; empty if it is.
     """
 
     step: int
@@ -39,14 +43,14 @@ class Standing:
 
 @dataclass(frozen=True)
 class Script:
-    """What a script may ask for through :mod:`dynprof.profiler`, and a file cannot.
+    """Options that a script can set through :mod:`dynprof.profiler`, and a file cannot.
 
     Attributes:
-        in_place: Why the recording must be closed where it ran; empty where it need not.
+        in_place: Why the recording must close on its own thread; empty if it need not.
         experimental_config: Torch's own object of that name.
-        observer: Is started and stopped with the recording.
+        observer: Object that is started and stopped with the recording.
         trace_id: Returns the id of the trace.
-        metadata: What the script writes about its capture; may grow until the end.
+        metadata: The script's metadata for its capture; it can grow until the end.
         all_threads: Record all threads; any of them may start and stop.
     """
 
@@ -63,14 +67,14 @@ class Plan:
     """A window to open.
 
     Attributes:
-        config: The config asked for.
+        config: The requested config.
         backend: The backend that records.
-        activities: What it watches, after what is lacking here was left out.
-        start_step: The step at which the window opens; None for the next one.
-        remarks: What was downgraded, to be said.
-        script: Given where the script asks itself, and not an operator.
-        fallbacks: Slower or lesser ways in which the window will be recorded, as things are now.
-            What is recorded says in its own ``fallbacks`` which it came to.
+        activities: What it records, without activities that are missing here.
+        start_step: The step at which the window opens; None for the next step.
+        remarks: Settings that were downgraded or have no effect.
+        script: The script's options; None for an operator's request.
+        fallbacks: Slower or reduced ways in which the window will be recorded, as known now. The
+            recording's own ``fallbacks`` has those that applied.
     """
 
     config: ProfilerConfig
@@ -84,20 +88,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why there will be no window.
+    """Why no window will open.
 
     Attributes:
         problems: The reasons.
-        asked: False where the config is fine but does not ask this rank.
+        selects_rank: False if the config is valid but does not select this rank.
     """
 
     problems: tuple[Problem, ...]
-    asked: bool = True
+    selects_rank: bool = True
 
 
 def plan(
     config: ProfilerConfig,
-    standing: Standing,
+    state: ProcessState,
     script: Script | None = None,
     *,
     is_agreed: bool = False,
@@ -105,26 +109,26 @@ def plan(
     """Decide what a valid config means for this process.
 
     Args:
-        config: What is asked for.
-        standing: Where the process stands.
-        script: Given where the script asks itself.
-        is_agreed: Whether ranks agreed on its start step.
+        config: The config.
+        state: The state of the process.
+        script: The script's options, if the script itself requests the window.
+        is_agreed: Whether the ranks agreed on its start step.
     """
-    if unasked := _unasked(config, standing.rank):
-        return unasked
-    capable = _choose(config, standing.capabilities)
+    if not_selected := _not_selected(config, state.rank):
+        return not_selected
+    capable = _choose(config, state.capabilities)
     if isinstance(capable, Problem):
         return Refusal((capable,))
     activities, dropped = _activities(config, capable, script)
-    past = past_start(config, standing.step, is_agreed=is_agreed)
-    found = past, _place(config, standing), _disk(config, standing)
+    past = past_start(config, state.step, is_agreed=is_agreed)
+    found = past, _prof_dir(config, state), _disk(config, state)
     if problems := tuple(problem for problem in found if problem):
         return Refusal(problems)
     return Plan(
         config=config,
         backend=capable.backend,
         activities=activities,
-        start_step=_start(config, standing.step),
+        start_step=_start(config, state.step),
         remarks=(
             *dropped,
             *_without_effect(config, capable.backend),
@@ -141,38 +145,38 @@ def plan(
 def _fallbacks(
     config: ProfilerConfig, activities: tuple[str, ...], capable: Capabilities
 ) -> tuple[str, ...]:
-    """Return the slower or lesser ways in which a window will be recorded, as remarks."""
+    """Return remarks on the slower or reduced ways in which a window will be recorded."""
     inline = capable.inline if activities == ("CPU",) else capable.inline_on_device
     one_thread = "" if config.records_memory else capable.one_thread
     return fallbacks(inline, one_thread, capable.uncounted)
 
 
-def _unasked(config: ProfilerConfig, rank: int) -> Refusal | None:
-    """Return the refusal of a config that asks others, or of which this rank cannot know."""
-    asked = config.asked_ranks
+def _not_selected(config: ProfilerConfig, rank: int) -> Refusal | None:
+    """Return a refusal if the config does not select this rank, or if the rank cannot tell."""
+    asked = config.selected_ranks
     if asked.chosen:
-        text = f'"{asked.chosen[0]}" is chosen among ranks that agree, and this one is by itself; '
+        text = f'"{asked.chosen[0]}" is chosen among ranks that agree, and this rank does not; '
         return Refusal((Problem(f'{text}write numbers, or "all".', "/ranks"),))
     if rank in asked:
         return None
-    text = f"rank {rank} is not asked for, only {asked}."
-    return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), asked=False)
+    text = f"rank {rank} is not selected, only {asked}."
+    return Refusal((Problem(text, "/ranks" if config.ranks else "/rank_list"),), selects_rank=False)
 
 
 def _start(config: ProfilerConfig, step: int) -> int | None:
-    """Return the step at which the window opens; None for the next one."""
+    """Return the step at which the window opens; None for the next step."""
     if config.multiple > 1:
         return (step // config.multiple + 1) * config.multiple
     return config.named_step
 
 
 def past_start(config: ProfilerConfig, step: int, *, is_agreed: bool = False) -> Problem | None:
-    """Return the problem of a start step that can no longer be waited for.
+    """Return the problem of a start step that has begun already; None if it has not.
 
     Args:
-        config: What is asked for.
-        step: The step that is running.
-        is_agreed: Whether ranks agreed on the start step.
+        config: The config.
+        step: The number of the running step.
+        is_agreed: Whether the ranks agreed on the start step.
     """
     if config.named_step is None or config.named_step > step:
         return None
@@ -190,7 +194,7 @@ def _choose(
     config: ProfilerConfig, capabilities: tuple[Capabilities, ...]
 ) -> Capabilities | Problem:
     usable = [one for one in capabilities if not one.missing and one.backend != MARKS]
-    if config.experimental.marks_alone and not _on_npu(config, usable):
+    if config.experimental.marks_only and not _on_npu(config, usable):
         for capable in capabilities:
             if capable.backend == MARKS:
                 return capable
@@ -214,7 +218,7 @@ def _none_usable(capabilities: tuple[Capabilities, ...]) -> Problem:
 
 
 def _on_npu(config: ProfilerConfig, usable: list[Capabilities]) -> bool:
-    """Return whether an NPU's own profiler serves, which knows marks alone as well."""
+    """Return whether an NPU's own profiler serves, which can also record only marks."""
     return config.backend in ("auto", "npu") and any(one.backend == "npu" for one in usable)
 
 
@@ -226,7 +230,7 @@ def _activities(
         return capable.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
     kept = tuple(name for name in asked if name in capable.activities)
-    instead = "" if kept else "; what is here is recorded"
+    instead = "" if kept else "; all of these are recorded"
     dropped = tuple(
         Problem(f"{name} is left out: {_lacks(capable)}{instead}.", "/activities")
         for name in asked
@@ -239,41 +243,41 @@ def _lacks(capable: Capabilities) -> str:
     return f"backend {capable.backend} on this machine has {', '.join(capable.activities)} only"
 
 
-def _place(config: ProfilerConfig, standing: Standing) -> Problem | None:
-    if not (why := standing.prof_dir_problem):
+def _prof_dir(config: ProfilerConfig, state: ProcessState) -> Problem | None:
+    if not (why := state.prof_dir_problem):
         return None
-    return Problem(f"{why}; write another directory.", blamed(config, why))
+    return Problem(f"{why}; write another directory.", directory_pointer(config, why))
 
 
-def blamed(config: ProfilerConfig, why: str) -> str:
-    """Return where the config names the directory that a reason is about."""
+def directory_pointer(config: ProfilerConfig, why: str) -> str:
+    """Return the JSON pointer of the directory that a reason is about."""
     scratch = config.storage.scratch_dir
     return "/storage/scratch_dir" if scratch and scratch.strip("./") in why else "/prof_dir"
 
 
-def _disk(config: ProfilerConfig, standing: Standing) -> Problem | None:
+def _disk(config: ProfilerConfig, state: ProcessState) -> Problem | None:
     least = config.limits.min_free_disk_mb
-    if least is None or standing.free_disk_mb >= least:
+    if least is None or state.free_disk_mb >= least:
         return None
     text = (
-        f"{standing.free_disk_mb:,.0f} MB are free where the capture would go, and "
+        f"{state.free_disk_mb:,.0f} MB are free where the capture would go, and "
         f"limits.min_free_disk_mb asks for {least:,.0f}; make room, set another prof_dir or "
         "lower the limit."
     )
-    return Problem(text, blamed_for_disk(config))
+    return Problem(text, disk_pointer(config))
 
 
-def blamed_for_disk(config: ProfilerConfig) -> str:
-    """Return where the config asks for more room than there is: its limit, unless it has none."""
+def disk_pointer(config: ProfilerConfig) -> str:
+    """Return the JSON pointer to blame for a full disk: the limit if it was set, else prof_dir."""
     is_usual = config.limits.min_free_disk_mb in _defaults(config.limits, "min_free_disk_mb")
     return "/prof_dir" if is_usual else "/limits/min_free_disk_mb"
 
 
 def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
-    """Yield the settings that were changed from their default but do nothing on ``backend``."""
+    """Yield the settings that differ from their default but have no effect on ``backend``."""
     for section, pointer in ((config, ""), (config.experimental, "/experimental_config")):
         for name, effect in effects(type(section)).items():
-            reason = effect.why_none(backend) if name in section.model_fields_set else None
+            reason = effect.why_no_effect(backend) if name in section.model_fields_set else None
             if reason and getattr(section, name) not in _defaults(section, name):
                 text = f"has no effect with backend {backend}: {reason}."
                 yield Problem(text, f"{pointer}/{name}")
@@ -284,21 +288,18 @@ def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
         yield Problem(text, "/experimental_config/host_sys")
 
 
-_OF_OPERATORS = ("record_shapes", "with_stack", "with_flops", "with_modules")
-
-
 def _without_host(config: ProfilerConfig, activities: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield what belongs to the host's operators, where they are not recorded."""
+    """Yield settings of the host's operators if those are not recorded."""
     for name in _OF_OPERATORS:
         if getattr(config, name) and "CPU" not in activities:
-            text = "has no effect: it belongs to CPU, which the activities leave out."
+            text = "has no effect: it needs CPU among the activities."
             yield Problem(text, f"/{name}")
 
 
 def _without_operators(config: ProfilerConfig, capable: Capabilities) -> Iterator[Problem]:
-    """Yield that marks alone are recorded, where the config names CPU itself.
+    """Yield that only marks are recorded, if the config explicitly names CPU.
 
-    CPU with NPU is the vendor's default, which its samples of Level_none have too.
+    CPU with NPU is the vendor's default, also in its samples of Level_none.
     """
     named = {name.upper() for name in config.activities}
     if capable.backend == MARKS and "CPU" in named and not config.watches_all:
@@ -309,7 +310,7 @@ def _without_operators(config: ProfilerConfig, capable: Capabilities) -> Iterato
 def _without_device(
     config: ProfilerConfig, activities: tuple[str, ...], capable: Capabilities
 ) -> Iterator[Problem]:
-    """Yield a level whose additions belong to a device, where none is recorded."""
+    """Yield a level whose additions need a device, if no device is recorded."""
     level = config.experimental.profiler_level
     if capable.backend == "torch" and activities == ("CPU",) and level in ("Level1", "Level2"):
         lacks_overloads = any(lack.value == level for lack in capable.lacks)
@@ -325,7 +326,7 @@ def _without_device(
 def _served_in_part(
     config: ProfilerConfig, script: Script | None, capable: Capabilities
 ) -> Iterator[Problem]:
-    """Yield what is asked for and the profiler that is installed cannot do whole."""
+    """Yield requested settings that the installed profiler serves only in part."""
     sections = ((config, "/"), (config.experimental, "/experimental_config/"), (script, ""))
     for lack in capable.lacks:
         for section, pointer in sections:
@@ -334,7 +335,7 @@ def _served_in_part(
 
 
 def effects(section: type[BaseModel]) -> dict[str, Effect]:
-    """Return what each setting of a section of the config does, backend by backend."""
+    """Return the effect of each setting of a config section."""
     return {
         name: effect
         for name, field in section.model_fields.items()

@@ -1,4 +1,4 @@
-"""What an edit asks for, once it is read: a request, a cancel, or the reasons against it."""
+"""The meaning of an edit: a request, a cancel, or the reasons against it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from dynprof.requests.plan import Plan, Refusal, plan
 if TYPE_CHECKING:
     from dynprof.config import Parsed, ProfilerConfig
     from dynprof.requests.edits import Edit
-    from dynprof.requests.plan import Standing
+    from dynprof.requests.plan import ProcessState
 
-_STANDS_ON = (
-    "it stood in the save before too, so what this one changes is taken for a request; to cancel, "
-    "save once more as it is, else set it to false."
+_CANCEL_KEPT = (
+    "the previous save had it too, so this save counts as a request; save again unchanged to "
+    "cancel, or set it to false."
 )
-_BY_SCRIPT = "has no effect: the script itself asks for this window."
+_BY_SCRIPT = "has no effect: the script itself requests this window."
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an edit asks for, where that can be done: a window, with its plan.
+    """A window that an edit requests and that can be recorded, with its plan.
 
     Attributes:
-        number: That of its edit, counted by this process from 1.
+        number: The number of its edit, counted by this process from 1.
         plan: What to do.
         edited_at_s: Time of the save, in seconds since the epoch.
         sha256: Digest of the config's bytes.
-        remarks: What of the config has no effect or was downgraded.
-        at_once: The script asks itself, for this very step.
-        agreed_in: In which numbering of the steps other ranks open at its start step, too; None
-            where they do not.
+        remarks: Settings that have no effect or were downgraded.
+        at_once: Whether the script itself requests it, for the current step.
+        agreed_in: The step numbering in which other ranks open at its start step too; None if they
+            do not.
     """
 
     number: int
@@ -48,34 +48,34 @@ class Request:
 
     @property
     def config(self) -> ProfilerConfig:
-        """The config asked for."""
+        """The requested config."""
         return self.plan.config
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """What an edit asks for that cancels: to close or disarm what there is."""
+    """An edit that cancels: it closes the open window or disarms the waiting request."""
 
 
-class Cancels:
-    """Tells a save that cancels from one in which a cancel of before only stands on.
+class CancelDetector:
+    """Distinguishes a save that cancels from one that only kept an earlier ``cancel``.
 
-    A save cancels if it sets ``cancel``, and if it has it and changes nothing: whoever saves it
-    again means it again. One that leaves it there and changes another setting is a request.
+    A save cancels if it sets ``cancel``, or if it keeps ``cancel`` and changes nothing: the user
+    repeats it. A save that keeps ``cancel`` and changes another setting is a request.
 
     Args:
-        at_start: What the file held when watching began; empty where it could not be read.
+        at_start: Content of the file when watching began; empty if it could not be read.
     """
 
     def __init__(self, at_start: bytes) -> None:
         self._at_start = at_start
         self._before: dict[str, Any] | None = None
 
-    def meant_by(self, config: ProfilerConfig) -> bool:
-        """Take a save in; return whether it cancels."""
+    def is_cancel(self, config: ProfilerConfig) -> bool:
+        """Return whether a save cancels, and remember the save for the next call."""
         before, self._before = self._last_saved(), config.to_json()
-        stands_on = bool(before.get("cancel")) and before != self._before
-        return config.cancel and not stands_on
+        is_kept = bool(before.get("cancel")) and before != self._before
+        return config.cancel and not is_kept
 
     def _last_saved(self) -> dict[str, Any]:
         if self._before is None:
@@ -85,16 +85,16 @@ class Cancels:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What an edit asks for, before anybody looked whether it can be had.
+class UnplannedRequest:
+    """A request before the check whether this process can serve it.
 
     Attributes:
-        edit: What was saved.
-        config: What it says.
-        parsed: How it was read, which knows where each key stands.
-        now: The script asks, for this very step.
-        agreed_in: In which numbering of the steps other ranks open at the step that the config
-            names, too; None where they do not.
+        edit: The edit.
+        config: Its config.
+        parsed: The parsed file, with the place of each key.
+        now: Whether the script requests it, for the current step.
+        agreed_in: The step numbering in which other ranks open at the config's start step too; None
+            if they do not.
     """
 
     edit: Edit
@@ -103,19 +103,19 @@ class Asked:
     now: bool
     agreed_in: int | None = None
 
-    def planned(self, number: int, standing: Standing) -> Request | Refusal:
+    def to_request(self, number: int, state: ProcessState) -> Request | Refusal:
         """Return the request, or the reasons against it.
 
         Args:
             number: The number of the edit.
-            standing: Where the process stands.
+            state: The state of the process.
         """
-        outcome = plan(self.config, standing, is_agreed=self.agreed_in is not None)
+        outcome = plan(self.config, state, is_agreed=self.agreed_in is not None)
         if isinstance(outcome, Refusal):
             return replace(outcome, problems=self.parsed.locate(outcome.problems))
-        text = _BY_SCRIPT if self.now else _STANDS_ON
-        standing_on = [Problem(text, "/cancel")] if self.config.cancel else []
-        remarks = (*self.parsed.remarks, *self.parsed.locate((*standing_on, *outcome.remarks)))
+        text = _BY_SCRIPT if self.now else _CANCEL_KEPT
+        kept_cancel = [Problem(text, "/cancel")] if self.config.cancel else []
+        remarks = (*self.parsed.remarks, *self.parsed.locate((*kept_cancel, *outcome.remarks)))
         digest = hashlib.sha256(self.edit.raw).hexdigest()
         return Request(
             number,
@@ -128,13 +128,15 @@ class Asked:
         )
 
 
-def read_edit(edit: Edit, cancels: Cancels, *, now: bool = False) -> Asked | Cancel | Refusal:
-    """Return what an edit asks for.
+def read_edit(
+    edit: Edit, cancels: CancelDetector, *, now: bool = False
+) -> UnplannedRequest | Cancel | Refusal:
+    """Return what an edit requests.
 
     Args:
-        edit: What was saved.
-        cancels: Knows the saves before.
-        now: The script asks, for this very step: no start step counts, and no cancel.
+        edit: The edit.
+        cancels: The detector, which has the earlier saves.
+        now: The script requests the current step; ``start_step`` and ``cancel`` are ignored.
     """
     if edit.problems:
         return Refusal(edit.problems)
@@ -143,7 +145,9 @@ def read_edit(edit: Edit, cancels: Cancels, *, now: bool = False) -> Asked | Can
     except ConfigError as error:
         return Refusal(error.problems)
     if now:
-        return Asked(edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now)
-    if cancels.meant_by(parsed.config):
+        return UnplannedRequest(
+            edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now
+        )
+    if cancels.is_cancel(parsed.config):
         return Cancel()
-    return Asked(edit, parsed.config, parsed, now)
+    return UnplannedRequest(edit, parsed.config, parsed, now)

@@ -1,9 +1,9 @@
-"""One file -> edits: one :class:`Edit` for each save, however it is made.
+"""Watch one file and report one :class:`Edit` for each save, whatever way it is saved.
 
-The directory is watched, not the file, because editors save by renaming. File system events
-only wake the watcher up; what counts is what a safe reading of the file then finds. So a lost
-event costs a few seconds, never a request, and where there are no events at all (network file
-systems) the same reading is done by the clock, for all processes of a machine by one of them.
+The watcher observes the directory, not the file, because editors save by renaming. File system
+events only wake the watcher up; a safe reading of the file decides. So a lost event costs a few
+seconds, never a request. Network file systems send no events. There, one process of each machine
+reads the file at intervals for all of them.
 """
 
 from __future__ import annotations
@@ -39,20 +39,26 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WatchMode = Literal["events", "poll"]
-BEGUN_S = 60.0
-"""For so long ``init()`` waits for events at most; without memory they may come later."""
+START_TIMEOUT_S = 60.0
+"""Longest wait of ``init()`` for events, in seconds; when memory is short they may start later."""
 POLL_S = 0.5
-"""Between readings where the file system sends no events."""
+"""Seconds between readings if the file system sends no events."""
 CHECK_S = 2.0
-"""Between readings where it does: the net under a lost event and a replaced directory."""
+"""Seconds between readings if it does, in case an event is lost or the directory is replaced."""
+_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent]
+if hasattr(watchdog.events, "FileAttribEvent"):  # a new time; before 7.1 it was a modification
+    _SIGNALS.append(watchdog.events.FileAttribEvent)
+
+# Without a handler, logging writes the library's messages to the job's stderr.
+logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
 
 def choose_mode(asked: str | None, directory: Path) -> tuple[WatchMode, str]:
-    """Decide between events and polling, and say why.
+    """Choose between events and polling; return the choice and the reason.
 
     Args:
-        asked: What ``init(watch=...)`` was given; else ``DYNPROF_WATCH`` decides, else the file
-            system.
+        asked: The argument of ``init(watch=...)``. Without it ``DYNPROF_WATCH`` decides, then the
+            file system.
         directory: The directory to watch.
 
     Raises:
@@ -64,23 +70,23 @@ def choose_mode(asked: str | None, directory: Path) -> tuple[WatchMode, str]:
         if value not in (None, "", "auto"):
             raise ValueError(f'{source}="{value}" is none of "auto", "events", "poll"')
     if is_mount_point(directory / CONFIG_NAME):
-        return "poll", "the config is a mount of its own, whose directory tells nothing of it"
+        return "poll", "the config is a mount point, so its directory sends no events for it"
     kind = kind_of(directory)
     if is_remote(kind):
-        return "poll", f"a {kind} file system does not announce the changes of other machines"
+        return "poll", f"a {kind} file system sends no events for changes by other machines"
     return "events", f"{kind or 'unknown'} file system"
 
 
 class Watcher:
-    """Calls ``on_edit`` from a thread of its own, once for each save.
+    """Calls ``on_edit`` on its own thread, once for each save.
 
     Args:
         path: The file.
-        at_start: What lay there when watching began; it is never an edit.
+        at_start: The reading when watching began; it is never an edit.
         on_edit: Called with each edit.
         attempt: Runs an action and keeps its exceptions from ending the thread.
-        say: Called with a sentence when the way of watching changes.
-        mode: How to watch to begin with; falls back to polling where events cannot be had.
+        say: Called with a message when the mode changes.
+        mode: How to watch at first; falls back to polling if events are not available.
         follow_symlinks: Read the file through symbolic links.
     """
 
@@ -103,21 +109,21 @@ class Watcher:
         self._events: FileEvents | None = None
         self._observed: tuple[int, int] | None = None
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._begun = threading.Event()
+        self._started = threading.Event()
         self._thread = own_thread(self._run, "dynprof-watch")
 
     @property
     def mode(self) -> WatchMode:
-        """How the file is watched now."""
+        """The current watch mode."""
         return self._mode
 
     def start(self) -> None:
-        """Begin to watch; events are on when this returns."""
+        """Start watching; events are on when this returns."""
         self._thread.start()
-        self._begun.wait(BEGUN_S)
+        self._started.wait(START_TIMEOUT_S)
 
     def stop(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -128,39 +134,39 @@ class Watcher:
         try:
             self._watch()
         finally:
-            self._end_events()  # here: watchdog waits for its own threads, without a limit
+            self._end_events()  # on this thread: watchdog joins its threads without a timeout
 
     def _watch(self) -> None:
-        try:  # here, because watchdog's threads leave signals to the job as this one does
-            self._attempt("watching the config", self._tend_events)
+        try:  # on this thread, so that watchdog's threads inherit its blocked signals
+            self._attempt("watching the config", self._renew_events)
         finally:
-            self._begun.set()
+            self._started.set()
         while not self._stopping.is_set():
-            self._wake.wait(self._patience_s())
+            self._wake.wait(self._interval_s())
             self._wake.clear()
             if not self._stopping.is_set():
-                self._attempt("watching the config", self._look)
+                self._attempt("watching the config", self._check)
 
-    def _patience_s(self) -> float:
-        if self._detector.unsettled:
+    def _interval_s(self) -> float:
+        if self._detector.is_pending:
             return HALF_WRITTEN_S / 4
         return CHECK_S if self._mode == "events" else POLL_S
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         polls = self._mode == "poll"
-        if polls and not self._detector.unsettled and self._shared.is_up_to_date():
+        if polls and not self._detector.is_pending and self._shared.is_up_to_date():
             return
         with fast_switching():
             reading = read(self._path, follow_symlinks=self._follow_symlinks)
             if polls:
                 self._shared.report_seen(hashlib.sha256(repr(reading).encode()).hexdigest())
-            edit = self._detector.look(reading, time.monotonic(), time.time())
+            edit = self._detector.observe(reading, time.monotonic(), time.time())
             if edit:
                 self._on_edit(edit)
-        self._tend_events()
+        self._renew_events()
 
-    def _tend_events(self) -> None:
-        """Watch the directory that stands there now; it may have been removed or replaced."""
+    def _renew_events(self) -> None:
+        """Observe the current directory, which may have been removed or replaced."""
         if self._mode == "poll":
             return
         directory = _identity(self._path.parent)
@@ -174,7 +180,7 @@ class Watcher:
         try:
             events = FileEvents(self._path, self._wake.set, any_file=self._follow_symlinks)
         except (OSError, RuntimeError) as error:
-            # No more inotify instances, watches or threads, or the directory is gone.
+            # No inotify instances, watches or threads are left, or the directory is gone.
             if _identity(self._path.parent) is not None:
                 number = getattr(error, "errno", None)
                 self._poll(os.strerror(number) if number else str(error))
@@ -183,7 +189,7 @@ class Watcher:
 
     def _poll(self, reason: str) -> None:
         self._mode = "poll"
-        self._say(f"polling every {POLL_S} s, as events cannot be had: {reason}")
+        self._say(f"polling every {POLL_S} s, because file events are not available: {reason}")
 
     def _end_events(self) -> None:
         events, self._events, self._observed = self._events, None, None
@@ -199,25 +205,17 @@ def _identity(directory: Path) -> tuple[int, int] | None:
     return facts.st_dev, facts.st_ino
 
 
-_SIGNALS = [FileClosedEvent, FileMovedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent]
-if hasattr(watchdog.events, "FileAttribEvent"):  # a new time; before 7.1 it was a modification
-    _SIGNALS.append(watchdog.events.FileAttribEvent)
-
-# Where nobody handles what a library logs, logging writes it to the job's stderr.
-logging.getLogger("watchdog").addHandler(logging.NullHandler())
-
-
 class FileEvents:
-    """Calls ``wake`` when a file changes, on a thread of watchdog's.
+    """Calls ``wake`` on a thread of watchdog when a file changes.
 
     Args:
         file: The file; its directory is watched.
         wake: Called without arguments.
-        any_file: Whether changes of other files beside it count as well.
+        any_file: Whether changes of other files in its directory count too.
 
     Raises:
-        OSError: The directory is gone, or the system has no more of what it takes.
-        RuntimeError: No thread can be started.
+        OSError: The directory is gone, or a system limit is reached.
+        RuntimeError: No thread can start.
     """
 
     def __init__(self, file: Path, wake: Callable[[], None], *, any_file: bool) -> None:
@@ -230,19 +228,19 @@ class FileEvents:
         try:
             self._observer.start()
         except (OSError, RuntimeError):
-            with contextlib.suppress(RuntimeError):  # it waits for what was not started
+            with contextlib.suppress(RuntimeError):  # it joins a thread that did not start
                 self._observer.stop()
             raise
 
     def end(self) -> None:
-        """End the threads, and close what events come through."""
+        """Stop the threads and close the source of events."""
         self._observer.unschedule_all()
         self._observer.stop()
         self._observer.join(timeout=5)
 
 
 class _Waker(FileSystemEventHandler):
-    """Wakes the watcher when the file changes; without a path, when anything does."""
+    """Wakes the watcher when the file changes; without a path, when any file does."""
 
     def __init__(self, path: str, wake: Callable[[], None]) -> None:
         self._path, self._wake = path, wake

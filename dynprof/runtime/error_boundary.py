@@ -25,7 +25,7 @@ _TAKES_ANY_NUMBER = 0x04
 class Notes(Protocol):
     """The part of a journal that a boundary needs."""
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Keep the error for the status."""
 
     def error(self, text: str) -> None:
@@ -35,7 +35,7 @@ class Notes(Protocol):
 class StderrNotes:
     """A replacement for the journal that prints to standard error."""
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Do nothing: there is no status."""
 
     def error(self, text: str) -> None:
@@ -76,7 +76,7 @@ class ErrorBoundary:
 
     def _note(self, doing: str, error: Exception) -> None:
         text = f"{doing} failed: {describe(error)}"
-        self._journal.remember(last_error=text)
+        self._journal.set_status(last_error=text)
         if text != self._last.get(doing):  # an error that repeats every second is logged once
             self._journal.error(_with_traceback(text, error))
         self._last[doing] = text

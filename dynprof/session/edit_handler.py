@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from dynprof.errors import Problem, failed_at_it
 from dynprof.journal.journal import printable
 from dynprof.requests.capabilities import MARKS
-from dynprof.requests.edits import edit_of
-from dynprof.requests.plan import Refusal, Standing
-from dynprof.requests.request import Asked, Cancel, Cancels, Request, read_edit
+from dynprof.requests.edits import edit_from
+from dynprof.requests.plan import ProcessState, Refusal
+from dynprof.requests.request import Cancel, CancelDetector, Request, UnplannedRequest, read_edit
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
@@ -61,9 +61,9 @@ class EditHandler:
     ) -> None:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._boundary = journal, boundary
-        self._numbers, self._cancels = itertools.count(1), Cancels(at_start)
+        self._numbers, self._cancels = itertools.count(1), CancelDetector(at_start)
         self._numbering = threading.RLock()  # a signal handler may ask for a window amid an edit
-        self._asked: tuple[int, Asked] | None = None
+        self._asked: tuple[int, UnplannedRequest] | None = None
 
     def take(self, edit: Edit, *, now: bool = False) -> None:
         """Put what an edit asks for into the inbox, or say why not.
@@ -77,7 +77,7 @@ class EditHandler:
 
     def take_now(self, file: Path | None) -> None:
         """Put what the script asks for, which has the config read or a file of its own."""
-        edit = edit_of(self._process.read(file), self._process.clock.wall_s(), file)
+        edit = edit_from(self._process.read(file), self._process.clock.wall_s(), file)
         self.take(edit, now=True)
 
     def enter(self, edit: Edit, least: int = 0) -> int:
@@ -113,7 +113,7 @@ class EditHandler:
         error = self._boundary.attempt(f"request {number}", action)
         why = failed_at_it(error) if error else ""
         if why:
-            self._journal.refusal(number, [why])
+            self._journal.report_refusal(number, [why])
         return why
 
     def look(self) -> None:
@@ -134,58 +134,58 @@ class EditHandler:
         better = self.plan(number, asked)
         if isinstance(better, Refusal) or better.plan.backend == waiting.plan.backend:
             return
-        if self._inbox.exchange(waiting, better):  # from here on a step may take it
+        if self._inbox.replace(waiting, better):  # from here on a step may take it
             remarks = _remarks(better)
             text = f"{_profiler(better)} serves it, which has come since"
-            self._journal.still_waits(number, "\n".join([text, *remarks]))
-            self._journal.remember(remarks=remarks)
+            self._journal.note_waiting(number, "\n".join([text, *remarks]))
+            self._journal.set_status(remarks=remarks)
 
-    def read(self, edit: Edit, *, now: bool = False) -> Asked | Cancel | Refusal:
+    def read(self, edit: Edit, *, now: bool = False) -> UnplannedRequest | Cancel | Refusal:
         """Return what an edit asks for."""
         if text := why_no_threads():  # since init(), which does nothing on them
             return Refusal((Problem(text),))
         learn_rank(self._process, self._journal)
         return read_edit(edit, self._cancels, now=now)
 
-    def plan(self, number: int, asked: Asked) -> Request | Refusal:
+    def plan(self, number: int, asked: UnplannedRequest) -> Request | Refusal:
         """Return the request for a window, or the reasons against it, as things are now."""
-        return asked.planned(number, self._standing(asked))
+        return asked.to_request(number, self._state(asked))
 
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
         asked = self.read(edit, now=now)
         if isinstance(asked, Cancel):
             self.cancel(number)
-        elif isinstance(asked, Asked):
+        elif isinstance(asked, UnplannedRequest):
             self.serve(number, asked)
         else:
             self.refuse(number, asked)
 
-    def serve(self, number: int, asked: Asked) -> Refusal | None:
+    def serve(self, number: int, asked: UnplannedRequest) -> Refusal | None:
         """Have a window opened for what is asked, or say why not, and return that."""
         self._asked = number, asked
-        standing = self._standing(asked)
-        planned = asked.planned(number, standing)
+        state = self._state(asked)
+        planned = asked.to_request(number, state)
         if isinstance(planned, Refusal):
             self.refuse(number, planned)
             return planned
-        self._arm(planned, standing)
+        self._arm(planned, state)
         return None
 
     def refuse(self, number: int, refusal: Refusal) -> None:
         """Say why there will be no window; each reason in one line, another rank's may be any."""
         texts = [printable(str(problem)) for problem in refusal.problems]
-        if refusal.asked:
-            self._journal.refusal(number, texts)
+        if refusal.selects_rank:
+            self._journal.report_refusal(number, texts)
         else:
-            self._journal.tell(number, "not asked", f"nothing to do; {texts[0]}")
+            self._journal.report(number, "not asked", f"nothing to do; {texts[0]}")
 
-    def _standing(self, asked: Asked) -> Standing:
+    def _state(self, asked: UnplannedRequest) -> ProcessState:
         """Say where the process stands with regard to what is asked for."""
         layout, config, edit = self._process.layout, asked.config, asked.edit
         capabilities = self._process.capabilities()
-        self._journal.remember(profilers=capabilities)
+        self._journal.set_status(profilers=capabilities)
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
-        return Standing(
+        return ProcessState(
             step=self._inbox.step,
             rank=self._process.rank.number,
             capabilities=capabilities,
@@ -193,7 +193,7 @@ class EditHandler:
             prof_dir_problem=place.why_not(layout, edit.file, listed_only=edit.is_received),
         )
 
-    def _arm(self, request: Request, standing: Standing) -> None:
+    def _arm(self, request: Request, state: ProcessState) -> None:
         self._boundary.attempt("noting scratch_dir", lambda: self._note_scratch(request))
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
@@ -201,11 +201,11 @@ class EditHandler:
         text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         remarks = _remarks(request)
-        self._journal.tell(request.number, "waiting", "\n".join([text, *remarks]))
-        self._journal.remember(problems=(), remarks=remarks)
-        if replaced := self._inbox.put(request, standing.free_disk_mb):
+        self._journal.report(request.number, "waiting", "\n".join([text, *remarks]))
+        self._journal.set_status(problems=(), remarks=remarks)
+        if replaced := self._inbox.put(request, state.free_disk_mb):
             text = f"superseded by request {request.number}"
-            self._journal.tell(replaced.number, "superseded", text)
+            self._journal.report(replaced.number, "superseded", text)
 
     def _note_scratch(self, request: Request) -> None:
         """Have it known where its capture is put together, though this process may be killed."""
@@ -229,14 +229,14 @@ class EditHandler:
         """
         waiting, current = self._inbox.disarm(), self._loop.busy
         if waiting:
-            self._journal.tell(waiting.number, "disarmed", f"disarmed by request {number}")
+            self._journal.report(waiting.number, "disarmed", f"disarmed by request {number}")
         if current:
-            self._inbox.order_close(f"cancelled by request {number}")
+            self._inbox.request_close(f"cancelled by request {number}")
         disarms = waiting or has_disarmed
         done = [text for text, found in (("disarms", disarms), ("closes", current)) if found]
         what = f"{' and '.join(done)} what there is" if done else _NOTHING
-        self._journal.tell(number, "cancel", f"cancel, {what}")
-        self._journal.remember(problems=(), remarks=())
+        self._journal.report(number, "cancel", f"cancel, {what}")
+        self._journal.set_status(problems=(), remarks=())
 
 
 def _remarks(request: Request) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from dynprof.captures.left_behind import left_behind
-from dynprof.journal.status import HEARTBEAT_S, patience_s
+from dynprof.journal.status import HEARTBEAT_S, step_limit_s
 from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
@@ -159,7 +159,7 @@ class Standstill:
         self._journal, self._clock = journal, clock
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
-        self._patience_s = patience_s(None, None)
+        self._patience_s = step_limit_s(None, None)
         self._told = False
 
     def look(self) -> None:
@@ -168,7 +168,7 @@ class Standstill:
         What keeps all threads of the process, and so this one, is told afterwards. No step has to
         end once the process itself is ending.
         """
-        if self._journal.remembered.get("ending"):
+        if self._journal.status_fields.get("ending"):
             return
         now_s, step = self._clock.now_s(), self._inbox.step
         if (gap_s := now_s - self._looked_s) >= 3 * HEARTBEAT_S:
@@ -178,16 +178,16 @@ class Standstill:
             )
         self._looked_s = now_s
         still_s, before_s = now_s - self._moved_s, self._patience_s
-        self._patience_s = patience_s(self._costs.longest_s(), self._costs.step_ms())
+        self._patience_s = step_limit_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
             if self._told or still_s > before_s:
                 self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
-            if self._journal.remembered.get("stands_in"):
-                self._journal.remember(stands_in="")
+            if self._journal.status_fields.get("stands_in"):
+                self._journal.set_status(stands_in="")
             self._step, self._moved_s, self._told = step, now_s, False
         elif still_s > min(LONG_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
-            self._journal.remember(stands_in=where)
+            self._journal.set_status(stands_in=where)
             if still_s > self._patience_s and not self._told:
                 self._told = True
                 self._warn(still_s, where or "no Python function")

@@ -86,12 +86,12 @@ class SavedCaptures:
         text = f"put together in {here}; goes to {order.target}"
         if (wait_s := delivery.wait_s()) >= 1:
             text += f" after {wait_s:,.0f} s: the ranks take turns, storage.spread_s"
-        self._journal.tell(number, "saving", text)
+        self._journal.report(number, "saving", text)
 
         def say_trouble(why: str) -> None:
             text = f"its capture is not in {order.target} yet: {why}"
             text += f"; tried again, for {order.retry_s:g} s"
-            self._journal.tell(number, "saving", text, loud=True)
+            self._journal.report(number, "saving", text, loud=True)
 
         def end(arrived: str, why: str) -> None:
             if arrived:
@@ -99,7 +99,7 @@ class SavedCaptures:
                 self._arrive(folder, manifest, self._shown(arrived))
             else:
                 text = f"its capture is not in {order.target}, and lies in {here}: {why}"
-                self._journal.remember(last_error=f"request {number}: {text}")
+                self._journal.set_status(last_error=f"request {number}: {text}")
                 self._journal.warning(f"request {number}: {text}")
                 self._arrive(here, manifest, self._shown(path))
 
@@ -121,17 +121,17 @@ class SavedCaptures:
 
     def _tell(self, trace: str | None, manifest: Manifest, capture: str | None) -> None:
         if capture:
-            self._journal.remember(last_capture=capture)
+            self._journal.set_status(last_capture=capture)
         number = manifest.request.number
         if trace:
             text = f"saved {self._shown(trace)} "
             text += f"({manifest.trace_bytes / 1e3:,.0f} kB) in {manifest.cost.save_ms:.0f} ms"
             text = "\n".join([text, *manifest.lost])
             cut = "" if manifest.complete else manifest.reason
-            self._journal.tell(number, "saved", text, capture=capture, cut=cut)
+            self._journal.report(number, "saved", text, capture=capture, cut=cut)
         else:
             text = f"no trace; {manifest.reason}" + (f"; see {capture}" if capture else "")
-            self._journal.tell(number, "failed", text, capture=capture)
+            self._journal.report(number, "failed", text, capture=capture)
 
     def _shown(self, place: Path | str) -> str:
         """Return a place as the log has it."""

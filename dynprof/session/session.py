@@ -246,7 +246,7 @@ class Session:
             longest_s=self._costs.longest_s(),
             heartbeat=self._clock.wall_s(),
             edits=self._journal.outcomes.answers,
-            **self._journal.remembered,
+            **self._journal.status_fields,
         )
 
     def _state(self) -> str:
@@ -269,7 +269,7 @@ class Session:
         self._agreements.take(edit)
 
     def _turn(self) -> None:
-        if self.inbox.was_woken():
+        if self.inbox.take_wake():
             self._boundary.attempt("what other threads asked of this step", self._costs.step_ends)
         if not self.is_over:
             self._loop.turn()
@@ -294,7 +294,7 @@ class Session:
     def stop(self, reason: str = "stopped by the script") -> None:
         """Close the open window early; from another thread, at the next step."""
         if self._loop.open_window and not self._loop.owns_window():
-            self.inbox.order_close(reason)
+            self.inbox.request_close(reason)
         else:
             self._loop.close(reason)
 
@@ -342,10 +342,10 @@ class Session:
         self._boundary.attempt("agreeing with the other ranks", self._agreements.look)
 
     def _follow_self_test(self) -> None:
-        if any(capable.is_testing for capable in self._journal.remembered.get("profilers", ())):
+        if any(capable.is_testing for capable in self._journal.status_fields.get("profilers", ())):
             self._look_at_profilers()
 
     def _look_at_profilers(self) -> tuple[Capabilities, ...]:
         capabilities = self._process.capabilities()
-        self._journal.remember(profilers=capabilities)
+        self._journal.set_status(profilers=capabilities)
         return capabilities

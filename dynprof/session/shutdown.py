@@ -59,7 +59,7 @@ class Shutdown:
             SystemExit: A signal handler of the script's raised it meanwhile.
         """
         text = f"{reason}; it waits up to {self._wait_s:g} s for what is being saved and sent"
-        self._journal.remember(ending=text, stands_in="")
+        self._journal.set_status(ending=text, stands_in="")
         try:
             try:
                 self._close_and_save(reason)
@@ -74,7 +74,7 @@ class Shutdown:
     def _close_and_save(self, reason: str) -> None:
         self._hear_no_more()
         if waiting := self._inbox.disarm():
-            self._journal.tell(waiting.number, "not served", f"not served, {reason}")
+            self._journal.report(waiting.number, "not served", f"not served, {reason}")
         self._close_elsewhere(reason)
         self._loop.close(reason)
         self._loop.discard(reason)
@@ -89,7 +89,7 @@ class Shutdown:
         while (current := self._loop.open_window) and current.blocked_by():
             if not current.thread.is_alive() or time.monotonic() > deadline_s:
                 return
-            self._inbox.order_close(reason)
+            self._inbox.request_close(reason)
             time.sleep(0.005)
 
     def _wait_for_saving(self) -> None:
@@ -120,6 +120,6 @@ class Shutdown:
     def _give_up(self, reason: str) -> None:
         for export in self._exporter.abandon(reason):
             text = f"saving is given up: {reason}"
-            self._journal.tell(export.manifest.request.number, "failed", text)
-            self._journal.remember(last_error=text)
+            self._journal.report(export.manifest.request.number, "failed", text)
+            self._journal.set_status(last_error=text)
             say(f"{text}.")

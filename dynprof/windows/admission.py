@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.base import Blocked
 from dynprof.errors import Problem
-from dynprof.requests.plan import blamed_for_disk, past_start
+from dynprof.requests.plan import disk_pointer, past_start
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from dynprof.windows.driver import UNENDED
 
@@ -101,7 +101,7 @@ class Admission:
                 f"only {free_mb:,.0f} MB are free now where the capture would go, and "
                 f"limits.min_free_disk_mb asks for {least:,.0f}."
             )
-            yield Problem(text, blamed_for_disk(request.config))
+            yield Problem(text, disk_pointer(request.config))
         if self._failures[request.plan.backend] >= MAX_FAILURES:
             text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
             yield Problem(text, "/backend")

@@ -60,7 +60,7 @@ class DeferredSteps:
         """
         inbox = self._inbox
         step, now_s = inbox.step, self._now_s()
-        disturbed = inbox.order or inbox.woken or _HERE.noting is not self._token
+        disturbed = inbox.close_reason or inbox.woken or _HERE.noting is not self._token
         if not (disturbed or step != self._next or step >= self._last or now_s >= self._until_s):
             noted = (step - self._behind, now_s, time_ns())
             self._steps.append(noted)

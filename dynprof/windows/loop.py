@@ -149,7 +149,7 @@ class Loop:
             if not current or not (reason := why(current)):
                 return
             if not mine:  # a signal handler asks during a turn
-                self._inbox.order_close(reason)
+                self._inbox.request_close(reason)
             else:
                 close = functools.partial(self._close_inside_step, current, reason, may_lose)
                 self._boundary.attempt_or("closing", close, self._discard)
@@ -159,7 +159,7 @@ class Loop:
         if may_lose and not current.movable:
             self._discard(LostWindowError(_why_lost(current, reason)))
         elif current.blocked_by():
-            self._inbox.order_close(reason)
+            self._inbox.request_close(reason)
         else:
             if current.window.state == "recording":
                 current.remark(f"the trace ends inside step {current.step}, which is not counted")
@@ -199,7 +199,7 @@ class Loop:
         self._noted, self._inbox.on_due = None, self._inbox.turn
 
     def _settle(self) -> None:
-        self._inbox.settle(window_open=self._open is not None)
+        self._inbox.end_turn(window_open=self._open is not None)
         if UNENDED:
             self._inbox.wake()
 
@@ -253,7 +253,7 @@ class Loop:
             self._say_once("steps of other threads are left out: the window is of one thread alone")
 
     def _order_or_limit(self, current: WindowDriver, now_s: float) -> str:
-        return self._inbox.order or why_early(current, now_s)
+        return self._inbox.close_reason or why_early(current, now_s)
 
     def _open_if_it_is_time(self) -> None:
         request = self._inbox.waiting
@@ -264,15 +264,15 @@ class Loop:
             blocked = self.admission.blocked_by(request)
             is_known = True
         finally:
-            if not is_known and self._inbox.claim(request):
+            if not is_known and self._inbox.take(request):
                 self._claimed = request  # to be given up
         if blocked and blocked.then != "refused":
-            self._journal.wait_for(request.number, blocked.by)
+            self._journal.note_blocked(request.number, blocked.by)
             return
         self._claimed = request
-        if self._inbox.claim(request):  # else replaced or cancelled; the next step looks again
+        if self._inbox.take(request):  # else replaced or cancelled; the next step looks again
             if blocked:
-                self._journal.refusal(request.number, [blocked.by])
+                self._journal.report_refusal(request.number, [blocked.by])
             else:
                 self._open_window(request)
         self._claimed = None
@@ -292,7 +292,7 @@ class Loop:
             current.open(functools.partial(self._process.make_scratch, request), self.give_way)
         except BackendError as error:  # it said why it cannot: a refusal, not a failure
             self._open = None
-            self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
+            self._journal.report_refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
         foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
         news = [text for text in fallbacks if text not in foretold]
@@ -300,13 +300,13 @@ class Loop:
         current.expected = self._costs.expected.at_opening(request) or None
         self._tell_cost(current, f"{text}recording {current.window.asked}", news)
         if fallbacks != foretold:
-            self._journal.remember(remarks=(*fallbacks, *map(str, request.remarks)))
+            self._journal.set_status(remarks=(*fallbacks, *map(str, request.remarks)))
 
     def _tell_cost(self, current: WindowDriver, text: str, news: Sequence[str] = ()) -> None:
         """Tell that a window is open, what it is expected to cost, and what else is new."""
         expected = current.expected or ""
         text = "\n".join([f"{text}; {expected}" if expected else text, *news])
-        self._journal.tell(current.request.number, "open", text, expected=expected)
+        self._journal.report(current.request.number, "open", text, expected=expected)
 
     def _expect_cost(self, current: WindowDriver, *, after: int = TOLD_AFTER) -> bool:
         """Note what it will cost to save, once its first steps tell; return if that is news."""
@@ -325,7 +325,7 @@ class Loop:
             return
         self._expect_cost(current, after=1)
         recording = current.close()
-        self._journal.tell(
+        self._journal.report(
             current.request.number,
             "saving",
             _how_closed(current, reason),
@@ -342,7 +342,7 @@ class Loop:
         if claimed and not self._open and claimed is not self._inbox.waiting:  # else unanswered
             if not isinstance(error, LostWindowError):
                 self.admission.note_failure(claimed.plan.backend)
-            self._journal.tell(claimed.number, "failed", f"not opened: {describe(error)}")
+            self._journal.report(claimed.number, "failed", f"not opened: {describe(error)}")
         if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
             return
         current, self._open = self._open, None
@@ -356,7 +356,7 @@ class Loop:
         if self._boundary.attempt(
             "leaving a manifest", lambda: self._submit(current, None, reason)
         ):  # nothing else says what became of it
-            self._journal.tell(current.request.number, "failed", reason)
+            self._journal.report(current.request.number, "failed", reason)
 
     def _submit(self, current: WindowDriver, recording: Recording | None, reason: str) -> None:
         """Have the exporter save a window that has ended, also one that kept nothing.

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.journal.edit_outcomes import ON_THE_WAY
+from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.journal.journal import _LineFormatter
 from dynprof.journal.status import load_status
 from dynprof.requests.edits import HALF_WRITTEN_S, EditDetector, read
@@ -39,7 +39,7 @@ class Operator:
             if self._left:
                 self._job.session.end("the process ended")
                 answers = self._job.session._journal.outcomes.answers
-                assert not [answer for answer in answers if answer.outcome in ON_THE_WAY]
+                assert not [answer for answer in answers if answer.outcome in IN_PROGRESS]
                 assert self._job.backend.running == 0
 
     def save(self, content: bytes) -> None:
@@ -73,7 +73,7 @@ class Operator:
         edits = 0
         for _ in range(3):
             self._now_s += HALF_WRITTEN_S
-            if edit := self._detector.look(read(self._path), self._now_s, self._job.clock.wall):
+            if edit := self._detector.observe(read(self._path), self._now_s, self._job.clock.wall):
                 self._job.session.take(edit)
                 edits += 1
         return edits

@@ -57,7 +57,7 @@ STATES = {
 
 
 GONE = {
-    "waiting": "was killed with a request that waited; nothing of that is left",
+    "waiting": "was killed with a waiting request; nothing of that is left",
     "warmup": "of 1,000,001 steps; nothing of that is left",
     "recording": "of 1,000,000 steps; nothing of that is left",
 }

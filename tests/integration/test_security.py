@@ -140,7 +140,7 @@ def test_a_config_that_is_a_link_is_read_only_where_allowed(tmp_path: Path) -> N
         job.when("training", lambda status: status.state == "idle")
         job.config.unlink()
         job.config.symlink_to(tmp_path / "real.json")
-        assert "let the script say init(follow_symlinks=True)" in refusal(job)
+        assert "call init(follow_symlinks=True) in the script" in refusal(job)
 
 
 @pytest.mark.parametrize("watch", ["events", "poll"])
@@ -192,7 +192,7 @@ def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
     """A world-writable directory is as bad as a world-writable file; each save there is refused."""
     job.root.chmod(0o777)
     job.edit(active=1)
-    assert "everybody may replace the file; run chmod o-w on its directory" in refusal(job)
+    assert "any user can replace the file; run chmod o-w on its directory" in refusal(job)
     job.edit(active=2)
     status = job.when("a second answer", lambda status: len(status.edits) == 2)
     assert [edit.outcome for edit in status.edits] == ["refused", "refused"]
@@ -228,7 +228,7 @@ def test_a_config_that_another_user_renames_into_its_place(job: RunningJob) -> N
     evil.write_text('{"active": 1}')
     MALLORY.own(evil)
     evil.rename(job.config)
-    assert "the file belongs to uid 61002, who has no right to ask for windows" in refusal(job)
+    assert "the file belongs to uid 61002, which may not request captures" in refusal(job)
     job.config.unlink()
     job.config.write_text('{"active": 1, "activities": ["CPU"]}')
     job.when("a capture", lambda status: bool(status.last_capture))

@@ -263,7 +263,7 @@ def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
         _, errors = job.process.communicate()
     assert "export_stacks() failed: torch_npu made no file in export_stack" in errors
     assert "torch_npu made no file in export_chrome_trace" in errors
-    assert "what an NPU recorded is the folder" in errors
+    assert "the NPU's recording is the folder" in errors
     assert len(list((tmp_path / "out").glob("*_ascend_pt"))) == 1
     assert not list(tmp_path.glob("*_ascend_pt"))
 

@@ -74,7 +74,7 @@ def test_a_failed_export_can_be_done_again(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("folder.json", "pipe.json"):
-        with pytest.raises(CaptureError, match="no regular file"):
+        with pytest.raises(CaptureError, match="not a regular file"):
             prof.export_chrome_trace(name)
     with pytest.raises(CaptureError, match="is not written: /proc/here: no such file"):
         prof.export_chrome_trace("/proc/here/trace.json")
@@ -543,11 +543,11 @@ def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
     recorded().export_chrome_trace("a.trace.json.gz")
     path = tmp_path / "a.trace.json.gz"
     path.write_bytes(path.read_bytes()[:-700])
-    with pytest.warns(UserWarning, match="not whole"):
+    with pytest.warns(UserWarning, match="not complete"):
         analyse(tmp_path)
     (tmp_path / "b.trace.json").write_text("{}")
     with (
-        pytest.warns(UserWarning, match="not whole"),
+        pytest.warns(UserWarning, match="not complete"),
         pytest.raises(CaptureError, match=r"b\.trace"),
     ):
         analyse(tmp_path, strict=True)
@@ -593,8 +593,8 @@ def test_an_export_keeps_the_file_of_another_process(tmp_path: Path) -> None:
     second = run(script, tmp_path)
     own = f"same_{host_name()}_{(tmp_path / 'pid').read_text()}"
     assert "another process" not in first.stderr
-    assert f"{own}.json, for another process wrote {tmp_path}/same.json" in second.stderr
-    assert f"{own}.log, for another process wrote {tmp_path}/same.log" in second.stderr
+    assert f"{own}.json, because another process wrote {tmp_path}/same.json" in second.stderr
+    assert f"{own}.log, because another process wrote {tmp_path}/same.log" in second.stderr
     assert {path.stem for path in tmp_path.iterdir()} == {"same", own, "pid"}
     assert {name: (tmp_path / name).read_bytes() for name in names} == before
     assert read(tmp_path / f"{own}.json")["traceEvents"]

@@ -371,7 +371,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         os.rmdir(os.getcwd())
     """
     done = run(tmp_path, script)
-    assert "it is lost, for saving it in" in done.stderr
+    assert "it is lost, because saving it in" in done.stderr
 
 
 def test_a_childs_end_takes_no_files_of_its_parent(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def recorded(**settings: Any) -> profile:
     return prof
 
 
-ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine has is taken"
+ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine has is used"
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
             lambda **how: profile(experimental_config=5, **how),
             "=5 is not an _Exp.*; the default is",
         ),
-        (lambda **how: profile(record_shapes=some("x"), **how), "='x' is not .*; False is taken"),
+        (lambda **how: profile(record_shapes=some("x"), **how), "='x' is not .*; False is used"),
         (lambda **how: profile(with_stack=some(None), **how), "=None is not True or False; False"),
         (
             lambda **how: profile(backend="vtune", **how),
-            "='vtune' is not 'auto'.*; 'auto' is taken",
+            "='vtune' is not 'auto'.*; 'auto' is used",
         ),
         (lambda **how: profile(schedule=some(3), **how), "=3 cannot be called; everything is rec"),
         (lambda **how: profile(on_trace_ready=some("log"), **how), "='log' cannot be called; noth"),
@@ -83,34 +83,34 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
         ),
         (
             lambda **how: profile(custom_trace_id_callback=some(5), **how),
-            "=5 cannot be called; random ids are taken",
+            "=5 cannot be called; random ids are used",
         ),
         (
             lambda **how: recorded(custom_trace_id_callback=lambda: some(5), **how),
-            "returned 5, no string of .*; the random id \\w{32} is taken",
+            "returned 5, not a string of .*; the random id \\w{32} is used",
         ),
         (
             lambda **how: recorded(with_stack=True, **how).export_stacks("a", "self_time"),
-            "metric='self_time' is none of self_cpu.*; self_cpu_time_total is taken",
+            "metric='self_time' is none of self_cpu.*; self_cpu_time_total is used",
         ),
         (
             lambda **how: profile(**how).add_metadata("key", some(3)),
-            "is 3, no string; it is left o",
+            "is 3, not a string; it is left o",
         ),
         (
             lambda **how: profile(**how).add_metadata("key", "x" * 4097),
             "than 4096 characters; it is left",
         ),
-        (lambda **how: profile(**how).add_metadata_json("key", "{torn"), "'{torn', no JSON"),
-        (lambda **how: profile(**how).add_metadata_json("key", {1, 2}), "no JSON"),
+        (lambda **how: profile(**how).add_metadata_json("key", "{torn"), "'{torn', not JSON"),
+        (lambda **how: profile(**how).add_metadata_json("key", {1, 2}), "not JSON"),
         (lambda **how: _KinetoProfile(record_shapes=some("x"), **how), "='x' is not True or Fals"),
         (
             lambda **how: analyse(some_trace(), 0, **how),
-            "max_process_number=0 is no .*; \\d+ is tak",
+            "max_process_number=0 is not a .*; \\d+ is use",
         ),
         (
             lambda **how: analyse(some_trace(), export_type=some([["db"]]), **how),
-            "export_type=\\[\\['db'\\]\\] is none of text, db; what the config .* is taken",
+            "export_type=\\[\\['db'\\]\\] is none of text, db; the one in the config .* is used",
         ),
     ],
 )
@@ -269,7 +269,7 @@ def test_what_fails_is_one_warning_and_raises_where_it_is_strict(
     """A call that fails gives one warning with the script's line; ``strict=True`` raises."""
     Path("link").symlink_to("elsewhere")
     Path("file").touch()
-    with pytest.warns(UserWarning, match=rf"(?s)^the script goes on, but .*{words}") as caught:
+    with pytest.warns(UserWarning, match=rf"(?s)^the script continues, but .*{words}") as caught:
         failing()
     assert len(caught) == 1
     assert caught[0].filename == __file__
@@ -347,16 +347,22 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
         (lambda: profile().step(), "step\\(\\) has no effect"),
         (lambda: recorded().step(), "step\\(\\) has no effect"),
         (lambda: recorded().add_metadata("late", "x"), "after the end"),
-        (lambda: tensorboard_trace_handler(analyse_flag=some(1)), "analyse_flag=1 is no bool"),
-        (lambda: tensorboard_trace_handler(async_mode=some(None)), "async_mode=None is no bool"),
-        (lambda: tensorboard_trace_handler(use_gzip=some("x")), "use_gzip='x' is no bool; False"),
-        (lambda: tensorboard_trace_handler(some(5)), "dir_name=5 is no path; /.* is taken"),
+        (lambda: tensorboard_trace_handler(analyse_flag=some(1)), "analyse_flag=1 is not a bool"),
+        (lambda: tensorboard_trace_handler(async_mode=some(None)), "async_mode=None is not a bool"),
+        (
+            lambda: tensorboard_trace_handler(use_gzip=some("x")),
+            "use_gzip='x' is not a bool; False",
+        ),
+        (lambda: tensorboard_trace_handler(some(5)), "dir_name=5 is not a path; /.* is used"),
         (
             lambda: tensorboard_trace_handler(worker_name="a/b"),
-            "worker_name='a/b' is no .*_\\d+ is t",
+            "worker_name='a/b' is not a .*_\\d+ is u",
         ),
-        (lambda: tensorboard_trace_handler(worker_name=".."), "worker_name='..' is no .* is taken"),
-        (lambda: tensorboard_trace_handler(worker_name="w" * 300), "worker_name='www.* is taken"),
+        (
+            lambda: tensorboard_trace_handler(worker_name=".."),
+            "worker_name='..' is not a .* is used",
+        ),
+        (lambda: tensorboard_trace_handler(worker_name="w" * 300), "worker_name='www.* is used"),
         (lambda: schedule(wait=-1, active=1), "wait=-1 is not a whole number of 0 or more; 0 is"),
         (lambda: schedule(wait=0, active=some("x")), "active='x' is not .*of 1 or more; 1 is tak"),
         (lambda: _ExperimentalConfig(profiler_level="Level9"), "profiler_level='Level9'"),
@@ -364,13 +370,13 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
         (lambda: _ExperimentalConfig(aic_metrics="L2Cache"), "needs Level1"),
         (
             lambda: _ExperimentalConfig(profiler_level="Level1", aic_metrics="x"),
-            "aic_metrics='x' .*; 'PipeUtilization' is taken",
+            "aic_metrics='x' .*; 'PipeUtilization' is used",
         ),
         (lambda: _ExperimentalConfig(op_attr=True), "needs ExportType.Db"),
         (lambda: _ExperimentalConfig(gc_detect_threshold=-1), "gc_detect_threshold=-1"),
-        (lambda: _ExperimentalConfig(host_sys="cpu"), r"\(write \['cpu'\]\); \[\] is taken"),
-        (lambda: _ExperimentalConfig(export_type="xml"), "'text' is taken"),
-        (lambda: _ExperimentalConfig(export_type=[]), "'text' is taken"),
+        (lambda: _ExperimentalConfig(host_sys="cpu"), r"\(write \['cpu'\]\); \[\] is used"),
+        (lambda: _ExperimentalConfig(export_type="xml"), "'text' is used"),
+        (lambda: _ExperimentalConfig(export_type=[]), "'text' is used"),
         (lambda: _ExperimentalConfig(host_sys=["GPU"]), "host_sys"),
         (lambda: profile(activities=[ProfilerActivity.CUDA]), "CUDA is left out"),
         (lambda: _ExperimentalConfig(profiler_level="Level_none"), "mstx is switched on"),
@@ -386,7 +392,7 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
             lambda: _ExperimentalConfig(
                 profiler_level="Level_none", msprof_tx=True, export_type="db"
             ),
-            "Text is taken",
+            "Text is used",
         ),
         (
             lambda: profile(experimental_config=_ExperimentalConfig(l2_cache=True)),
@@ -501,7 +507,7 @@ def test_a_schedule_that_fails_does_not_stop_the_loop(
                 work()
                 prof.step()
 
-    with pytest.warns(UserWarning, match="the script goes on"):
+    with pytest.warns(UserWarning, match="the script continues"):
         train(strict=False)
     assert len(list((tmp_path / "log").glob("*.trace.json"))) == 4
     with pytest.raises(wrong or ValueError):
@@ -528,7 +534,7 @@ def test_a_wrong_folder_is_named_in_a_working_directory_that_was_removed(
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    with pytest.warns(UserWarning, match="the working directory, which was removed, is taken"):
+    with pytest.warns(UserWarning, match="the working directory, which was removed, is used"):
         tensorboard_trace_handler(some(3))
 
 
@@ -539,7 +545,7 @@ def test_the_total_of_metadata_is_limited() -> None:
             if number < 12:
                 prof.add_metadata(str(number), "x" * 4096)
             else:
-                with pytest.warns(UserWarning, match="all together"):
+                with pytest.warns(UserWarning, match="all metadata has more"):
                     prof.add_metadata(str(number), "x" * 4096)
         with pytest.warns(UserWarning, match="given before"):
             prof.add_metadata("0", "newer")
@@ -604,7 +610,7 @@ def test_a_handler_that_cannot_write_costs_the_trace(tmp_path: Path) -> None:
     """The script is told in a warning; where it is strict, in an exception."""
     (tmp_path / "log").write_text("a file")
     handler = tensorboard_trace_handler("log")
-    with pytest.warns(UserWarning, match="the script goes on, but .*cannot be saved"):
+    with pytest.warns(UserWarning, match="the script continues, but .*cannot be saved"):
         recorded(on_trace_ready=handler)
     with pytest.raises(CaptureError, match="cannot be saved"):
         recorded(on_trace_ready=handler, strict=True)
@@ -652,7 +658,7 @@ def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> No
         if fails in places:
             owner, name = places[fails]
             patch.setattr(owner, name, failing_once(getattr(owner, name)))
-        with pytest.warns(UserWarning, match="the script goes on") as said:
+        with pytest.warns(UserWarning, match="the script continues") as said:
             train()
     assert [warning.filename for warning in said] == [__file__]
     assert ready == ([8] if fails == "opening" else [4, 8])

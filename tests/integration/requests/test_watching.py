@@ -236,7 +236,9 @@ def test_without_inotify_it_polls_and_says_so(
     desk = Desk(tmp_path, "events")
     desk.watcher.start()
     try:
-        assert desk.said == [f"polling every 0.5 s, as events cannot be had: {reason}"]
+        assert desk.said == [
+            f"polling every 0.5 s, because file events are not available: {reason}"
+        ]
         assert desk.watcher.mode == "poll"
         desk.path.write_text(NEW)
         assert desk.next_edit().raw.decode() == NEW
@@ -248,8 +250,8 @@ def test_without_inotify_it_polls_and_says_so(
     ("kind", "asked", "variable", "expected"),
     [
         ("ext4", None, None, ("events", "ext4 file system")),
-        ("nfs4", None, None, ("poll", "a nfs4 file system does not announce")),
-        ("fuse.sshfs", None, None, ("poll", "a fuse.sshfs file system does not announce")),
+        ("nfs4", None, None, ("poll", "a nfs4 file system sends no events")),
+        ("fuse.sshfs", None, None, ("poll", "a fuse.sshfs file system sends no events")),
         ("nfs4", None, "events", ("events", "DYNPROF_WATCH=events")),
         ("nfs4", "events", "poll", ("events", "watch=events")),
         ("ext4", "auto", "poll", ("poll", "DYNPROF_WATCH=poll")),

@@ -216,13 +216,16 @@ def test_among_the_leftovers(tmp_path: Path, kind: str) -> None:
 
 def test_a_lock_that_somebody_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command waits for it for a while, not for ever, and changes nothing."""
-    monkeypatch.setattr(editing, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(editing, "LOCK_TIMEOUT_S", 0.1)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     try:
-        with pytest.raises(OSError, match="somebody has kept its lock"), editing.alone(tmp_path):
+        with (
+            pytest.raises(OSError, match="another process has held its lock"),
+            editing.locked(tmp_path),
+        ):
             pytest.fail("it was not locked")
     finally:
         os.close(descriptor)
-    with editing.alone(tmp_path):
+    with editing.locked(tmp_path):
         pass

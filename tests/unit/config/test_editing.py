@@ -48,7 +48,7 @@ def test_a_link_is_not_replaced_by_a_command(tmp_path: Path) -> None:
     target.write_text("{}")
     config.symlink_to(target)
     with pytest.raises(
-        ConfigError, match="change the file that it leads to, or the ConfigMap"
+        ConfigError, match="change the file that it points to, or the ConfigMap"
     ) as e:
         change(config, {("active",): 3})
     assert "follow_symlinks" not in str(e.value)

@@ -125,7 +125,9 @@ def test_a_file_of_another_user_is_refused(config: Path, mode: int) -> None:
     """It may be there by a rename in a directory that everybody may write; root's is read."""
     config.parent.chmod(mode)
     MALLORY.own(config)
-    assert "the file belongs to uid 61002, who has no right" in read_by_the_job(config)
+    assert "the file belongs to uid 61002, which may not request captures" in read_by_the_job(
+        config
+    )
     os.chown(config, 0, 0)
     assert read_by_the_job(config) == ""
 

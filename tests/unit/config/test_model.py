@@ -83,7 +83,7 @@ def test_the_template_names_ranks_in_the_vendors_way_or_ours() -> None:
     """An operator fills in rank_list, or ranks, and need not remove the other."""
     for filled_in in ({"is_rank": True, "rank_list": [1]}, {"ranks": "1"}):
         document = {**json.loads(template_text()), **filled_in}
-        asked = parse_config(json.dumps(document).encode()).config.asked_ranks
+        asked = parse_config(json.dumps(document).encode()).config.selected_ranks
         assert [rank in asked for rank in range(3)] == [False, True, False]
 
 
@@ -121,7 +121,7 @@ def test_vendor_files_are_accepted(host_sys: Any, export_type: Any) -> None:
 )
 def test_ranks(document: dict[str, Any], inside: list[int], outside: list[int]) -> None:
     """The ranks asked for are those written, in each of the spellings."""
-    asked = parse_config(json.dumps(document).encode()).config.asked_ranks
+    asked = parse_config(json.dumps(document).encode()).config.selected_ranks
     assert all(rank in asked for rank in inside)
     assert not any(rank in asked for rank in outside)
 
@@ -223,9 +223,9 @@ def test_ranks_that_only_those_who_agree_can_tell(
     ranks: str, chosen: tuple[str, ...], shown: str
 ) -> None:
     """Each may be one of them; what is shown can be written again."""
-    asked = parse_config(json.dumps({"ranks": ranks}).encode()).config.asked_ranks
+    asked = parse_config(json.dumps({"ranks": ranks}).encode()).config.selected_ranks
     assert (asked.chosen, str(asked)) == (chosen, shown)
-    assert asked.may_ask(5) == bool(chosen)
+    assert asked.may_include(5) == bool(chosen)
     assert RankSet.parse(shown) == asked
 
 

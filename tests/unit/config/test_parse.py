@@ -92,7 +92,7 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"activities": []}, "non-empty list"),
         ({"activities": "CPU"}, "non-empty list"),
         ({"activities": ["GPU"]}, 'write one of "CPU", "CUDA", "XPU", "NPU"'),
-        ({"ranks": "0-3;8"}, 'write a text such as "all" or "0-3,8"'),
+        ({"ranks": "0-3;8"}, 'write a string such as "all" or "0-3,8"'),
         ({"ranks": "slowst"}, '"one per host" or "slowest" or "median"'),
         ({"ranks": "every 64"}, 'such as "all" or "0-3,8"'),
         (
@@ -110,22 +110,22 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"ranks": "8-3"}, 'the interval "8-3" runs backwards; write "3-8"'),
         ({"ranks": [0], "is_rank": True, "rank_list": [1]}, "named twice"),
         ({"is_rank": True}, "names no rank"),
-        ({"prof_dir": "~/captures"}, "the ~ of a shell means nothing here"),
+        ({"prof_dir": "~/captures"}, "the ~ of a shell is not expanded"),
         ({"prof_dir": "a/" * 33}, "this path is 33 folders deep; the limit is 32"),
         ({"storage": {"scratch_dir": "a/" * 33}}, "this path is 33 folders deep"),
         (
             {"storage": {"scratch_dir": "s3://me:hush@runs"}},
-            "on the machine's own disk; name a dir",
+            "on a local disk; write the path of a local dir",
         ),
         ({"prof_dir": "a\x1b[2J"}, '"a\\u001b[2J" is not allowed'),
         ({"experimental_config": 3}, "write an object in braces"),
         ({"experimental_config": None}, "null is not allowed; write an object in braces"),
         ({"activities": None}, "null is not allowed; write a non-empty list"),
-        ({"prof_dir": None}, "null is not allowed; write a text"),
+        ({"prof_dir": None}, "null is not allowed; write a string"),
         ({"start_step": -2}, "at least -1"),
         (
             {"mstx": True},
-            '"mstx" stands in the wrong place; write it inside "experimental_config".',
+            '"mstx" is in the wrong place; write it inside "experimental_config".',
         ),
         ({"max_seconds": 5}, 'write it inside "limits"'),
         ({"experimental_config": {"active": 5}}, "write it at the top level"),
@@ -142,10 +142,10 @@ def test_each_wrong_value_says_what_is_right(document: Any, words: str) -> None:
     [
         ('{"active": NaN}', "/active: NaN is not a number that JSON knows; write digits"),
         ('{"limits": {"max_seconds": -Infinity}}', "/limits/max_seconds: -Infinity is not a"),
-        ('{"active": 1e400}', "/active: 1e400 is larger than any number kept here"),
-        ('{"ranks": [-1e400]}', "/ranks/0: -1e400 is larger than any number kept here"),
-        ('{"limits": {"max_seconds": 0.1e-400}}', "0.1e-400 is too small to be told from 0"),
-        ('{"metadata": {"a": 1e999}}', "/metadata/a: 1e999 is larger than any number kept here"),
+        ('{"active": 1e400}', "/active: 1e400 is above the largest number allowed"),
+        ('{"ranks": [-1e400]}', "/ranks/0: -1e400 is above the largest number allowed"),
+        ('{"limits": {"max_seconds": 0.1e-400}}', "0.1e-400 is too small to differ from 0"),
+        ('{"metadata": {"a": 1e999}}', "/metadata/a: 1e999 is above the largest number allowed"),
         ("NaN", "NaN is not a number that JSON knows; write digits"),
     ],
 )
@@ -191,7 +191,7 @@ def test_what_would_take_seconds_is_not_looked_into(document: dict[str, object])
     with pytest.raises(ConfigError) as caught:
         parse_config(json.dumps(document).encode())
     (problem,) = caught.value.problems
-    assert problem.text == "there are more than 10,000 values; no config has so many."
+    assert problem.text == "there are more than 10,000 values; no config needs that."
 
 
 def test_after_fifty_slips_nobody_reads_on() -> None:
@@ -218,7 +218,7 @@ def test_many_problems_are_counted() -> None:
         (
             {"mstx": True, "mstx_domain_include": ["a"], "mstx_domain_exclude": ["b"]},
             "mstx_domain_exclude",
-            "wins",
+            "takes precedence",
         ),
     ],
 )
@@ -262,7 +262,7 @@ def test_what_is_no_export_type_becomes_text(wrong: Any) -> None:
     assert parsed.remarks
     for remark in parsed.remarks:
         assert remark.pointer.startswith("/experimental_config/export_type")
-        assert (remark.line, remark.text.endswith("Until then text is made.")) == (1, True)
+        assert (remark.line, remark.text.endswith("Until then, text is used.")) == (1, True)
 
 
 def test_beside_another_mistake_a_wrong_export_type_is_one_too() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynprof.journal.edit_outcomes import MOST, TOLD, EditOutcomes, in_words
+from dynprof.journal.edit_outcomes import MAX_IN_STATUS, MAX_KEPT, EditOutcomes, in_words
 
 
 def test_what_was_superseded_waits_no_more() -> None:
@@ -24,14 +24,17 @@ def test_open_requests_are_remembered_longest() -> None:
     """Newer edits push out what has ended, not what is still on its way."""
     outcomes = EditOutcomes()
     outcomes.enter(1, "", 0.0)
-    for number in range(2, MOST + 40):
+    for number in range(2, MAX_KEPT + 40):
         outcomes.enter(number, "", 0.0)
         outcomes.note(number, "refused")
-    assert [answer.number for answer in outcomes.answers] == [1, *range(MOST + 21, MOST + 40)]
-    assert len(outcomes.answers) == TOLD
+    assert [answer.number for answer in outcomes.answers] == [
+        1,
+        *range(MAX_KEPT + 21, MAX_KEPT + 40),
+    ]
+    assert len(outcomes.answers) == MAX_IN_STATUS
     assert outcomes.answer(1)
     assert outcomes.answer(40) is None
-    assert outcomes.answer(MOST)
+    assert outcomes.answer(MAX_KEPT)
 
 
 def test_the_status_tells_of_fewer_than_are_remembered() -> None:

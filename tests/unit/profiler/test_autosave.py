@@ -86,7 +86,7 @@ def test_the_end_names_how_many_wait_behind_a_save_that_hangs(
     autosave._autosaves.end()
     disk.set()
     exporter._thread.join(patience_s())
-    text = "saving was given up as the process ended; lost too: 2 traces of profiles"
+    text = "saving was given up because the process ended; also lost: 2 traces of profiles"
     assert capfd.readouterr().err == f"dynprof: {text}\n"
     assert len(saved) == 1
 

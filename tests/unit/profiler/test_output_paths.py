@@ -111,7 +111,7 @@ def test_a_file_of_another_process_stays(place: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "getpid", lambda: 4242)
     (place / f"a_{host_name()}_4242.json.gz").write_text("an earlier process with the same id")
     for text in ("child", "child again"):
-        with pytest.warns(UserWarning, match="a.json.gz; use a name for each process"):
+        with pytest.warns(UserWarning, match="a.json.gz; use a different name for each process"):
             made = write_file("a.json.gz", functools.partial(Path.write_text, data=text))
         assert made == place / f"a_{host_name()}_4242_2.json.gz"
         assert made.read_text() == text
@@ -146,5 +146,5 @@ def test_a_folder_that_cannot_be_written_is_named(place: Path) -> None:
 
 def test_what_is_no_regular_file_is_not_replaced() -> None:
     """A folder in the place of a file is named, and nothing is written."""
-    with pytest.raises(CaptureError, match="real exists and is no regular file"):
+    with pytest.raises(CaptureError, match="real exists and is not a regular file"):
         write_file("real", lambda file: file.write_text("x"))

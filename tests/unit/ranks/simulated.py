@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from dynprof.config import RankSet
-from dynprof.journal.edit_outcomes import ON_THE_WAY
+from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.ranks.agreement_rules import Agreement, Terms
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
@@ -95,7 +95,7 @@ class Records:
         found = {}
         for number, made in self.made.items():
             told, gone = self.told.get(number, {}), self.gone.get(number, set())
-            ranks = {r for r in made.ranks if told.get(r, "waiting") in ON_THE_WAY} - gone
+            ranks = {r for r in made.ranks if told.get(r, "waiting") in IN_PROGRESS} - gone
             if ranks:
                 found[number] = ranks
         return found

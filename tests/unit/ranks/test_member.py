@@ -13,7 +13,7 @@ import pytest
 
 from dynprof.backends.base import Blocked
 from dynprof.config import parse_config, template_text
-from dynprof.journal.edit_outcomes import MOST
+from dynprof.journal.edit_outcomes import MAX_KEPT
 from dynprof.ranks.attached_step_numbers import StepNumbers
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
@@ -30,7 +30,7 @@ from dynprof.ranks.messages import (
     to_text,
 )
 from dynprof.requests.edits import Edit
-from dynprof.requests.request import Asked
+from dynprof.requests.request import UnplannedRequest
 from dynprof.runtime.layout import window_dir_name
 from tests.fake_job import Job
 
@@ -113,7 +113,7 @@ def test_ranks_that_agree_record_all_that_the_template_asks_for(
     """The template's CPU and NPU are all that the ranks have; activities that are named stay."""
     text = json.dumps({**json.loads(template_text()), **named})
     parsed = parse_config(text.encode())
-    asked = Asked(Edit(text.encode(), 0.0), parsed.config, parsed, now=False)
+    asked = UnplannedRequest(Edit(text.encode(), 0.0), parsed.config, parsed, now=False)
     proposal = Proposal(1, text, 0.0, profiler=Profiler("torch", ("CPU", "CUDA")))
     assert narrowed(asked, proposal).config.activities == recorded
     assert narrowed(asked, Proposal(1, text, 0.0)) is asked
@@ -217,10 +217,10 @@ def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> 
     """A rank that forgot it would count as one that began again."""
     consider(job, 1)
     open_at(job, 1, 1_000_000)
-    for number in range(2, MOST + 5):
+    for number in range(2, MAX_KEPT + 5):
         job.session._member.know(number, number)
     assert outcome(job, 1) == "waiting"
-    assert len(job.session._member._numbers) < MOST + 5
+    assert len(job.session._member._numbers) < MAX_KEPT + 5
 
 
 def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:

@@ -11,7 +11,7 @@ from dynprof.captures.deliveries import Deliveries
 from dynprof.captures.window_record import load_window_record
 from dynprof.config import parse_config
 from dynprof.errors import CaptureError
-from dynprof.journal.edit_outcomes import TOLD
+from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.ranks.agreement_rules import Agreement
 from dynprof.ranks.messages import PARTED, Report
 from dynprof.ranks.record import (
@@ -23,7 +23,7 @@ from dynprof.ranks.record import (
     JobWindows,
 )
 from dynprof.requests.edits import Edit
-from dynprof.requests.request import Asked
+from dynprof.requests.request import UnplannedRequest
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.testing import FakeClock
@@ -76,10 +76,10 @@ class Known(JobWindows):
         return load_window_record(self.root / "step_9-11_19700101T000000Z/info/window.json")
 
 
-def asked(edited_at_s: float = 0.0) -> Asked:
+def asked(edited_at_s: float = 0.0) -> UnplannedRequest:
     """Return what an edit asks for."""
     parsed = parse_config(RAW)
-    return Asked(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
+    return UnplannedRequest(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
 
 
 def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -
 def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None:
     """Of the newest; where no rank opens there is no record, but a reason."""
     known = Known(tmp_path)
-    for number in range(5, 5 + 2 * TOLD):
+    for number in range(5, 5 + 2 * MAX_IN_STATUS):
         known.begin(number, asked(float(number)))
         known.settle(Agreement(number, reasons=("rank 2 cannot",)))
         known.write()
@@ -211,7 +211,7 @@ def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None
     assert (status.problems, status.record, len(status.earlier)) == (
         ("rank 2 cannot",),
         "",
-        TOLD - 1,
+        MAX_IN_STATUS - 1,
     )
     assert known.pending == {4: {0, 1, 2}}
 

@@ -48,7 +48,7 @@ class Group:
 class Notes:
     """A journal."""
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Forget it."""
 
     def error(self, text: str) -> None:

@@ -38,7 +38,7 @@ class Watching:
     def see(self, reading: Source | Unread, after_s: float = 0.1) -> Edit | None:
         """Let time pass, then look."""
         self.now_s += after_s
-        return self.detector.look(reading, self.now_s, 1e9)
+        return self.detector.observe(reading, self.now_s, 1e9)
 
 
 def test_what_is_there_at_the_start_is_no_edit() -> None:
@@ -87,11 +87,11 @@ def test_a_half_written_file_is_waited_for() -> None:
     watching = Watching(saved(b"{}"))
     for n, raw in enumerate([b"", b'{"act', b'{"active"']):
         assert watching.see(saved(raw, mtime=n + 2), HALF_WRITTEN_S * 0.9) is None
-        assert watching.detector.unsettled
+        assert watching.detector.is_pending
     edit = watching.see(saved(b'{"active": 2}', mtime=9))
     assert edit
     assert edit.raw == b'{"active": 2}'
-    assert not watching.detector.unsettled
+    assert not watching.detector.is_pending
 
 
 def test_a_file_that_stays_half_written_is_delivered() -> None:
@@ -131,8 +131,8 @@ def test_a_directory_moved_away_and_back_is_no_edit() -> None:
 def test_a_file_that_could_not_be_read_at_the_start_is_no_edit() -> None:
     """Made readable, it is what was there at the start; saved again, it is a request."""
     detector = EditDetector(Unread((Problem("everybody may write"),), 1, 9), started_ns=10)
-    assert detector.look(saved(b"{}", mtime=9), 1.0, 1e9) is None
-    assert detector.look(saved(b"{}", mtime=11), 2.0, 1e9)
+    assert detector.observe(saved(b"{}", mtime=9), 1.0, 1e9) is None
+    assert detector.observe(saved(b"{}", mtime=11), 2.0, 1e9)
 
 
 def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path
         assert watching.see(read(config)) is None
         edit = watching.see(read(config), HALF_WRITTEN_S)
         assert edit
-        assert "everybody may replace the file" in edit.problems[0].text
+        assert "any user can replace the file" in edit.problems[0].text
         assert watching.see(read(config), HALF_WRITTEN_S) is None
 
 
@@ -158,7 +158,7 @@ def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back() -> None:
         from dynprof.requests.edits import EditDetector
         sys.setrecursionlimit(10**6)
         bomb = Source(('{"a":' * 150_000).encode(), 1, 1)
-        print(EditDetector(Source(b"", 1, 0)).look(bomb, 0.0, 0.0))"""
+        print(EditDetector(Source(b"", 1, 0)).observe(bomb, 0.0, 0.0))"""
     done = run([sys.executable, "-c", code])
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
 
@@ -174,7 +174,7 @@ def test_many_values_are_a_whole_file_where_they_are_one() -> None:
 def test_another_owner_of_the_file_alone_is_no_save() -> None:
     """The owner of the file that was saved comes with the edit."""
     detector = EditDetector(Source(b"{}", 1, 1, 1000))
-    assert detector.look(Source(b"{}", 1, 1, 1001), 0.0, 0.0) is None
-    edit = detector.look(Source(b"{ }", 2, 2, 1001), 0.0, 0.0)
+    assert detector.observe(Source(b"{}", 1, 1, 1001), 0.0, 0.0) is None
+    edit = detector.observe(Source(b"{ }", 2, 2, 1001), 0.0, 0.0)
     assert edit
     assert edit.owner == 1001

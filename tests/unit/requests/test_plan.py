@@ -1,4 +1,4 @@
-"""(config, standing) -> plan or refusal."""
+"""(config, state) -> plan or refusal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.config import ProfilerConfig, template_text
 from dynprof.requests.capabilities import Capabilities, Lack
-from dynprof.requests.plan import Plan, Refusal, Script, Standing, plan
+from dynprof.requests.plan import Plan, ProcessState, Refusal, Script, plan
 
 TORCH = Capabilities("torch", ("CPU", "CUDA"))
 PYTHON = Capabilities("python", ("CPU",))
@@ -24,7 +24,7 @@ def outcome(
 ) -> Plan | Refusal:
     """Plan a config given as keywords."""
     model = ProfilerConfig.model_validate(config)
-    return plan(model, Standing(step, rank, capabilities, free_disk_mb=5000))
+    return plan(model, ProcessState(step, rank, capabilities, free_disk_mb=5000))
 
 
 def accepted(**arguments: Any) -> Plan:
@@ -85,7 +85,7 @@ def test_the_template_records_all_that_the_machine_has(capable: Capabilities) ->
 def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
     """A script that names CPU and NPU gets a remark where there is no NPU."""
     config = ProfilerConfig(activities=["CPU", "NPU"])
-    found = plan(config, Standing(10, 0, (TORCH,), free_disk_mb=5000), Script())
+    found = plan(config, ProcessState(10, 0, (TORCH,), free_disk_mb=5000), Script())
     assert isinstance(found, Plan)
     assert found.activities == ("CPU",)
     assert [remark.pointer for remark in found.remarks] == ["/activities"]
@@ -98,8 +98,8 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     assert accepted(capabilities=capabilities).remarks == ()
     found = accepted(capabilities=capabilities, experimental_config={"profiler_level": "Level2"})
     assert str(found.remarks[-1]) == "/experimental_config/profiler_level: no overloads."
-    standing = Standing(10, 0, capabilities, free_disk_mb=5000)
-    script = plan(ProfilerConfig(), standing, Script(all_threads=True))
+    state = ProcessState(10, 0, capabilities, free_disk_mb=5000)
+    script = plan(ProfilerConfig(), state, Script(all_threads=True))
     assert isinstance(script, Plan)
     assert [*map(str, script.remarks)] == ["one."]
 
@@ -137,7 +137,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
     assert found.activities == TORCH.activities
     assert [*map(str, found.remarks)] == [
         f"/activities: {name} is left out: backend torch on this machine has CPU, CUDA only; "
-        "what is here is recorded."
+        "all of these are recorded."
         for name in ("NPU", "XPU")
     ]
 
@@ -146,9 +146,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
 def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
     """A setting of the host gets a remark where CPU is not among the activities."""
     (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
-    assert str(remark) == (
-        f"/{name}: has no effect: it belongs to CPU, which the activities leave out."
-    )
+    assert str(remark) == (f"/{name}: has no effect: it needs CPU among the activities.")
     assert not accepted(activities=["CPU", "CUDA"], **{name: True}).remarks
 
 
@@ -161,7 +159,7 @@ def test_the_next_multiple(step: int, start: int) -> None:
 def test_ranks_to_be_chosen_are_refused_where_nobody_chooses() -> None:
     """With what to write instead."""
     assert refused(ranks="one per host") == [
-        '/ranks: "one per host" is chosen among ranks that agree, and this one is by itself; '
+        '/ranks: "one per host" is chosen among ranks that agree, and this rank does not; '
         'write numbers, or "all".'
     ]
 
@@ -186,8 +184,8 @@ def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
     """The config is fine, this rank is just not meant."""
     found = outcome(rank=5, ranks="0-3,8")
     assert isinstance(found, Refusal)
-    assert not found.asked
-    assert str(found.problems[0]) == "/ranks: rank 5 is not asked for, only 0-3,8."
+    assert not found.selects_rank
+    assert str(found.problems[0]) == "/ranks: rank 5 is not selected, only 0-3,8."
     assert accepted(rank=8, ranks="0-3,8")
 
 
@@ -201,7 +199,7 @@ def test_too_little_disk_is_refused() -> None:
 
 def test_a_place_without_room_is_refused_at_prof_dir() -> None:
     """Where the config sets no limit of its own, ``prof_dir`` is to blame."""
-    found = plan(ProfilerConfig(prof_dir="/proc/x"), Standing(0, 0, (TORCH,), free_disk_mb=0))
+    found = plan(ProfilerConfig(prof_dir="/proc/x"), ProcessState(0, 0, (TORCH,), free_disk_mb=0))
     assert isinstance(found, Refusal)
     (text,) = map(str, found.problems)
     assert text.startswith("/prof_dir: 0 MB are free where the capture would go")
@@ -209,8 +207,8 @@ def test_a_place_without_room_is_refused_at_prof_dir() -> None:
 
 def test_a_place_that_cannot_be_written_is_refused() -> None:
     """Where the capture cannot go is said before anything is recorded."""
-    standing = Standing(0, 0, (TORCH,), 5000, prof_dir_problem="/x is not a directory")
-    found = plan(ProfilerConfig(), standing)
+    state = ProcessState(0, 0, (TORCH,), 5000, prof_dir_problem="/x is not a directory")
+    found = plan(ProfilerConfig(), state)
     assert isinstance(found, Refusal)
     text = "/prof_dir: /x is not a directory; write another directory."
     assert [str(problem) for problem in found.problems] == [text]
@@ -309,7 +307,7 @@ def test_what_marks_alone_cannot_serve_is_named() -> None:
         experimental_config={**ALONE, "host_sys": ["cpu"], "gc_detect_threshold": 1.0},
     )
     assert [remark.pointer for remark in found.remarks] == ["/with_stack"]
-    assert "Level_none records marks alone" in found.remarks[0].text
+    assert "Level_none records only marks" in found.remarks[0].text
 
 
 INLINE = Capabilities(

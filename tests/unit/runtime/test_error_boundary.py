@@ -11,7 +11,7 @@ class Notes:
     def __init__(self) -> None:
         self.errors: list[str] = []
 
-    def remember(self, *, last_error: str) -> None:
+    def set_status(self, *, last_error: str) -> None:
         """Keep nothing: the next call has it."""
 
     def error(self, text: str) -> None:

@@ -30,15 +30,15 @@ def test_what_a_step_takes_at_that_moment_waits_no_more(
     coming: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status says that the window is open, and not again that its request waits."""
-    exchange = Inbox.exchange
+    original = Inbox.replace
 
     def and_a_step_comes(inbox: Inbox, waiting: Request, better: Request) -> bool:
-        done = exchange(inbox, waiting, better)
-        assert inbox.claim(better)
-        coming.session._journal.tell(better.number, "open", "opened at step 5")
+        done = original(inbox, waiting, better)
+        assert inbox.take(better)
+        coming.session._journal.report(better.number, "open", "opened at step 5")
         return done
 
-    monkeypatch.setattr(Inbox, "exchange", and_a_step_comes)
+    monkeypatch.setattr(Inbox, "replace", and_a_step_comes)
     coming.session._edit_handler.look()
     (answer,) = coming.session.status().edits
     assert (answer.outcome, answer.text) == ("open", "opened at step 5")

@@ -39,7 +39,7 @@ def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
     job.edit(cancel=True, active=2)
     assert job.state == "waiting"
     (remark,) = job.session.status().remarks
-    assert remark.startswith("line 1, column 2, /cancel: it stood in the save before too")
+    assert remark.startswith("line 1, column 2, /cancel: the previous save had it too")
     job.step(5)
     assert [m.steps.recorded for m in job.manifests()] == [2]
     job.edit(cancel=True, active=100)
@@ -78,7 +78,7 @@ def test_a_script_that_starts_a_window_gets_one(tmp_path: Path) -> None:
     job.step(2)
     (manifest,) = job.manifests()
     assert manifest.complete
-    assert "/cancel: has no effect: the script itself asks" in manifest.remarks[0]
+    assert "/cancel: has no effect: the script itself requests" in manifest.remarks[0]
 
 
 def test_a_cancel_does_not_reach_the_next_window(job: Job) -> None:

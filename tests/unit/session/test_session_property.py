@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dynprof.journal.edit_outcomes import ON_THE_WAY
+from dynprof.journal.edit_outcomes import IN_PROGRESS
 from tests.fake_job import Job
 
 
@@ -30,7 +30,7 @@ class Training(RuleBasedStateMachine):
         self.said += self.job.log()
         assert self.job.backend.running == 0
         answers = self.job.session._journal.outcomes.answers
-        assert not [answer for answer in answers if answer.outcome in ON_THE_WAY]
+        assert not [answer for answer in answers if answer.outcome in IN_PROGRESS]
         ends = sum(
             self.said.count(words)
             for words in (": superseded by", ": disarmed by", ": not served", ": refused")

@@ -202,7 +202,7 @@ def test_a_step_that_records_too_much_is_not_waited_for(
     looking = threading.Thread(target=job.session._loop.look)
     looking.start()
     looking.join()
-    closed = [one.reason for one in job.manifests()] or [job.session.inbox.order]
+    closed = [one.reason for one in job.manifests()] or [job.session.inbox.close_reason]
     assert job.state == ("recording" if bound or not reason else "idle")
     assert closed[0].startswith(reason) if reason else closed == [""]
 

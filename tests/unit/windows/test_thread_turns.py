@@ -52,7 +52,7 @@ def in_a_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[InATurn]:
 
 @pytest.mark.parametrize(
     "lock",
-    ["inbox._lock", "_journal._remembering", "_journal.outcomes._lock", "_process._learning"],
+    ["inbox._lock", "_journal._status_lock", "_journal.outcomes._lock", "_process._learning"],
 )
 def test_a_handler_that_comes_while_something_is_noted(job: Job, lock: str) -> None:
     """Whatever it calls, it does not wait for the thread that it has interrupted."""

@@ -25,7 +25,7 @@ dynprof.runtime.output.PrivateFolder.create
 dynprof.captures.exporter._save_manifest
 dynprof.captures.exporter.Exporter.submit
 dynprof.captures.manifest.Manifest.save
-dynprof.journal.journal.Journal.tell
+dynprof.journal.journal.Journal.report
 dynprof.windows.driver.WindowDriver.manifest
 dynprof.windows.loop.Export
 dynprof.windows.loop.window_dir_name
