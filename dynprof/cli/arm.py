@@ -168,7 +168,7 @@ def _after_saving(
     leading = [] if watching else _remote_leaders(before, config)
     if not (watching or leading):
         there = ranks_of(before, each_rank)
-        text = f"{path} is saved, but no running rank matches --ranks {config.asked_ranks}"
+        text = f"{path} is saved, but no running rank matches --ranks {config.selected_ranks}"
         fail(f"{text} (running: {there}); --ranks all matches all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank is", "live ranks are")
     said = f"{asked_of} asked" if watching else "the leading rank here asks the others"
