@@ -66,7 +66,7 @@ def test_a_config_that_its_owner_keeps_private_is_named_with_its_mode(
 
 def test_a_directory(tmp_path: Path) -> None:
     """A directory in the place of the file is refused."""
-    assert "a directory stands" in refusal(tmp_path)
+    assert "a directory is in" in refusal(tmp_path)
 
 
 def test_a_fifo_does_not_block(tmp_path: Path) -> None:
