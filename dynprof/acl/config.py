@@ -211,13 +211,13 @@ def read_json(path: str | os.PathLike[str]) -> JsonProfiler | None:
         ConfigError: It cannot be used.
     """
     try:
-        asked = json.loads(read_regular(Path(path), MAX_BYTES)).get("profiler")
+        requested = json.loads(read_regular(Path(path), MAX_BYTES)).get("profiler")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
             [Problem(f"{str(path)!r} cannot be read as a JSON object: {error}")]
         ) from error
     try:
-        found = None if asked is None else JsonProfiler.model_validate(asked)
+        found = None if requested is None else JsonProfiler.model_validate(requested)
         if found:
             found.config()
     except (ValidationError, ValueError) as error:

@@ -82,7 +82,7 @@ def _outside_a_session(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        SESSION.insist_no_session(call)
+        SESSION.require_no_session(call)
         return function(*args, **kwargs)
 
     return checked

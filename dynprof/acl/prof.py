@@ -182,8 +182,8 @@ def create_stamp(message: str = "stamp") -> Stamp:
     Raises:
         SessionError: Nothing is being recorded, or the trace cannot take the message.
     """
-    SESSION.insist_started("acl.prof.create_stamp()")
-    _insist_fit("acl.prof.create_stamp()", message)
+    SESSION.require_started("acl.prof.create_stamp()")
+    _check_message("acl.prof.create_stamp()", message)
     return Stamp(message)
 
 
@@ -193,29 +193,29 @@ def set_stamp_trace_message(stamp: Stamp, message: str, _length: int = 0) -> int
     Raises:
         SessionError: As :func:`create_stamp`; the stamp says what it said.
     """
-    _insist("acl.prof.set_stamp_trace_message()", stamp)
-    _insist_fit("acl.prof.set_stamp_trace_message()", message)
+    _check_stamp("acl.prof.set_stamp_trace_message()", stamp)
+    _check_message("acl.prof.set_stamp_trace_message()", message)
     stamp.message = message
     return SUCCESS
 
 
 def destroy_stamp(stamp: Stamp) -> int:
     """End a stamp's life."""
-    _insist("acl.prof.destroy_stamp()", stamp)
+    _check_stamp("acl.prof.destroy_stamp()", stamp)
     stamp._alive = False
     return SUCCESS
 
 
 def mark(stamp: Stamp) -> int:
     """Mark this moment."""
-    _insist("acl.prof.mark()", stamp)
+    _check_stamp("acl.prof.mark()", stamp)
     mstx.mark(stamp.message, domain=DOMAIN)
     return SUCCESS
 
 
 def push(stamp: Stamp) -> int:
     """Begin a range inside those that are open on this thread."""
-    _insist("acl.prof.push()", stamp)
+    _check_stamp("acl.prof.push()", stamp)
     mstx.range_push(stamp.message, domain=DOMAIN)
     return SUCCESS
 
@@ -226,7 +226,7 @@ def pop(_stamp: Stamp | None = None) -> int:
     Raises:
         SessionError: None is open, or nothing is being recorded.
     """
-    SESSION.insist_started("acl.prof.pop()")
+    SESSION.require_started("acl.prof.pop()")
     if not mstx.is_open(DOMAIN):
         raise SessionError("acl.prof.pop(): no push() came before on this thread")
     mstx.range_pop(DOMAIN)
@@ -235,7 +235,7 @@ def pop(_stamp: Stamp | None = None) -> int:
 
 def range_start(stamp: Stamp) -> tuple[int, int]:
     """Begin a range that any thread may end; return its number and 0, as pyACL does."""
-    _insist("acl.prof.range_start()", stamp)
+    _check_stamp("acl.prof.range_start()", stamp)
     number = mstx.range_start(stamp.message, domain=DOMAIN)
     _ranges.add(number)
     return number, SUCCESS
@@ -247,7 +247,7 @@ def range_stop(number: int | tuple[int, int]) -> int:
     Raises:
         SessionError: It was not begun or has ended, or nothing is being recorded.
     """
-    SESSION.insist_started("acl.prof.range_stop()")
+    SESSION.require_started("acl.prof.range_stop()")
     number = number[0] if isinstance(number, tuple) else number
     if number not in _ranges:
         raise SessionError(f"acl.prof.range_stop(): there is no open range {number!r}")
@@ -256,13 +256,13 @@ def range_stop(number: int | tuple[int, int]) -> int:
     return SUCCESS
 
 
-def _insist(call: str, stamp: Stamp) -> None:
-    SESSION.insist_started(call)
+def _check_stamp(call: str, stamp: Stamp) -> None:
+    SESSION.require_started(call)
     if not stamp._alive:
         raise SessionError(f"{call}: the stamp was destroyed")
 
 
-def _insist_fit(call: str, message: object) -> None:
+def _check_message(call: str, message: object) -> None:
     if not isinstance(message, str) or not message:
         text = f"the message is {message!r}, it must be a string that is not empty"
     elif not is_short(message):

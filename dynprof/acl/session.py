@@ -56,7 +56,7 @@ class SessionWindow:
         if config.settings() != self._first.settings():
             warn_script("one profiler serves all configs, with the settings of the first")
 
-    def insist_may_end(self, call: str) -> None:
+    def require_may_end(self, call: str) -> None:
         """Raise where the window cannot be ended now, and goes on.
 
         Raises:
@@ -119,21 +119,23 @@ class Session:
         with self._lock:
             if self._begun:
                 raise SessionError("acl.init() was called before; it is called once in a process")
-            asked = None if config_path is None else read_json(config_path)
-            if asked:
-                self._by_file = self._open(Path(asked.output), asked.config(), asked.unknown)
+            requested = None if config_path is None else read_json(config_path)
+            if requested:
+                self._by_file = self._open(
+                    Path(requested.output), requested.config(), requested.unknown
+                )
             self._begun = True
 
     def finalize(self) -> None:
         """``acl.finalize``."""
         with self._lock:
-            self._insist_begun("acl.finalize()")
+            self._require_begun("acl.finalize()")
             if self._folder:
                 raise SessionError("acl.finalize() comes after acl.prof.finalize()")
             if self._subscription:
                 raise SessionError("acl.finalize() comes after the end of the subscription")
             if self._by_file:
-                self._by_file.insist_may_end("acl.finalize()")
+                self._by_file.require_may_end("acl.finalize()")
             self._ended = True
             window, self._by_file = self._by_file, None
             if window:
@@ -144,8 +146,8 @@ class Session:
     def prof_init(self, folder: str | os.PathLike[str]) -> None:
         """``acl.prof.init``."""
         with self._lock:
-            self._insist_begun("acl.prof.init()")
-            self._insist_no_file("acl.prof.init()")
+            self._require_begun("acl.prof.init()")
+            self._require_no_file("acl.prof.init()")
             if self._folder:
                 raise SessionError("acl.prof.init() was called before; acl.prof.finalize() first")
             if self._subscription:
@@ -155,7 +157,7 @@ class Session:
     def prof_finalize(self) -> None:
         """``acl.prof.finalize``."""
         with self._lock:
-            self._insist_init("acl.prof.finalize()")
+            self._require_init("acl.prof.finalize()")
             if self._started:
                 text = "acl.prof.finalize(): acl.prof.stop() is missing for devices "
                 raise SessionError(text + "; ".join(_devices(config) for config in self._started))
@@ -164,7 +166,7 @@ class Session:
     def start(self, config: Config) -> None:
         """``acl.prof.start``."""
         with self._lock:
-            folder = self._insist_init("acl.prof.start()")
+            folder = self._require_init("acl.prof.start()")
             if config in self._started:
                 raise SessionError(
                     "acl.prof.start(): this config was started before; stop it first"
@@ -182,12 +184,12 @@ class Session:
     def stop(self, config: Config) -> None:
         """``acl.prof.stop``."""
         with self._lock:
-            self._insist_init("acl.prof.stop()")
+            self._require_init("acl.prof.stop()")
             if config not in self._started:
                 text = "acl.prof.stop(): no acl.prof.start() came with this config"
                 raise SessionError(f"{text} (devices {_devices(config)})")
             if self._started == [config] and self._window:
-                self._window.insist_may_end("acl.prof.stop()")
+                self._window.require_may_end("acl.prof.stop()")
                 window, self._window = self._window, None
                 self._started.clear()
                 window.end()
@@ -200,10 +202,10 @@ class Session:
             for config in list(self._started):
                 self.stop(config)
 
-    def insist_started(self, call: str) -> None:
+    def require_started(self, call: str) -> None:
         """Raise unless something records: stamps stand between start and stop."""
         with self._lock:
-            self._insist_init(call)
+            self._require_init(call)
             if not self._started:
                 text = f"{call} must come between acl.prof.start() and acl.prof.stop()"
                 raise SessionError(text)
@@ -213,9 +215,9 @@ class Session:
     def subscribe(self, subscription: Subscription, call: str) -> None:
         """Let operators be delivered."""
         with self._lock:
-            self._insist_begun(call)
-            self._insist_no_file(call)
-            self.insist_no_session(call)
+            self._require_begun(call)
+            self._require_no_file(call)
+            self.require_no_session(call)
             if self._subscription:
                 raise SessionError(f"{call}: there is a subscription already; end it first")
             self._subscription = subscription
@@ -227,13 +229,13 @@ class Session:
                 raise SessionError("acl.prof.unsubscribe(): this subscription has ended")
             self._subscription = None
 
-    def insist_no_session(self, call: str) -> None:
+    def require_no_session(self, call: str) -> None:
         """Raise between ``acl.prof.init`` and ``finalize``: they exclude a subscription."""
         if self._folder:
             text = f"{call} must not come between acl.prof.init() and acl.prof.finalize()"
             raise SessionError(text)
 
-    def leave_child(self) -> None:
+    def reset_in_child(self) -> None:
         """Leave what is recorded to the parent of a child that was just forked.
 
         The child's calls go on from here: its last stop and its finalize save nothing.
@@ -245,18 +247,18 @@ class Session:
 
         return SessionWindow(folder, config, unknown)
 
-    def _insist_begun(self, call: str) -> None:
+    def _require_begun(self, call: str) -> None:
         if not self._begun or self._ended:
             when = "after acl.finalize()" if self._ended else "before acl.init()"
             raise SessionError(f"{call} was called {when}")
 
-    def _insist_no_file(self, call: str) -> None:
+    def _require_no_file(self, call: str) -> None:
         if self._by_file:
             raise SessionError(f"{call}: the file given to acl.init() says what is recorded")
 
-    def _insist_init(self, call: str) -> Path:
-        self._insist_begun(call)
-        self._insist_no_file(call)
+    def _require_init(self, call: str) -> Path:
+        self._require_begun(call)
+        self._require_no_file(call)
         if self._folder is None:
             raise SessionError(f"{call} was called before acl.prof.init()")
         return self._folder
@@ -268,4 +270,4 @@ def _devices(config: Config) -> str:
 
 SESSION = Session()
 """The process has one."""
-forget_in_child(SESSION.leave_child)
+forget_in_child(SESSION.reset_in_child)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dynprof.backends.torch.operator_stream import OperatorStream
 
-MOST_PENDING = 100_000
+MAX_PENDING = 100_000
 """Operators that wait for whoever iterates; what comes beyond them is counted as lost."""
 
 
@@ -107,7 +107,7 @@ class Subscription:
             self._callback = _ignore  # one that fails is not called again
 
     def _put(self, operator: Operator | None) -> None:
-        if operator is None or self._pending.qsize() < MOST_PENDING:  # the end must arrive
+        if operator is None or self._pending.qsize() < MAX_PENDING:  # the end must arrive
             self._pending.put(operator)
         else:
             self.lost += 1

@@ -100,7 +100,7 @@ class Recording(Protocol):
         """The profiler's own object that knows the results; None where only the trace does."""
 
     @property
-    def saves_beside(self) -> bool:
+    def saves_concurrently(self) -> bool:
         """Whether other threads run Python while it is being saved."""
 
     @property

@@ -10,11 +10,11 @@ from collections import deque
 from itertools import accumulate, chain, repeat, takewhile
 from typing import Any
 
-_TORCHS = "TraceContext"
+_TORCH_CONTEXT = "TraceContext"
 """The type of what torch's profile function is given."""
 
 
-class CallsOfThread:
+class ProfileFunctionCheck:
     """Knows whether the function that the calls of this thread are given to still gets them.
 
     Args:
@@ -47,10 +47,10 @@ def stop_tracing_calls() -> None:
     if sys.version_info >= (3, 12):
         threading.setprofile_all_threads(None)
     else:
-        _take_off_each()
+        _clear_profile_functions()
 
 
-def _take_off_each() -> None:
+def _clear_profile_functions() -> None:
     """Do what Python 3.12 has a function for; with functions of C that Python exports, by name.
 
     To leave the other threads to torch is no choice. Next to threads with compiled code one of two
@@ -60,13 +60,16 @@ def _take_off_each() -> None:
     One call of C walks over the threads: between two bytecodes another one could run, and end.
     """
     head, following = (
-        _of_python("PyInterpreterState_ThreadHead", 1),
-        _of_python("PyThreadState_Next", 2),
+        _python_function("PyInterpreterState_ThreadHead", 1),
+        _python_function("PyThreadState_Next", 2),
     )
-    first = map(head, (_of_python("PyInterpreterState_Get", 0)(),))
+    first = map(head, (_python_function("PyInterpreterState_Get", 0)(),))
     threads = accumulate(chain(first, repeat(None)), following)
     put = map(
-        _of_python("_PyEval_SetProfile", 3), takewhile(bool, threads), repeat(None), repeat(None)
+        _python_function("_PyEval_SetProfile", 3),
+        takewhile(bool, threads),
+        repeat(None),
+        repeat(None),
     )
     collects = gc.isenabled()
     gc.disable()  # what is called back then may be Python
@@ -77,17 +80,17 @@ def _take_off_each() -> None:
             gc.enable()
 
 
-def _of_python(name: str, arguments: int) -> Any:
+def _python_function(name: str, arguments: int) -> Any:
     """Return a function of Python's that takes and returns pointers; it keeps the GIL."""
     function = ctypes.pythonapi[name]
     function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p] * arguments
     return function
 
 
-def leave_calls_untraced() -> None:
+def remove_torch_tracing() -> None:
     """Take torch's function off the only thread of a forked child.
 
     It would note every call for ever, in memory that grows, behind locks that others held.
     """
-    if type(sys.getprofile()).__name__ == _TORCHS:
+    if type(sys.getprofile()).__name__ == _TORCH_CONTEXT:
         sys.setprofile(None)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MarksBackend:
-    """Records no profiler, only what stands beside one."""
+    """Records the collectors, without a profiler."""
 
     name = MARKS
     trace_suffix = "marks.trace.json"
@@ -44,8 +44,8 @@ class MarksBackend:
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> MarksRecording:  # noqa: ARG002
         """Return a recording; there is no profiler to turn on."""
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        beside = collectors_for(plan.config.experimental, record_functions=True)
-        collectors = Collectors(beside)
+        members = collectors_for(plan.config.experimental, record_functions=True)
+        collectors = Collectors(members)
         return MarksRecording({"distributedInfo": place}, collectors)
 
 
@@ -55,7 +55,7 @@ class MarksRecording:
     closing = "marks alone"
     without = fallbacks = ()
     results = None
-    saves_beside = True
+    saves_concurrently = True
     bound_to_thread = False
 
     def __init__(self, facts: dict[str, Any], collectors: Collector) -> None:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Blocked, Saved
 from dynprof.backends.collectors import Collectors
-from dynprof.backends.collectors.stream_marks import HOST, say_once
+from dynprof.backends.collectors.stream_marks import HOST_ONLY, warn_once
 from dynprof.backends.torch.memory_history import MemoryHistory
 from dynprof.errors import BackendError
 from dynprof.marks.nvtx import NVTX_MARKS
-from dynprof.marks.open_ranges import MOST_STARTED, all_open, forget_oldest
+from dynprof.marks.open_ranges import MAX_STARTED, all_open, forget_oldest
 from dynprof.marks.sinks import SINKS, Range, Sink, is_short
 from dynprof.requests.capabilities import Capabilities
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
@@ -86,7 +86,7 @@ class NpuBackend:
 
         Each thread knows of its own profilers only; ``prepare`` looks for another one.
         """
-        if not elsewhere and (reason := _why_not_now()):
+        if not elsewhere and (reason := _why_blocked()):
             yield Blocked(reason)
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> NpuRecording:  # noqa: ARG002
@@ -96,12 +96,12 @@ class NpuBackend:
 
         if torch.autograd._profiler_enabled():
             raise BackendError("another profiler is active in this process; stop it first")
-        recording = NpuRecording(vendor, plan, _reached_by_name(scratch()))
+        recording = NpuRecording(vendor, plan, _with_trusted_path(scratch()))
         recording.warm_up()
         return recording
 
 
-def _reached_by_name(folder: PrivateFolder) -> PrivateFolder:
+def _with_trusted_path(folder: PrivateFolder) -> PrivateFolder:
     """Return a folder whose name leads the vendor's own programs there and nowhere else.
 
     Where others may write on the way, that is one of the temporary folder.
@@ -112,7 +112,7 @@ def _reached_by_name(folder: PrivateFolder) -> PrivateFolder:
     return PrivateFolder(Path(tempfile.gettempdir()) / folder.place.name)
 
 
-def _why_not_now() -> str | None:
+def _why_blocked() -> str | None:
     """Wait while a graph is being captured: synchronising would break it."""
     if reason := GRAPH_CAPTURES.under_way():
         return reason
@@ -125,7 +125,7 @@ class NpuRecording:
 
     bound_to_thread = True
     results = None
-    saves_beside = True
+    saves_concurrently = True
     note_step = None
     closing = "inline: torch_npu collects on the training thread"
     without = fallbacks = ()
@@ -138,7 +138,7 @@ class NpuRecording:
         self._lost: list[str] = []
         self._actions = vendor.ProfilerAction
         self._action = self._actions.WARMUP
-        self._left = None if plan.script else config.active
+        self._steps_left = None if plan.script else config.active
         self._marks = _marks(config.experimental, self._lost)
         self._metadata = config.metadata
         self._scripts_metadata = plan.script.metadata if plan.script else {}
@@ -157,7 +157,7 @@ class NpuRecording:
 
     def blocked_by(self) -> str | None:
         """Wait while an NPU graph is being captured."""
-        return _why_not_now()
+        return _why_blocked()
 
     def load(self, *, inside_step: bool) -> None:
         """Say None: the vendor writes as it records."""
@@ -174,7 +174,7 @@ class NpuRecording:
             BackendError: The vendor's profiler did not.
         """
         try:
-            self._vendor("start")
+            self._call_vendor("start")
         except BackendError:
             self.discard()
             raise
@@ -192,13 +192,13 @@ class NpuRecording:
 
     def begin_step(self, number: int | None) -> None:
         """End the step before and begin a step, under the job's number."""
-        if self._left is not None:
-            self._left -= 1
-        last = self._left == 0
+        if self._steps_left is not None:
+            self._steps_left -= 1
+        last = self._steps_left == 0
         self._action = self._actions.RECORD_AND_SAVE if last else self._actions.RECORD
         if number is not None:
             self._profiler.step_num = number - 1  # which the vendor counts from 0
-        self._vendor("step")
+        self._call_vendor("step")
         if self._marks:
             self._marks.start()  # only now the vendor's profiler takes them
 
@@ -208,8 +208,8 @@ class NpuRecording:
         self._add_metadata(self._scripts_metadata)
         if self._action is self._actions.RECORD_AND_SAVE:
             self._action = self._actions.NONE
-            self._vendor("step")
-        self._vendor("stop")
+            self._call_vendor("step")
+        self._call_vendor("stop")
 
     def save(self, path: Path) -> Saved:
         """Move the vendor's folder to where the trace is put together."""
@@ -241,7 +241,7 @@ class NpuRecording:
         if self._marks:
             self._marks.stop()
 
-    def _vendor(self, name: str) -> None:
+    def _call_vendor(self, name: str) -> None:
         """Call a method of the vendor's profiler without its ``no_exception_func``."""
         try:
             with GRAPH_CAPTURES.held_back():
@@ -297,7 +297,7 @@ def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> 
         lost.append(f"this version of torch_npu has no aic_metrics {settings.aic_metrics}")
         metrics = vendor.AiCMetrics.AiCoreNone
     known["aic_metrics"] = metrics
-    for name, value in _wanted(vendor, settings, accepted):
+    for name, value in _vendor_settings(vendor, settings, accepted):
         if name in accepted:
             known[name] = value
         elif value:
@@ -305,7 +305,7 @@ def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> 
     return vendor._ExperimentalConfig(**known)
 
 
-def _wanted(
+def _vendor_settings(
     vendor: Any, settings: ExperimentalConfig, accepted: Any
 ) -> Iterator[tuple[str, object]]:
     """Yield the settings under the vendor's names, in its own values."""
@@ -331,13 +331,13 @@ class VendorMarks(Sink):
         sources: What else is handed on.
     """
 
-    hears_begins = True
+    wants_begins = True
 
     def __init__(self, device: Any, sources: Collection[Source]) -> None:
         self._mstx, self._streams = device.mstx, getattr(device, "streams", None)
         self._sources, self._boundary = sources, ErrorBoundary(StderrNotes())
-        self._begun: dict[int, tuple[Range, int]] = {}
-        self._known = {
+        self._open: dict[int, tuple[Range, int]] = {}
+        self._accepted = {
             name: inspect.signature(getattr(self._mstx, name)).parameters
             for name in ("mark", "range_start", "range_end")
         }
@@ -346,21 +346,21 @@ class VendorMarks(Sink):
         """Hand on what is marked from now on; once, however often it is called."""
         if self in SINKS.on_streams:
             return
-        SINKS.plug(self)
+        SINKS.add(self)
         for source in self._sources:
-            source.plug(self)
+            source.add(self)
         for begun in all_open():
             if is_short(begun.message):
                 self.begin(begun)
 
     def stop(self) -> None:
         """End what is open there, and hand on no more; also twice."""
-        SINKS.unplug(self)
+        SINKS.remove(self)
         for source in self._sources:
-            source.unplug(self)
-        while self._begun:
+            source.remove(self)
+        while self._open:
             with contextlib.suppress(KeyError):  # another thread ends one
-                begun, _ = next(iter(self._begun.copy().values()))
+                begun, _ = next(iter(self._open.copy().values()))
                 self.end(begun)
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:
@@ -369,18 +369,18 @@ class VendorMarks(Sink):
 
     def begin(self, begun: Range) -> None:
         """Begin it there, unless that is done."""
-        if id(begun) in self._begun:
+        if id(begun) in self._open:
             return
         stream = self._stream(begun.stream)
         number = self._call("range_start", begun.message, stream=stream, domain=begun.domain)
         if number:
-            self._begun[id(begun)] = (begun, number)
-        if len(self._begun) > MOST_STARTED:  # a script may never end any
-            forget_oldest(self._begun)
+            self._open[id(begun)] = (begun, number)
+        if len(self._open) > MAX_STARTED:  # a script may never end any
+            forget_oldest(self._open)
 
     def end(self, ended: Range) -> None:
         """End it there, if it was begun there."""
-        _, number = self._begun.pop(id(ended), (None, None))
+        _, number = self._open.pop(id(ended), (None, None))
         if number is not None:
             self._call("range_end", number, domain=ended.domain)
 
@@ -391,13 +391,13 @@ class VendorMarks(Sink):
             return None
         if kind and isinstance(stream, kind):
             return stream
-        text = f"{HOST} where that is a {type(stream).__name__}; give a torch_npu.npu.Stream"
-        self._boundary.attempt("a warning", lambda: say_once(text))
+        text = f"{HOST_ONLY} where that is a {type(stream).__name__}; give a torch_npu.npu.Stream"
+        self._boundary.attempt("a warning", lambda: warn_once(text))
         return None
 
     def _call(self, name: str, first: object, **more: object) -> Any:
         """Call a function with what its version knows; what it raises costs the mark."""
-        known = {key: value for key, value in more.items() if key in self._known[name]}
+        known = {key: value for key, value in more.items() if key in self._accepted[name]}
         found: list[Any] = []
         function = getattr(self._mstx, name)
         self._boundary.attempt(

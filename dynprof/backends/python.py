@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.backends.call_tracing import CallsOfThread
+from dynprof.backends.call_tracing import ProfileFunctionCheck
 from dynprof.backends.collectors import Collectors, collectors_for
 from dynprof.errors import BackendError
 from dynprof.extras import missing
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dynprof.requests.plan import Plan
     from dynprof.runtime.rank import Rank
 
-_BEGIN = 1 << 16
+_HEAD_BYTES = 1 << 16
 _CALL = re.compile(rb'"ts":([\d.]+),"ph":"X","cat":"fee","dur":([\d.]+)')
 
 
@@ -62,8 +62,8 @@ class PythonBackend:
         if other := _other_profiler():
             raise BackendError(f"another profiler is active ({other}); stop it first")
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        beside = collectors_for(plan.config.experimental, record_functions=True)
-        collectors = Collectors(beside)
+        members = collectors_for(plan.config.experimental, record_functions=True)
+        collectors = Collectors(members)
         tracer = VIZTRACERS.take()
         tracer.process_name = f"rank {rank.number}"
         recording = PythonRecording(tracer, {"distributedInfo": place}, collectors)
@@ -77,7 +77,7 @@ class PythonRecording:
     closing = "detached"
     without = ()
     results = None
-    saves_beside = True
+    saves_concurrently = True
     note_step = None
     bound_to_thread = sys.version_info < (3, 12)
     """Up to Python 3.11 VizTracer can be ended on the thread that began it alone."""
@@ -94,7 +94,7 @@ class PythonRecording:
         self._facts = facts
         self._step: tuple[int, float] | None = None
         self._steps: list[tuple[int, float]] = []
-        self._calls = CallsOfThread(are_recorded=False)
+        self._calls = ProfileFunctionCheck(are_recorded=False)
         self._stopped_itself = self._is_on = False
 
     def switch_on(self) -> None:
@@ -102,7 +102,7 @@ class PythonRecording:
         self._is_on = True
         self.fallbacks = _threads_left_out()
         start_tracing(self._tracer)
-        self._calls = CallsOfThread(are_recorded=True)
+        self._calls = ProfileFunctionCheck(are_recorded=True)
 
     def blocked_by(self) -> str | None:
         """Say None: it can close at any step."""
@@ -125,7 +125,7 @@ class PythonRecording:
     def close(self) -> None:
         """Switch the tracing of calls off."""
         self._end_step()
-        self._stopped_itself = not _records(self._tracer)
+        self._stopped_itself = not _is_recording(self._tracer)
         self._calls.end()
         self._switch_off(self._tracer)
 
@@ -142,7 +142,7 @@ class PythonRecording:
             tracer.dump(str(path), sanitize_function_name=True)
         finally:
             VIZTRACERS.give_back(tracer)
-        end = _end_of(path)
+        end = _tail(path)
         if b'"viztracer_metadata"' not in end:  # it does not look whether its writing succeeds
             raise BackendError("VizTracer could not write the whole trace")
         lost = self._lost_steps(path) if b'"overflow":true' in end else None
@@ -166,7 +166,7 @@ class PythonRecording:
     def _lost_steps(self, path: Path) -> int:
         """Return how many steps began before the oldest call of the trace ended."""
         with path.open("rb") as file:
-            oldest = _CALL.search(file.read(_BEGIN))
+            oldest = _CALL.search(file.read(_HEAD_BYTES))
         since = float(oldest[1]) + float(oldest[2]) if oldest else float("inf")
         return sum(began < since for _, began in self._steps)
 
@@ -179,7 +179,7 @@ class PythonRecording:
             if tracer is not None:  # the window may not have been closed
                 self._switch_off(tracer)
 
-        self._profiler_id.lend(give_back)
+        self._profiler_id.release_on_request(give_back)
 
     def discard(self) -> None:
         """Switch tracing off and forget the events."""
@@ -226,14 +226,14 @@ def _other_profiler() -> str | None:
     return None if sys.getprofile() is None else "sys.setprofile"
 
 
-def _end_of(path: Path) -> bytes:
+def _tail(path: Path) -> bytes:
     """Return the last bytes of a file."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 100))
         return file.read()
 
 
-def _records(tracer: Any) -> bool:
+def _is_recording(tracer: Any) -> bool:
     """Return whether VizTracer has not stopped by itself: then it does not look at arguments."""
     try:
         tracer.add_instant()
@@ -247,9 +247,9 @@ class ProfilerId:
 
     def __init__(self) -> None:
         self._before: Any = None
-        self._put: Any = None
+        self._installed: Any = None
 
-    def lend(self, give_back: Callable[[], object]) -> None:
+    def release_on_request(self, give_back: Callable[[], object]) -> None:
         """Have it given back as soon as somebody else asks for it.
 
         Args:
@@ -262,16 +262,16 @@ class ProfilerId:
 
         @functools.wraps(before)
         def use_tool_id(tool: Any, name: Any) -> Any:
-            if tool == monitoring.PROFILER_ID and self._put is use_tool_id:
+            if tool == monitoring.PROFILER_ID and self._installed is use_tool_id:
                 give_back()
             return before(tool, name)
 
-        self._before, self._put = before, use_tool_id
+        self._before, self._installed = before, use_tool_id
         monitoring.use_tool_id = use_tool_id
 
     def end(self) -> None:
         """Stand there no more, unless somebody has put something over it since."""
-        put, self._put = self._put, None
+        put, self._installed = self._installed, None
         monitoring: Any = getattr(sys, "monitoring", None)
         if put and monitoring.use_tool_id is put:
             monitoring.use_tool_id = self._before
@@ -295,17 +295,16 @@ _OWN_FILES = (
     "session",
     "windows",
 )
-"""What runs inside ``step()`` or beside it while a window is open and is not the job's.
+"""dynprof's code that runs in ``step()`` or on other threads while a window is open.
 
-VizTracer leaves out all that is called there as well: nothing may be named that has calls of the
-job's in it, as what lies around an annotated function has. Each costs every call most of a
-nanosecond.
+VizTracer also leaves out every call made from these files. So no file belongs here that calls the
+job's code, such as the wrapper of an annotated function. Each entry costs every call almost 1 ns.
 """
 
 
 def start_tracing(tracer: Any) -> None:
     """Switch it on, on this thread and on those that begin from now on."""
-    _in_c(tracer).start()
+    _c_methods(tracer).start()
     if sys.version_info < (3, 12):
         threading.setprofile(tracer.threadtracefunc)  # VizTracer does so the first time only
 
@@ -313,21 +312,21 @@ def start_tracing(tracer: Any) -> None:
 def stop_tracing(tracer: Any) -> None:
     """Switch it off, and leave the script a profile function that it has set since."""
     if sys.version_info < (3, 12) and sys.getprofile() not in (None, tracer):
-        stopping = own_thread(_in_c(tracer).stop, "dynprof-tracer", None)
+        stopping = own_thread(_c_methods(tracer).stop, "dynprof-tracer", None)
         stopping.start()  # VizTracer takes any function off the thread that stops it
         stopping.join()
     else:
-        _in_c(tracer).stop(None)
+        _c_methods(tracer).stop(None)
     if threading.getprofile() == tracer.threadtracefunc:
         threading.setprofile(None)
 
 
-def _in_c(tracer: Any) -> Any:
+def _c_methods(tracer: Any) -> Any:
     """Return what has VizTracer's methods of C, without what its Python does around them."""
     return super(type(tracer), tracer)
 
 
-class _Viztracers:
+class _VizTracerPool:
     """VizTracers that nobody uses: each window takes one and gives it back.
 
     Each that is made keeps one of the 1,024 keys of thread-local storage that the system gives a
@@ -364,4 +363,4 @@ class _Viztracers:
         self._free.append(tracer)
 
 
-VIZTRACERS = _Viztracers()
+VIZTRACERS = _VizTracerPool()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def around(function: Function, ranged: Ranged) -> Function:
     """Return a function each call of which is a range, for as long as it runs.
 
-    That of a generator is from its first item asked for to its end; so too of an asynchronous one.
+    The range of a generator, asynchronous or not, lasts from its first item to its end.
 
     Args:
         function: What is called.
@@ -65,16 +65,16 @@ def _around_async_generator(function: Callable[..., Any], ranged: Ranged) -> Cal
         inner = function(*args, **kwargs)
         with ranged():
             try:
-                asked = inner.asend(None)
+                pending = inner.asend(None)
                 while True:
                     try:
-                        item = await asked
+                        item = await pending
                     except StopAsyncIteration:
                         return
                     sent = None
                     with _Thrown() as thrown:
                         sent = yield item
-                    asked = inner.athrow(thrown.error) if thrown.error else inner.asend(sent)
+                    pending = inner.athrow(thrown.error) if thrown.error else inner.asend(sent)
             finally:
                 await inner.aclose()
 

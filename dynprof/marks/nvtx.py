@@ -12,7 +12,7 @@ from threading import get_native_id
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from dynprof.marks.open_ranges import MOST_STARTED, forget_oldest
+from dynprof.marks.open_ranges import MAX_STARTED, forget_oldest
 from dynprof.marks.sinks import SINKS, Range, Sink
 from dynprof.marks.sources import Source
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
-class ToNvtx(Sink):
+class NvtxSink(Sink):
     """Sets each mark there too, and each range as one that may cross others.
 
     For torch's NVTX has no domains, in each of which ours nest. Nothing goes in a circle: what a
@@ -33,7 +33,7 @@ class ToNvtx(Sink):
         functions: Those that torch's module calls.
     """
 
-    hears_begins = True
+    wants_begins = True
 
     def __init__(self, functions: Any) -> None:
         self._functions, self._boundary = functions, ErrorBoundary(StderrNotes())
@@ -56,7 +56,7 @@ class ToNvtx(Sink):
     def _begin(self, begun: Range) -> None:
         number = self._functions.rangeStartA(_named(begun.message, begun.domain))
         self._numbers[id(begun)] = (begun, number)
-        if len(self._numbers) > MOST_STARTED:  # a script may never end any
+        if len(self._numbers) > MAX_STARTED:  # a script may never end any
             forget_oldest(self._numbers)
 
     def _do(self, action: Callable[[], object]) -> None:
@@ -69,14 +69,14 @@ def _named(message: str, domain: str) -> str:
 
 def send_to_nvtx(*, on: bool) -> None:
     """Begin or end sending marks to NVTX; what hinders it is said to the script."""
-    sending = [sink for sink in SINKS.on_streams if isinstance(sink, ToNvtx)]
+    sending = [sink for sink in SINKS.on_streams if isinstance(sink, NvtxSink)]
     if not on:
         for sink in sending:
-            SINKS.unplug(sink)
+            SINKS.remove(sink)
     elif not sending:
         functions = nvtx_functions()
         if hasattr(functions, "rangeStartA"):
-            SINKS.plug(ToNvtx(functions))
+            SINKS.add(NvtxSink(functions))
         else:
             lacks = "this torch has no NVTX, which comes with CUDA"
             why = lacks if functions else "import torch before"
@@ -96,10 +96,10 @@ def _module() -> Any:
 def nvtx_functions() -> Any:
     """Return what torch's module calls, without us before it; None where it is not imported."""
     functions = getattr(_module(), "_nvtx", None)
-    return functions.functions if isinstance(functions, _Listening) else functions
+    return functions.functions if isinstance(functions, _Interceptor) else functions
 
 
-class _Listening:
+class _Interceptor:
     """Stands before the functions that torch's module calls, and tells of them.
 
     Args:
@@ -113,7 +113,7 @@ class _Listening:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.functions, name)
 
-    def tell_no_more(self) -> None:
+    def disable(self) -> None:
         """Only pass on: this one is left below somebody else's, and another one tells."""
         self._marks = NvtxMarks()
 
@@ -158,58 +158,58 @@ class NvtxMarks(Source):
     """Tells sinks of NVTX's marks and ranges; those of a thread nest, the others may cross."""
 
     domain = "nvtx"
-    _newest: _Listening | None = None
+    _newest: _Interceptor | None = None
 
     def mark(self, message: object) -> None:
         """Tell of a moment."""
         if isinstance(message, str):
-            self._tell_mark(message)
+            self._send_mark(message)
 
     def push(self, message: object) -> None:
         """Note the begin of a range inside those of this thread."""
         if isinstance(message, str):
             begun = self._begun(message)
             self._pushed.setdefault(begun.thread, []).append(begun)
-            self._tell_begin(begun)
+            self._send_begin(begun)
 
     def pop(self) -> bool:
         """Tell of the newest of this thread; return whether its begin was noted."""
         stack = self._pushed.get(get_native_id())
         if not stack:
             return False
-        self._tell_end(stack.pop())
+        self._send_end(stack.pop())
         return True
 
     def start(self, message: object, number: Any) -> None:
         """Note the begin of a range with a number."""
         if isinstance(message, str):
             begun = self._started[number] = self._begun(message, number)
-            self._tell_begin(begun)
+            self._send_begin(begun)
 
     def end(self, number: Any) -> None:
         """Tell of its end."""
         if not isinstance(number, int):
             return
         if ended := self._started.pop(number, None):
-            self._tell_end(ended)
+            self._send_end(ended)
         else:
             self.end_unnamed(number)
 
     def end_unnamed(self, number: Any = 0) -> None:
         """Tell of one that began before anybody listened, at an unknown time."""
-        self._tell_end(Range(UNNAMED, self.domain, get_native_id(), 0, number))
+        self._send_end(Range(UNNAMED, self.domain, get_native_id(), 0, number))
 
     def _begun(self, message: str, number: Any = 0) -> Range:
         return Range(message, self.domain, get_native_id(), time_ns(), number)
 
     def _listen(self) -> None:
         module = _module()
-        if module and not isinstance(module._nvtx, _Listening):
+        if module and not isinstance(module._nvtx, _Interceptor):
             if self._newest:
-                self._newest.tell_no_more()
-            module._nvtx = self._newest = _Listening(module._nvtx, self)
+                self._newest.disable()
+            module._nvtx = self._newest = _Interceptor(module._nvtx, self)
 
-    def _listen_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         module = _module()
         if module:
             module._nvtx = nvtx_functions()

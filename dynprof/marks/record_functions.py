@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class Listener(Protocol):
     """Hears of ranges, on the thread that they are on; must be fast and raise nothing."""
 
-    def entered(self, annotation: Any) -> None:
+    def on_enter(self, annotation: Any) -> None:
         """Hear that one has begun."""
 
-    def leaves(self, annotation: Any) -> None:
+    def on_exit(self, annotation: Any) -> None:
         """Hear that one ends."""
 
 
@@ -45,14 +45,14 @@ class RecordFunctions:
         self._listeners: tuple[Listener, ...] = ()
         self._lock = threading.RLock()
 
-    def plug(self, listener: Listener) -> None:
+    def add(self, listener: Listener) -> None:
         """Let one hear of ranges from now on; once, however often it asks."""
         with self._lock:
             self._wrap()
             if listener not in self._listeners:
                 self._listeners = (*self._listeners, listener)
 
-    def unplug(self, listener: Listener) -> None:
+    def remove(self, listener: Listener) -> None:
         """Let it hear of none any more, also twice."""
         with self._lock:
             self._listeners = tuple(one for one in self._listeners if one is not listener)
@@ -68,20 +68,20 @@ class RecordFunctions:
         @functools.wraps(enter)
         def begin(annotation: Any) -> Any:
             result = enter(annotation)
-            for listener in self._heard_by(begin):
-                listener.entered(annotation)
+            for listener in self._listeners_of(begin):
+                listener.on_enter(annotation)
             return result
 
         @functools.wraps(leave)
         def end(annotation: Any, *reason: Any) -> Any:
-            for listener in self._heard_by(end):
-                listener.leaves(annotation)
+            for listener in self._listeners_of(end):
+                listener.on_exit(annotation)
             return leave(annotation, *reason)
 
         self._before, self._made = (enter, leave), (begin, end)
         kind.__enter__, kind.__exit__ = begin, end
 
-    def _heard_by(self, method: Callable[..., Any]) -> tuple[Listener, ...]:
+    def _listeners_of(self, method: Callable[..., Any]) -> tuple[Listener, ...]:
         """Return who hears of a method of ours; nobody, where an older one is left below others."""
         return self._listeners if self._made and method in self._made else ()
 
@@ -118,14 +118,14 @@ class RecordFunctionMarks(Source):
 
     domain = "record_function"
 
-    def entered(self, annotation: Any) -> None:
+    def on_enter(self, annotation: Any) -> None:
         """Note that one has begun."""
         begun = Range(str(annotation.name), self.domain, get_native_id(), time_ns(), 0)
         with self._lock:
             self._open.setdefault(id(annotation), (annotation, []))[1].append(begun)
-        self._tell_begin(begun)
+        self._send_begin(begun)
 
-    def leaves(self, annotation: Any) -> None:
+    def on_exit(self, annotation: Any) -> None:
         """Tell of one that ends; what began before anybody listened did so at an unknown time."""
         thread = get_native_id()
         unknown = Range(str(annotation.name), self.domain, thread, 0, 0)
@@ -137,13 +137,13 @@ class RecordFunctionMarks(Source):
                 begun.remove(ended)
             if not begun:
                 self._open.pop(id(annotation), None)
-        self._tell_end(ended)
+        self._send_end(ended)
 
     def _listen(self) -> None:
-        RECORD_FUNCTIONS.plug(self)
+        RECORD_FUNCTIONS.add(self)
 
-    def _listen_no_more(self) -> None:
-        RECORD_FUNCTIONS.unplug(self)
+    def _stop_listening(self) -> None:
+        RECORD_FUNCTIONS.remove(self)
 
     def _all_open(self) -> list[Range]:
         return [one for _, begun in self._open.values() for one in begun]

@@ -14,7 +14,7 @@ MAX_BYTES = 156
 """Of a message in a trace; what the Ascend PyTorch Profiler takes of it."""
 MAX_BYTES_SUBSCRIBED = 255
 """Of one for a subscriber, as Ascend's MSPTI takes it."""
-SURELY_SHORT = MAX_BYTES // 4
+ALWAYS_SHORT_CHARS = MAX_BYTES // 4
 """Fewer characters than that are short: one has no more than four bytes."""
 
 
@@ -44,13 +44,13 @@ class Sink:
 
     Attributes:
         max_bytes: Of the messages that it takes; it does not hear of longer ones.
-        hears_begins: Whether it hears of the begin of ranges too, of usual messages.
-        of_streams: Whether it hears only of those with a stream.
+        wants_begins: Whether it hears of the begin of ranges too, of usual messages.
+        only_streams: Whether it hears only of those with a stream.
     """
 
     max_bytes = MAX_BYTES
-    hears_begins = False
-    of_streams = False
+    wants_begins = False
+    only_streams = False
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:
         """Note a moment: now."""
@@ -84,11 +84,11 @@ class Sinks:
         of_long: Of those that only some of them take.
         of_begins: Those that hear of begins, without a stream.
         longest: Bytes of the longest message that any takes.
-        before_plug: Has what marks by itself look for what it marks; returns whether it has found
+        before_add: Has what marks by itself look for what it marks; returns whether it has found
             it. Is called before one is plugged in; None for nothing.
     """
 
-    before_plug: Callable[[], bool] | None = None
+    before_add: Callable[[], bool] | None = None
 
     def __init__(self) -> None:
         self.all: tuple[Sink, ...] = ()
@@ -100,21 +100,21 @@ class Sinks:
         self.longest = MAX_BYTES
         self._lock = threading.RLock()
 
-    def plug(self, sink: Sink) -> None:
+    def add(self, sink: Sink) -> None:
         """Let one hear of marks."""
-        if self.before_plug:
-            self.before_plug()
+        if self.before_add:
+            self.before_add()
         with self._lock:
             self._set((*self.on_streams, sink))
 
-    def unplug(self, sink: Sink) -> None:
+    def remove(self, sink: Sink) -> None:
         """Let it hear of none any more."""
         with self._lock:
             self._set(tuple(other for other in self.on_streams if other is not sink))
 
     def for_message(self, message: str, stream: object) -> tuple[Sink, ...]:
         """Return those that take a message."""
-        if len(message) < SURELY_SHORT or is_short(message):
+        if len(message) < ALWAYS_SHORT_CHARS or is_short(message):
             return self.all if stream is None else self.on_streams
         return self.of_long
 
@@ -122,15 +122,15 @@ class Sinks:
         """Return those that hear of the begin of a range."""
         if begun.stream is None:
             return self.of_begins if is_short(begun.message) else ()
-        return tuple(s for s in self.for_message(begun.message, begun.stream) if s.hears_begins)
+        return tuple(s for s in self.for_message(begun.message, begun.stream) if s.wants_begins)
 
     def _set(self, sinks: tuple[Sink, ...]) -> None:
         self.on_streams = sinks
-        self.all = tuple(sink for sink in sinks if not sink.of_streams)
+        self.all = tuple(sink for sink in sinks if not sink.only_streams)
         self.marks = tuple(sink.marker() for sink in self.all)
         self.take = self.all[0].taker() if len(self.all) == 1 else None
         self.of_long = tuple(sink for sink in sinks if sink.max_bytes > MAX_BYTES)
-        self.of_begins = tuple(sink for sink in self.all if sink.hears_begins)
+        self.of_begins = tuple(sink for sink in self.all if sink.wants_begins)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])
 
     def forget(self) -> None:
@@ -146,4 +146,4 @@ forget_in_child(SINKS.forget)
 
 def is_short(message: str, most: int = MAX_BYTES) -> bool:
     """Return whether a message has no more bytes than that."""
-    return len(message) < SURELY_SHORT or len(message.encode(errors="replace")) <= most
+    return len(message) < ALWAYS_SHORT_CHARS or len(message.encode(errors="replace")) <= most

@@ -33,13 +33,13 @@ class Source:
         self._lock = threading.RLock()
         self._forget_open()
 
-    def plug(self, sink: Sink) -> None:
+    def add(self, sink: Sink) -> None:
         """Let one hear of marks; of ranges that are open already, once they end."""
         with self._lock:
             self._listen()
             self._sinks = (*self._sinks, sink)
 
-    def unplug(self, sink: Sink) -> list[Range]:
+    def remove(self, sink: Sink) -> list[Range]:
         """Let it hear of none any more; return the ranges that are open, the first time."""
         with self._lock:
             if sink not in self._sinks:
@@ -47,14 +47,14 @@ class Source:
             found = self._all_open()
             self._sinks = tuple(other for other in self._sinks if other is not sink)
             if not self._sinks:
-                self._listen_no_more()
+                self._stop_listening()
                 self._forget_open()
         return found
 
     def _listen(self) -> None:
         """Put what listens in its place, where it is not there yet."""
 
-    def _listen_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         """Put back what was there."""
 
     def _all_open(self) -> list[Range]:
@@ -64,15 +64,15 @@ class Source:
     def _forget_open(self) -> None:
         """Know of no open ranges."""
 
-    def _tell_mark(self, message: str) -> None:
+    def _send_mark(self, message: str) -> None:
         for sink in self._sinks:
             sink.mark(message, self.domain)
 
-    def _tell_end(self, ended: Range) -> None:
+    def _send_end(self, ended: Range) -> None:
         for sink in self._sinks:
             sink.end(ended)
 
-    def _tell_begin(self, begun: Range) -> None:
+    def _send_begin(self, begun: Range) -> None:
         for sink in self._sinks:
             sink.begin(begun)
 

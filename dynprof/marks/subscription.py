@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dynprof.marks.native.library import Listener, NativeMark
     from dynprof.marks.sinks import Range
 
-_LAST_S = 1.0
+_DRAIN_S = 1.0
 """How long ``cancel()`` waits for C's last marks; a callback may need what the caller holds."""
-_SKIPPING_S = 0.5
+_COUNTING_S = 0.5
 """How long ``cancel()`` then waits for the marks that are left to be counted, undelivered."""
 
 
@@ -63,7 +63,7 @@ class Subscription(Sink):
         self._native, self._is_over = native_marks(), False
         self._skipped = 0
         self._listener: Listener | None = None
-        SINKS.plug(self)
+        SINKS.add(self)
         if self._native:
             self._boundary.attempt("listening to marks of C", self._listen)
 
@@ -80,26 +80,26 @@ class Subscription(Sink):
 
     def cancel(self) -> None:
         """Deliver what C has marked so far, and then no more."""
-        SINKS.unplug(self)
+        SINKS.remove(self)
         listener, self._listener = self._listener, None
         if self._native and listener:
-            self._native.dismiss(listener)
+            self._native.remove(listener)
             if not vars(self._delivering):  # the callback may cancel
-                self._tell_lost(listener)
+                self._warn_lost(listener)
         self._is_over = True
 
-    def _tell_lost(self, listener: Listener) -> None:
+    def _warn_lost(self, listener: Listener) -> None:
         """Wait until C's last marks are delivered, or else counted, and warn of those lost."""
         lost = []
-        in_time = listener.left(_LAST_S)
+        in_time = listener.wait_drained(_DRAIN_S)
         self._is_over = True
-        if not in_time and not listener.left(_SKIPPING_S):
+        if not in_time and not listener.wait_drained(_COUNTING_S):
             lost.append("the callback does not return: all marks of C since are lost")
         if listener.dropped:
             lost.append(f"{counted(listener.dropped, 'mark')} of C found no room and are lost")
         if self._skipped:
             waiting = f"{counted(self._skipped, 'mark')} of C were not delivered"
-            lost.append(f"{waiting} within {_LAST_S:g} s of the end and are lost")
+            lost.append(f"{waiting} within {_DRAIN_S:g} s of the end and are lost")
         if lost:
             text = "; ".join([*lost, "a faster callback loses fewer"])
             warn_script(f"mstx.subscribe(): {text}")

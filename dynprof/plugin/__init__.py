@@ -35,7 +35,7 @@ def install() -> None:
     """
     answer_import("mstx_torch_plugin", __name__)
     with _lock:
-        SINKS.before_plug = _wrap
+        SINKS.before_add = _wrap
         _wrap()
         if not _patches.on and os.environ.get("DYNPROF_PLUGIN") != "1":
             warn_script(f"dynprof.plugin {_TOO_EARLY}")
@@ -52,7 +52,7 @@ def _wrap() -> bool:
 def uninstall() -> None:
     """Put everything back as it was."""
     with _lock:
-        SINKS.before_plug = None
+        SINKS.before_add = None
         if _patches.on:
             unwrap_all(_patches)
 

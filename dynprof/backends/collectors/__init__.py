@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.backends.collectors.base import Collector, Collectors, Event, Events, Lacking
+from dynprof.backends.collectors.base import Collector, Collectors, Event, Events, Unavailable
 from dynprof.backends.collectors.garbage_collections import CollectionTrack
 from dynprof.backends.collectors.host import HostSampler
 from dynprof.backends.collectors.marks import Domains, MarkTracks
@@ -44,4 +44,4 @@ def collectors_for(
     return found
 
 
-__all__ = ["Collector", "Collectors", "Event", "Events", "Lacking", "collectors_for"]
+__all__ = ["Collector", "Collectors", "Event", "Events", "Unavailable", "collectors_for"]

@@ -49,7 +49,7 @@ class Collector:
         return ()
 
 
-class Lacking(Collector):
+class Unavailable(Collector):
     """Records nothing, and says what is missing.
 
     Args:

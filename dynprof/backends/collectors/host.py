@@ -34,7 +34,7 @@ class HostSampler(Collector):
     def __init__(self, parts: Iterable[str]) -> None:
         asked = dict.fromkeys(part.upper() for part in parts)
         self._gauges = {part: _GAUGES[part] for part in asked if part in _GAUGES}
-        self._left_out = tuple(
+        self._unsupported = tuple(
             f"host_sys {part} is not sampled: dynprof samples {', '.join(_GAUGES)}"
             for part in asked
             if part not in _GAUGES
@@ -62,7 +62,7 @@ class HostSampler(Collector):
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
         """Say what could not be sampled."""
-        return (*self._left_out, *sorted(self._lost))
+        return (*self._unsupported, *sorted(self._lost))
 
     def _run(self) -> None:
         self._sample(time.time_ns())  # rates are those since this one
@@ -93,7 +93,7 @@ class HostSampler(Collector):
         self._totals[part] = now_ns, totals
         per_unit = max(now_ns - since_ns, 1) / 1e9 * _PER_SECOND[part]
         grown = {name: (total - before[name]) / per_unit for name, total in totals.items()}
-        most = _MOST.get(part, float("inf"))
+        most = _MAX_RATE.get(part, float("inf"))
         return since_ns, {name: min(rate, most) for name, rate in grown.items()}
 
 
@@ -139,7 +139,7 @@ _GAUGES: dict[str, Callable[[], Gauge]] = {
     "DISK": _disk,
     "NETWORK": _network,
 }
-_MOST = {"CPU": 100.0}
+_MAX_RATE = {"CPU": 100.0}
 """The system counts in ticks: a share may seem to be more than the whole."""
 _PER_SECOND = {"CPU": (psutil.cpu_count() or 1) / 100, "DISK": 1e6, "NETWORK": 1e6}
 """Gauges that count up, and how much of their count a second is one unit of what is shown."""

@@ -71,23 +71,23 @@ class MarkTracks(Collector, Sink):
     def start(self) -> None:
         """Take marks."""
         self._began_ns = time_ns()
-        SINKS.plug(self)
+        SINKS.add(self)
         for source in self._sources:
-            source.plug(self)
+            source.add(self)
         if self._native:
             self._listener = self._native.listen(self._take, self.max_bytes)
 
     def stop(self) -> None:
         """Take no more."""
-        SINKS.unplug(self)
-        others = [begun for source in self._sources for begun in source.unplug(self)]
+        SINKS.remove(self)
+        others = [begun for source in self._sources for begun in source.remove(self)]
         if not self._ended_ns:
             self._ended_ns = time_ns()
-            mine = (begun for begun in all_open() if self._keeps[begun.domain])
-            self._open = [begun for begun in mine if is_short(begun.message)]
+            kept = (begun for begun in all_open() if self._keeps[begun.domain])
+            self._open = [begun for begun in kept if is_short(begun.message)]
             self._open += [begun for begun in others if self._keeps[begun.domain]]
             if self._native and self._listener:
-                self._native.dismiss(self._listener)
+                self._native.remove(self._listener)
                 for mark in self._native.all_open(self.max_bytes):
                     self._take(mark)
 
@@ -139,13 +139,13 @@ class MarkTracks(Collector, Sink):
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
         """Write nothing; say how many marks of C found no room."""
-        dropped = self._listener.dropped if self._listener and self._listener.left() else 0
+        dropped = self._listener.dropped if self._listener and self._listener.wait_drained() else 0
         return (f"{counted(dropped, 'mark')} of C found no room and are lost",) if dropped else ()
 
     def events(self) -> Events:
         """Return the marks, and all ranges of the time between start and stop."""
         if self._listener:
-            self._listener.left()
+            self._listener.wait_drained()
         moments, ended, still_open = self._moments, self._ended, self._open
         self._moments, self._ended, self._open = [], [], []
         self._note = self._moments.extend
@@ -156,7 +156,7 @@ class MarkTracks(Collector, Sink):
         for message, domain, thread, at_ns in zip(*[iter(moments)] * 4, strict=True):
             if not self._began_ns <= at_ns <= self._ended_ns:
                 continue
-            event = {"ph": "i", "s": "t", "ts": at_ns, **_described(message, domain, thread)}
+            event = {"ph": "i", "s": "t", "ts": at_ns, **_event_fields(message, domain, thread)}
             by_domain.setdefault(domain, []).append(event)
         for begun, ended_ns in ended:
             if begun.began_ns <= self._ended_ns and ended_ns >= self._began_ns:
@@ -166,7 +166,7 @@ class MarkTracks(Collector, Sink):
     def _as_event(self, begun: Range, ended_ns: int) -> Event:
         """Return a range as it stands in the trace: cut where the window begins and ends."""
         since_ns, until_ns = max(begun.began_ns, self._began_ns), min(ended_ns, self._ended_ns)
-        event = _described(begun.message, begun.domain, begun.thread)
+        event = _event_fields(begun.message, begun.domain, begun.thread)
         event["args"]["kind"] = "start/end" if begun.number else "push/pop"
         if begun.number:
             event["args"]["range"] = begun.number
@@ -177,17 +177,17 @@ class MarkTracks(Collector, Sink):
         return {"ph": "X", "ts": since_ns, "dur": max(0, until_ns - since_ns), **event}
 
 
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """What a script may have in a string, and no reader of JSON has to take."""
 
 
-def _described(message: str, domain: str, thread: int) -> dict[str, Any]:
-    args = {"domain": _whole(domain), "thread": thread}
-    return {"cat": "mstx", "name": _whole(message), "pid": os.getpid(), "args": args}
+def _event_fields(message: str, domain: str, thread: int) -> dict[str, Any]:
+    args = {"domain": _valid_text(domain), "thread": thread}
+    return {"cat": "mstx", "name": _valid_text(message), "pid": os.getpid(), "args": args}
 
 
-def _whole(text: str) -> str:
-    return text if text.isascii() else _HALF_A_PAIR.sub("\ufffd", text)
+def _valid_text(text: str) -> str:
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
@@ -199,7 +199,7 @@ def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
             place = tracks.place(event["ts"], event["ts"] + event.get("dur", 0))
             yield {**event, "tid": number + place}
         for place in range(tracks.count):
-            yield named_track(number + place, f"marks: {_whole(domain)}")
+            yield named_track(number + place, f"marks: {_valid_text(domain)}")
         number += tracks.count
 
 

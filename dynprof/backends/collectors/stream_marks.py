@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from dynprof.backends.collectors.marks import Domains
 
-HOST = "marks that name a stream stand on the host's side alone"
-NO_DEVICE = f"{HOST}: no window has recorded a CUDA device"
-IN_CAPTURE = f"{HOST} while a graph is being captured"
+HOST_ONLY = "marks that name a stream stand on the host's side alone"
+NO_DEVICE = f"{HOST_ONLY}: no window has recorded a CUDA device"
+IN_CAPTURE = f"{HOST_ONLY} while a graph is being captured"
 BEGIN, END = " (begin)", " (end)"
 """What the ends of a range are called on a device, after its own name."""
 
@@ -43,8 +43,8 @@ class StreamMarks(Collector, Sink):
         domains: Which to take.
     """
 
-    hears_begins = True  # also without a device: a range may never end, and is said to be of none
-    of_streams = True
+    wants_begins = True  # also without a device: a range may never end, and is said to be of none
+    only_streams = True
 
     def __init__(self, device: Device | None, domains: Domains) -> None:
         self._device, self._domains = device, domains
@@ -53,11 +53,11 @@ class StreamMarks(Collector, Sink):
 
     def start(self) -> None:
         """Take marks."""
-        SINKS.plug(self)
+        SINKS.add(self)
 
     def stop(self) -> None:
         """Take no more."""
-        SINKS.unplug(self)
+        SINKS.remove(self)
 
     def abandon(self) -> None:
         """Do nothing: a device does not survive a fork, and no sink does."""
@@ -82,36 +82,40 @@ class StreamMarks(Collector, Sink):
         none = stream is None or (isinstance(stream, int) and not stream)
         if none or not self._domains[domain]:
             return
-        failed = self._boundary.attempt("marking a stream", lambda: self._try(message, stream))
+        failed = self._boundary.attempt(
+            "marking a stream", lambda: self._mark_on_device(message, stream)
+        )
         if failed:
             self.stop()
 
-    def _try(self, message: str, given: object) -> None:
+    def _mark_on_device(self, message: str, given: object) -> None:
         if self._device is None:
-            self._say(NO_DEVICE)
+            self._warn(NO_DEVICE)
             return
         stream = self._device.stream(given)
         if stream is None:
             kind = type(given).__name__
-            self._say(f"{HOST} where that is a {kind}; give a torch.cuda.Stream or its handle")
+            self._warn(
+                f"{HOST_ONLY} where that is a {kind}; give a torch.cuda.Stream or its handle"
+            )
         elif GRAPH_CAPTURES.under_way() or self._device.is_capturing(stream):
-            self._say(IN_CAPTURE)
+            self._warn(IN_CAPTURE)
         else:
             self._device.mark(message, stream)
 
-    def _say(self, text: str) -> None:
-        if say_once(text):
+    def _warn(self, text: str) -> None:
+        if warn_once(text):
             self._texts.append(text)
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 """What was said in this process."""
 
 
-def say_once(text: str) -> bool:
+def warn_once(text: str) -> bool:
     """Warn the script, once in the process; return whether it is the first time."""
-    if text in _said:
+    if text in _warned:
         return False
-    _said.add(text)
+    _warned.add(text)
     warn_script(f"dynprof.mstx: {text}")
     return True

@@ -15,24 +15,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Blocked, discard
-from dynprof.backends.collectors import Collectors, Lacking, collectors_for
+from dynprof.backends.collectors import Collectors, Unavailable, collectors_for
 from dynprof.backends.torch.closing import (
     COLLECTOR,
     choose_close,
-    usable,
+    usable_functions,
     why_close_is_unknown,
     why_detached_is_unsafe,
     why_inline,
 )
 from dynprof.backends.torch.cuda_streams import CUDA_STREAMS
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.devices import HOST, device_activities, used
+from dynprof.backends.torch.devices import HOST, device_activities, used_activities
 from dynprof.backends.torch.features import experimental_config, has, has_on, lacks, takes_trace_id
-from dynprof.backends.torch.forks import end_settings_thread, guard_forks, undisturbed
+from dynprof.backends.torch.forks import end_config_thread, guard_forks, profiler_change
 from dynprof.backends.torch.kineto import KINETO, OCCUPIED, ScriptSession
 from dynprof.backends.torch.memory_history import MemoryHistory
-from dynprof.backends.torch.operator_arguments import OperatorArguments, ScriptsObserver
-from dynprof.backends.torch.quiescence import tasks
+from dynprof.backends.torch.operator_arguments import OperatorArguments, ScriptObserver
+from dynprof.backends.torch.quiescence import native_thread_ids
 from dynprof.backends.torch.recorded_events import why_not_counted
 from dynprof.backends.torch.torch_recording import (
     TorchRecording,
@@ -67,7 +67,7 @@ class TorchBackend:
 
     def __init__(self, *, for_script: bool = False, detaches: bool = True) -> None:
         self._for_script, self._detaches = for_script, detaches
-        self._made: TorchRecording | None = None
+        self._last_prepared: TorchRecording | None = None
 
     def capabilities(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
@@ -94,7 +94,7 @@ class TorchBackend:
         return replace(
             capable,
             inline=why_inline((HOST,)),
-            inline_on_device=why_inline(used(sys.modules["torch"], capable.activities)),
+            inline_on_device=why_inline(used_activities(sys.modules["torch"], capable.activities)),
             one_thread="" if awaited else _why_no_threads(),
             uncounted=why_not_counted(),
             is_testing=SELF_TEST.is_running,
@@ -120,37 +120,37 @@ class TorchBackend:
         if KINETO.collecting and not self._for_script:
             yield Blocked("the events of the last one are being collected")
         asked = plan.activities
-        watched = asked if self._for_script else used(sys.modules["torch"], asked)
+        watched = asked if self._for_script else used_activities(sys.modules["torch"], asked)
         if reason := why_close_is_unknown(watched):
             yield Blocked(reason, "rather wait")
-        if KINETO.script_has_it:
+        if KINETO.script_is_profiling:
             yield Blocked(OCCUPIED, "refused")
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         """Turn ``torch.profiler`` on."""
         while True:
             if plan.script:
-                KINETO.make_room()  # outside of the lock, which closing a window needs as well
+                KINETO.end_open_window()  # not under the lock: closing a window takes it
             KINETO.wait()
-            with undisturbed():  # and of two threads that come at once, one sees the other
+            with profiler_change():  # and of two threads that come at once, one sees the other
                 if not (KINETO.collecting or (plan.script and KINETO.has_window)):
                     return self._prepare(plan, rank, scratch)
 
     def _prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         import torch
 
-        self._discard_strayed()
+        self._discard_orphan()
         windowed = plan.script and KINETO.has_window  # else it was given up; its thread stays away
-        if KINETO.script_has_it or windowed or _is_on_here(torch):
+        if KINETO.script_is_profiling or windowed or _is_on_here(torch):
             raise BackendError(OCCUPIED)
         with contextlib.suppress(BackendError):
-            usable().end_forgotten()
-        theirs = [home.__name__ for home in (sys, threading) if home.getprofile()]
-        if plan.config.with_stack and theirs:
-            text = f"with_stack would take the place of the job's own {theirs[0]}.setprofile()"
+            usable_functions().remove_parent_callback()
+        in_use = [home.__name__ for home in (sys, threading) if home.getprofile()]
+        if plan.config.with_stack and in_use:
+            text = f"with_stack would take the place of the job's own {in_use[0]}.setprofile()"
             raise BackendError(f"{text}; ask without it")
         asked = plan.activities
-        plan = plan if plan.script else replace(plan, activities=used(torch, asked))
+        plan = plan if plan.script else replace(plan, activities=used_activities(torch, asked))
         session = ScriptSession() if plan.script else KINETO
         facts = _rank_facts(rank)
         in_place = plan.script.in_place if plan.script else ""
@@ -169,17 +169,17 @@ class TorchBackend:
         recording.fallbacks = _fallbacks(plan, "" if in_place else inline)
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
-            self._made = None if plan.script else recording
-            before = tasks()
+            self._last_prepared = None if plan.script else recording
+            before = native_thread_ids()
             recording.prepare()
-            end_settings_thread(tasks() - before)
+            end_config_thread(native_thread_ids() - before)
             undo.pop_all()
         return recording
 
-    def _discard_strayed(self) -> None:
+    def _discard_orphan(self) -> None:
         """Discard the last recording if Ctrl-C kept it from the window that it was made for."""
-        made, self._made = self._made, None
-        if made and not made.arrived:
+        made, self._last_prepared = self._last_prepared, None
+        if made and not made.is_adopted:
             discard(made)
 
 
@@ -191,8 +191,8 @@ def _is_on_here(torch: Any) -> bool:
     return bool(torch.autograd._profiler_enabled()) and not in_backward()
 
 
-def _not_used(activity: str) -> Lacking:
-    return Lacking(f"{activity} was not recorded: this process had not used it yet")
+def _not_used(activity: str) -> Unavailable:
+    return Unavailable(f"{activity} was not recorded: this process had not used it yet")
 
 
 def _profiler(plan: Plan, *, all_threads: bool) -> Any:
@@ -212,11 +212,11 @@ def _profiler(plan: Plan, *, all_threads: bool) -> Any:
         or _experimental(plan, all_threads=all_threads),
         **({"custom_trace_id_callback": script.trace_id} if script and gives_id else {}),
     )
-    _complete(profiler)
+    _create_profiler(profiler)
     return profiler
 
 
-def _complete(kineto_profile: Any) -> None:
+def _create_profiler(kineto_profile: Any) -> None:
     """Do what torch's ``prepare_trace()`` does before it prepares, without ``torch._inductor``.
 
     torch imports that, for a second or more, to ask whether compiled code uses CUDA graphs; a job
@@ -235,13 +235,13 @@ def _complete(kineto_profile: Any) -> None:
         with_stack=kineto_profile.with_stack,
         use_kineto=True,
         experimental_config=kineto_profile.experimental_config,
-        **_newer(kineto_profile),
+        **_newer_arguments(kineto_profile),
     )
     # Not as an argument: newer versions warn of it, on the job's stderr; the plan's remark says it.
     kineto_profile.profiler.with_modules = kineto_profile.with_modules
 
 
-def _newer(kineto_profile: Any) -> dict[str, Any]:
+def _newer_arguments(kineto_profile: Any) -> dict[str, Any]:
     """Return what is handed on only where it was asked for: older versions do not know it."""
     callback = getattr(kineto_profile, "custom_trace_id_callback", None)
     return {"custom_trace_id_callback": callback} if callback else {}
@@ -290,7 +290,7 @@ def _collectors(plan: Plan, scratch: MakeFolder) -> Iterator[Collector]:
     if config.experimental.record_op_args:
         yield OperatorArguments(scratch())
     if plan.script and plan.script.observer:
-        yield ScriptsObserver(plan.script.observer)
+        yield ScriptObserver(plan.script.observer)
     if config.memory_snapshot:
         yield from MemoryHistory.of_devices(plan.activities)
 

@@ -14,7 +14,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.detached_close import DetachedClose, find
+from dynprof.backends.torch.detached_close import DetachedClose, find_functions
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError, describe
@@ -29,15 +29,15 @@ _KINDS = (1, 2, 4, 5, 10, 17, 38, 39)
 driver and of the runtime, kernels, overhead, synchronisations, correlations."""
 
 
-def stop_recording() -> None:
+def stop_cupti() -> None:
     """Record nothing more, as Kineto says it itself once it begins to collect; microseconds."""
-    if library := loaded():
+    if library := loaded_cupti():
         for kind in _KINDS:
             library.cuptiActivityDisable(kind)
 
 
 @functools.cache
-def loaded() -> ctypes.CDLL | None:
+def loaded_cupti() -> ctypes.CDLL | None:
     """Return the library that torch has loaded with itself; None where it has none."""
     major = str(sys.modules["torch"].version.cuda).partition(".")[0]
     with contextlib.suppress(OSError, AttributeError):
@@ -48,7 +48,7 @@ def loaded() -> ctypes.CDLL | None:
 
 
 VARIABLE = "DYNPROF_CLOSE"
-PATIENCE_S = 15.0
+SELF_TEST_WAIT_S = 15.0
 """So long after the self-test began nobody waits for it any more: the machine is busy."""
 _TESTING = "the self-test of the detached close is still running"
 
@@ -57,7 +57,7 @@ def why_close_is_unknown(activities: tuple[str, ...]) -> str | None:
     """Say why it is not known yet how a window will be closed; None where it is."""
     if _why_inline(activities) is not None or SELF_TEST.answer is not None:
         return None
-    return _TESTING if SELF_TEST.running_s() < PATIENCE_S else None
+    return _TESTING if SELF_TEST.running_s() < SELF_TEST_WAIT_S else None
 
 
 def why_inline(activities: tuple[str, ...]) -> str:
@@ -70,13 +70,13 @@ def why_detached_is_unsafe() -> str:
     return _TESTING if SELF_TEST.answer is None else SELF_TEST.answer
 
 
-def is_being_tested() -> bool:
+def start_self_test() -> bool:
     """Have the self-test made, unless it was; return whether its answer is worth waiting for."""
     SELF_TEST.begin()
-    return SELF_TEST.answer is None and SELF_TEST.running_s() < PATIENCE_S
+    return SELF_TEST.answer is None and SELF_TEST.running_s() < SELF_TEST_WAIT_S
 
 
-def ended_on(device: str | None) -> str:
+def synchronize_device(device: str | None) -> str:
     """Wait for a kind of device, as the ordinary close does, and record nothing more of it.
 
     Its last kernels are kept, and none of the steps that come while the events are collected.
@@ -88,11 +88,11 @@ def ended_on(device: str | None) -> str:
         return ""
     began_s = time.perf_counter()
     getattr(sys.modules["torch"], device).synchronize()
-    stop_recording()
+    stop_cupti()
     return f", {(time.perf_counter() - began_s) * 1e3:.1f} ms of it waiting for the device"
 
 
-def ask_for_nothing(profile: Any) -> bool:
+def record_minimum(profile: Any) -> bool:
     """Let a profile of torch's that was only prepared record as little as it can.
 
     To be ended it has to begin; no call and no operator of another thread needs to be seen for it.
@@ -116,7 +116,7 @@ def _why_inline(activities: tuple[str, ...]) -> str | None:
         return f"{VARIABLE}=inline"
     if activities != ("CPU",) and asked != "detached":
         return f"on a device {VARIABLE}=detached asks for the detached close"
-    if activities != ("CPU",) and not loaded():
+    if activities != ("CPU",) and not loaded_cupti():
         return "without CUPTI a device is recorded beyond the window"
     if asked != "detached" and (limit := _limit_of_memory()):
         return f"the process's memory is limited ({limit})"
@@ -131,7 +131,7 @@ def _limit_of_memory() -> str:
     return ""
 
 
-def usable() -> DetachedClose:
+def usable_functions() -> DetachedClose:
     """Return the functions of libtorch, unless the self-test has something against them.
 
     While it runs they may be used: a forked child has to take a profiler off its thread.
@@ -141,13 +141,13 @@ def usable() -> DetachedClose:
     """
     if SELF_TEST.answer:
         raise BackendError(SELF_TEST.answer)
-    return find()
+    return find_functions()
 
 
-def records_everywhere() -> bool | None:
+def records_all_threads() -> bool | None:
     """Return whether a profiler of all threads is on; None where that cannot be asked."""
     with contextlib.suppress(BackendError):
-        return usable().records_everywhere()
+        return usable_functions().records_all_threads()
     return None
 
 
@@ -165,7 +165,7 @@ def choose_close(
     if reason := _why_inline(activities) or why_detached_is_unsafe():
         return None, reason
     try:
-        return find(), ""
+        return find_functions(), ""
     except BackendError as error:
         return None, str(error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.open_annotations import unseen
+from dynprof.backends.torch.open_annotations import hidden_from_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class CudaStreams:
         """Put a mark behind what is on a stream so far."""
         import torch
 
-        with unseen(), torch.cuda.stream(stream):
+        with hidden_from_modes(), torch.cuda.stream(stream):
             draw(message, functools.partial(self._buffer, stream.device))
 
     def _buffer(self, device: Any) -> Any:

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.quiescence import let_operators_end, let_others_leave
+from dynprof.backends.torch.quiescence import wait_for_operators, wait_for_threads_inside
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _SYMBOLS = {
 _EXCHANGE_AND_ADD = "_ZN9__gnu_cxx18__exchange_and_addEPVii"
 _USE_COUNT_AT = 8
 """In the control block of a ``std::shared_ptr``, after the pointer to its virtual functions."""
-UNDER_WAY_S = 0.1
+OPERATORS_WAIT_S = 0.1
 """For so long operators of other threads that are under way at the end may write when they end."""
 
 
@@ -99,7 +99,7 @@ class DetachedClose:
 
     def __init__(self) -> None:
         path = library()
-        self._forgotten: int | None = None
+        self._parent_state: int | None = None
         try:
             with_gil, without_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
             self._state_of_all = _state_of_all(with_gil)
@@ -115,19 +115,19 @@ class DetachedClose:
             raise BackendError(f"this build of torch lacks what it needs: {error}") from None
         self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
 
-    def records_everywhere(self) -> bool:
+    def records_all_threads(self) -> bool:
         """Return whether a profiler of all threads is on."""
         return bool(self._state_of_all())
 
-    def take_off(self) -> Taken:
+    def detach(self) -> DetachedState:
         """Take the profiler's state off the calling thread and return it; microseconds.
 
         Raises:
             BackendError: There is none.
         """
-        return Taken(self, self.taken_from(everywhere=False))
+        return DetachedState(self, self.detached_state(all_threads=False))
 
-    def take_off_all(self, *, at_once: bool = False) -> Taken:
+    def detach_all(self, *, at_once: bool = False) -> DetachedState:
         """End the recording of all threads and return its state; microseconds.
 
         Args:
@@ -138,14 +138,14 @@ class DetachedClose:
             BackendError: There is none.
         """
         if at_once:
-            return Taken(self, self.taken_from(everywhere=True))
+            return DetachedState(self, self.detached_state(all_threads=True))
         state = self._state_of_all()
         if not state:
             raise BackendError("no profiler state lies on all threads")
         self._remove_callback(state)
-        return Taken(self, None)
+        return DetachedState(self, None)
 
-    def settle_all(self) -> None:
+    def end_for_all_threads(self) -> None:
         """End the recording of all threads, so that it can be collected.
 
         Waits for operators of others, a tenth of a second at most.
@@ -153,33 +153,33 @@ class DetachedClose:
         Raises:
             BackendError: There is none.
         """
-        state = self.take_off_all().off(under_way=let_operators_end)
+        state = self.detach_all().state_off_threads(under_way=wait_for_operators)
         if state is not None:
-            self._put_on(state)
+            self._install(state)
 
-    def forget_all(self) -> None:
+    def detach_in_child(self) -> None:
         """Record nothing on any thread of a child that was just forked; takes no lock."""
-        self._forgotten = self._pop(True).pointer or self._forgotten
+        self._parent_state = self._pop(True).pointer or self._parent_state
 
-    def end_forgotten(self) -> None:
+    def remove_parent_callback(self) -> None:
         """Remove the parent's callback, with which a profiler of the child's would record twice."""
-        forgotten, self._forgotten = self._forgotten, None
-        if forgotten:
-            self._remove_callback(forgotten)
+        parent_state, self._parent_state = self._parent_state, None
+        if parent_state:
+            self._remove_callback(parent_state)
 
-    def taken_from(self, *, everywhere: bool) -> _Returned:
+    def detached_state(self, *, all_threads: bool) -> _Returned:
         """Take the state off the calling thread, or off all."""
-        state = self._popped(everywhere=everywhere)
+        state = self._pop_state(all_threads=all_threads)
         self._remove_callback(state.pointer)
         return state
 
-    def _popped(self, *, everywhere: bool) -> _Returned:
-        state: _Returned = self._pop(everywhere)
+    def _pop_state(self, *, all_threads: bool) -> _Returned:
+        state: _Returned = self._pop(all_threads)
         if not state.pointer:
             raise BackendError("no profiler state lies on this thread")
         return state
 
-    def hold(self) -> Taken:
+    def share(self) -> DetachedState:
         """Share the state that lies on the calling thread, and return it.
 
         It outlives its thread then: where a thread ends with a state of its own, C++ destroys
@@ -188,21 +188,21 @@ class DetachedClose:
         Raises:
             BackendError: There is none.
         """
-        state = self._popped(everywhere=False)
+        state = self._pop_state(all_threads=False)
         self._push(ctypes.byref(state))
-        return Taken(self, state)
+        return DetachedState(self, state)
 
-    def let_go(self, state: _Returned) -> None:
+    def release(self, state: _Returned) -> None:
         """Share a state no more; somebody else still has it."""
         _drop_reference(state)
 
     def collect(self, state: _Returned) -> _Returned:
         """Turn a state into what it recorded, on the calling thread; seconds, without the GIL."""
-        self._put_on(state)
+        self._install(state)
         result: _Returned = self._disable()
         return result
 
-    def write_at(self, address: int | None, path: Path) -> None:
+    def write_result(self, address: int | None, path: Path) -> None:
         """Write what was recorded and lies there as a trace; seconds, without the GIL."""
         name = os.fsencode(path)
         string = _StdString(name, len(name), len(name), 0)
@@ -214,17 +214,17 @@ class DetachedClose:
             self._destroy(result.pointer)
             self._delete(result.pointer)
 
-    def _put_on(self, state: _Returned) -> None:
+    def _install(self, state: _Returned) -> None:
         """Give a state to the calling thread, or to the process.
 
         ``push`` copies the pointer that it is given, where its signature says that it moves it;
         the reference that remains is ours to drop, or every window leaks its state.
         """
         self._push(ctypes.byref(state))
-        self.let_go(state)
+        self.release(state)
 
 
-class Taken:
+class DetachedState:
     """What a profiler recorded, off every thread; collected once, then written once or dropped.
 
     Whoever holds this object owns it. Its calls follow each other on one thread at a time.
@@ -236,16 +236,18 @@ class Taken:
 
     def __init__(self, functions: DetachedClose, state: _Returned | None) -> None:
         self._functions = functions
-        self._state, self._lies_on_all = state, state is None
+        self._state, self._is_on_all_threads = state, state is None
         self._result: _Returned | None = None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Leave a state that is shared to whoever else has it."""
         state, self._state = self._state, None
         if state is not None:
-            self._functions.let_go(state)
+            self._functions.release(state)
 
-    def off(self, under_way: Callable[[float], object] = time.sleep) -> _Returned | None:
+    def state_off_threads(
+        self, under_way: Callable[[float], object] = time.sleep
+    ) -> _Returned | None:
         """Return the state once no thread can write into it any more; None where it is gone.
 
         Args:
@@ -254,22 +256,22 @@ class Taken:
         Raises:
             BackendError: It does not lie on all threads any more.
         """
-        if self._lies_on_all:
-            self._lies_on_all = False
-            under_way(UNDER_WAY_S)
-            self._state = self._functions.taken_from(everywhere=True)
+        if self._is_on_all_threads:
+            self._is_on_all_threads = False
+            under_way(OPERATORS_WAIT_S)
+            self._state = self._functions.detached_state(all_threads=True)
         state, self._state = self._state, None
         if state is not None:
-            let_others_leave()
+            wait_for_threads_inside()
         return state
 
     def collect(self) -> None:
         """Have libkineto stopped and the events gathered; the state is gone then.
 
         Raises:
-            BackendError: As :meth:`off`.
+            BackendError: As :meth:`state_off_threads`.
         """
-        state = self.off()
+        state = self.state_off_threads()
         if state is not None:
             self._result = self._functions.collect(state)
 
@@ -277,10 +279,10 @@ class Taken:
         """Leave what was recorded to torch, uncollected.
 
         Raises:
-            BackendError: As :meth:`off`.
+            BackendError: As :meth:`state_off_threads`.
         """
-        self._state = self.off()
-        self.let_go()
+        self._state = self.state_off_threads()
+        self.release()
 
     def write(self, path: Path) -> None:
         """Write the trace, and let go of the events.
@@ -291,7 +293,7 @@ class Taken:
         result, self._result = self._result, None
         if result is None or not result.pointer:
             raise BackendError("torch collected no events")
-        self._functions.write_at(result.pointer, path)
+        self._functions.write_result(result.pointer, path)
         self._functions.free(result)
 
     def drop(self) -> None:
@@ -336,7 +338,7 @@ def library() -> Path:
 
 
 @functools.cache
-def find() -> DetachedClose:
+def find_functions() -> DetachedClose:
     """Return the functions, tried or not; a job asks :mod:`dynprof.backends.torch.closing`.
 
     Raises:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.detached_close import find, library
+from dynprof.backends.torch.detached_close import find_functions, library
 from dynprof.backends.torch.features import experimental_config, has
 from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError
@@ -40,11 +40,11 @@ from dynprof.runtime.threads import own_thread
 if TYPE_CHECKING:
     import threading
 
-    from dynprof.backends.torch.detached_close import Taken
+    from dynprof.backends.torch.detached_close import DetachedState
 
 STEPS = 3
 UNFINISHED = "has not ended"
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 RETRY_S = 600.0
 """After so long a request has the test made again that came to no end."""
 NEEDS_MB = 200
@@ -58,11 +58,11 @@ class Verdict:
 
     Attributes:
         answer: Empty where the detached close may be used, else why not.
-        lasts: Whether it holds for this build; else it is of this time only.
+        is_final: Whether it holds for this build; else it is of this time only.
     """
 
     answer: str
-    lasts: bool = False
+    is_final: bool = False
 
 
 class SelfTest:
@@ -74,7 +74,7 @@ class SelfTest:
 
     def __init__(self) -> None:
         self.answer: str | None = None
-        self._lasts = False
+        self._is_final = False
         self._thread: threading.Thread | None = None
         self._began_s = 0.0
 
@@ -89,26 +89,26 @@ class SelfTest:
 
     def begin(self) -> None:
         """Look for the answer of this build, in the background; once, unless that was hindered."""
-        if self._thread is None or (not self._lasts and self.running_s() > RETRY_S):
+        if self._thread is None or (not self._is_final and self.running_s() > RETRY_S):
             self._began_s = time.monotonic()
-            self._thread = own_thread(self._ask, "dynprof-selftest")
+            self._thread = own_thread(self._run, "dynprof-selftest")
             self._thread.start()
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         verdict = Verdict("the self-test of the detached close failed")
         try:
-            verdict = remembered_verdict()
+            verdict = cached_verdict()
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             verdict = Verdict(f"the self-test of the detached close could not run: {error}")
         finally:  # windows wait for an answer
-            self.answer, self._lasts = verdict.answer, verdict.lasts
+            self.answer, self._is_final = verdict.answer, verdict.is_final
 
 
 SELF_TEST = SelfTest()
 """The process asks once."""
 
 
-def remembered_verdict() -> Verdict:
+def cached_verdict() -> Verdict:
     """Return the verdict that is kept for this build, else that of a fresh interpreter.
 
     Raises:
@@ -116,15 +116,15 @@ def remembered_verdict() -> Verdict:
     """
     cache = cache_file()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Verdict(_kept(cache), lasts=True)
-    verdict = ask_fresh_interpreter()
-    if verdict.lasts:
+        return Verdict(_read_cache(cache), is_final=True)
+    verdict = run_in_fresh_interpreter()
+    if verdict.is_final:
         with contextlib.suppress(OSError):
-            _keep(cache, verdict.answer)
+            _write_cache(cache, verdict.answer)
     return verdict
 
 
-def ask_fresh_interpreter() -> Verdict:
+def run_in_fresh_interpreter() -> Verdict:
     """Run the self-test.
 
     Raises:
@@ -143,13 +143,13 @@ def ask_fresh_interpreter() -> Verdict:
             env=environment(CUDA_VISIBLE_DEVICES=""),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Verdict(f"the self-test of the detached close took longer than {PATIENCE_S:.0f} s")
+        return Verdict(f"the self-test of the detached close took longer than {TIMEOUT_S:.0f} s")
     with contextlib.suppress(ValueError, LookupError, TypeError):
-        return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), lasts=True)
+        return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), is_final=True)
     said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no words"]
     return Verdict(
         f"the self-test of the detached close ended with code {done.returncode}: {said[0][:200]}"
@@ -166,7 +166,7 @@ def cache_file() -> Path:
     return home / "dynprof" / f"close-{digest}.json"
 
 
-def _kept(cache: Path) -> str:
+def _read_cache(cache: Path) -> str:
     """Return the answer in a cache, which whoever could write it might use to crash the job.
 
     Raises:
@@ -184,7 +184,7 @@ def _kept(cache: Path) -> str:
     return answer
 
 
-def _keep(cache: Path, answer: str) -> None:
+def _write_cache(cache: Path, answer: str) -> None:
     """Put an answer into a cache of this user's alone.
 
     Raises:
@@ -213,8 +213,8 @@ def main() -> None:
     if [str(library())] != sys.argv[1:]:
         raise SystemExit(f"it was asked about {sys.argv[1:]}, but found {library()}")
     missing = ""
-    for everywhere in (False, True)[: 1 + has("profile_all_threads")]:
-        if missing := _record(everywhere=everywhere):
+    for all_threads in (False, True)[: 1 + has("profile_all_threads")]:
+        if missing := _record(all_threads=all_threads):
             break
     missing = missing or _write_torchs_own()
     print(
@@ -222,24 +222,24 @@ def main() -> None:
     )
 
 
-def _record(*, everywhere: bool) -> str:
+def _record(*, all_threads: bool) -> str:
     """Record some steps, on this thread or on all; return what the trace lacks."""
     import torch
     from torch.autograd.profiler import profile, record_function
 
     try:
-        functions = find()
+        functions = find_functions()
     except BackendError as error:
         return str(error)
-    config = experimental_config({"profile_all_threads": everywhere})
-    more = {"experimental_config": config, "profile_memory": not everywhere}
+    config = experimental_config({"profile_all_threads": all_threads})
+    more = {"experimental_config": config, "profile_memory": not all_threads}
     profile(use_kineto=True, use_cpu=True, record_shapes=True, with_stack=True, **more).__enter__()
     for number in range(STEPS):
         with record_function(f"ProfilerStep#{number}"):
             torch.mm(torch.ones(4, 5), torch.ones(5, 6))
     with record_function(UNFINISHED):
-        taken = functions.take_off_all() if everywhere else functions.take_off()
-        if missing := _read_back(taken, with_memory=not everywhere):
+        taken = functions.detach_all() if all_threads else functions.detach()
+        if missing := _read_back(taken, with_memory=not all_threads):
             return missing
     return ""
 
@@ -252,7 +252,7 @@ def _write_torchs_own() -> str:
     with profile(use_kineto=True, use_cpu=True) as profiler:
         torch.mm(torch.ones(4, 5), torch.ones(5, 6))
     try:
-        write = writer_of(profiler, find())
+        write = writer_of(profiler, find_functions())
     except BackendError:  # jobs find that themselves, and let torch write
         return ""
     with tempfile.TemporaryDirectory() as folder:
@@ -262,7 +262,7 @@ def _write_torchs_own() -> str:
     return "" if "aten::mm" in names else "what torch closes itself cannot be written"
 
 
-def _read_back(taken: Taken, *, with_memory: bool) -> str:
+def _read_back(taken: DetachedState, *, with_memory: bool) -> str:
     """Collect and write on another thread, beside operators; return what the trace lacks."""
     from concurrent.futures import ThreadPoolExecutor
 

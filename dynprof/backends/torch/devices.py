@@ -17,7 +17,7 @@ def device_activities(torch: Any) -> tuple[str, ...]:
     return (HOST, *(name for name in DEVICES if _is_offered(torch, name)))
 
 
-def used(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
+def used_activities(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of some activities whose device this process has begun to use, or the host.
 
     Kineto would begin to: half a GiB of an H100 for a process that runs nothing there, and no use

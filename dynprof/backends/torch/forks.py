@@ -25,7 +25,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.closing import COLLECTOR, usable
+from dynprof.backends.torch.closing import COLLECTOR, usable_functions
 from dynprof.backends.torch.detached_close import library
 from dynprof.backends.torch.kineto import KINETO
 from dynprof.backends.torch.open_annotations import ANNOTATIONS
@@ -41,9 +41,9 @@ _INSTANCE, _STOP_THREAD = f"{_LOADER}8instanceEv", f"{_LOADER}10stopThreadEv"
 
 _SETTINGS = ("use_device", "record_shapes", "profile_memory", "with_stack", "with_flops")
 _PAUSE_S = 0.005
-NEWS_S = 0.03
+PROPAGATION_S = 0.03
 """For so long after a change busy threads may still be learning of it."""
-FIRST_S = 5.0
+FIRST_USE_S = 5.0
 """For so long forks wait for what is done for the first time."""
 
 
@@ -52,7 +52,7 @@ class _Gate:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._calm_s = self._first_s = 0.0
+        self._settled_at_s = self._first_use_until_s = 0.0
         self._done: set[object] = set()
 
     @contextlib.contextmanager
@@ -62,28 +62,28 @@ class _Gate:
             try:
                 yield
             finally:
-                self._calm_s = time.monotonic() + NEWS_S
+                self._settled_at_s = time.monotonic() + PROPAGATION_S
 
     @contextlib.contextmanager
-    def first(self, what: object) -> Iterator[None]:
-        """Let forks wait for the body if it is the first of its kind, :data:`FIRST_S` at most."""
+    def first_use(self, what: object) -> Iterator[None]:
+        """Hold forks back during the body, once for each kind, up to :data:`FIRST_USE_S`."""
         if what in self._done:
             yield
             return
         with self._lock:  # forks that are under way end before
-            self._first_s = time.monotonic() + FIRST_S
+            self._first_use_until_s = time.monotonic() + FIRST_USE_S
         try:
             yield
             self._done.add(what)
         finally:
-            self._first_s = 0.0
+            self._first_use_until_s = 0.0
 
     def begin_fork(self) -> None:
         """Wait for such a change."""
-        while time.monotonic() < self._first_s:
+        while time.monotonic() < self._first_use_until_s:
             time.sleep(_PAUSE_S)
         self._lock.acquire()
-        while (wait_s := self._calm_s - time.monotonic()) > 0:
+        while (wait_s := self._settled_at_s - time.monotonic()) > 0:
             time.sleep(wait_s)
 
     def end_fork(self) -> None:
@@ -91,17 +91,17 @@ class _Gate:
         with contextlib.suppress(RuntimeError):  # the lock belongs to no fork of this thread
             self._lock.release()
 
-    def begin_anew(self) -> None:
+    def reset_in_child(self) -> None:
         """Forget in a child who held the gate in its parent."""
         self._lock = threading.RLock()
-        self._calm_s = self._first_s = 0.0
+        self._settled_at_s = self._first_use_until_s = 0.0
 
 
 _gate = _Gate()
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def profiler_change() -> Iterator[None]:
     """Let forks of other threads wait while the body opens or closes a profiler.
 
     And graph captures, which that would break.
@@ -114,7 +114,7 @@ def undisturbed() -> Iterator[None]:
         yield
 
 
-def first_of_its_kind(what: str, profiler: object, action: Callable[[], None]) -> None:
+def first_use(what: str, profiler: object, action: Callable[[], None]) -> None:
     """Let forks wait for what C++ does for the first time, on the thread that collects events.
 
     Args:
@@ -122,7 +122,7 @@ def first_of_its_kind(what: str, profiler: object, action: Callable[[], None]) -
         profiler: Torch's object, whose settings tell which code runs.
         action: Has it done.
     """
-    with _gate.first((what, *(getattr(profiler, name, None) for name in _SETTINGS))):
+    with _gate.first_use((what, *(getattr(profiler, name, None) for name in _SETTINGS))):
         action()
 
 
@@ -132,22 +132,22 @@ def guard_forks() -> None:
     os.register_at_fork(
         before=_gate.begin_fork,
         after_in_parent=_gate.end_fork,
-        after_in_child=_begin_anew,  # after all of forget_in_child(), whatever is imported when
+        after_in_child=_reset_in_child,  # after all of forget_in_child(), whatever is imported when
     )
 
 
-def _begin_anew() -> None:
+def _reset_in_child() -> None:
     """Forget in the child what its parent records: none of its threads is here."""
     COLLECTOR.forget()
     ANNOTATIONS.forget()
     with contextlib.suppress(BackendError):
-        usable().forget_all()
-    KINETO.forget_parent()
-    _gate.begin_anew()
+        usable_functions().detach_in_child()
+    KINETO.reset_in_child()
+    _gate.reset_in_child()
 
 
-def end_settings_thread(new: set[int]) -> None:
-    """End libkineto's thread, if it is there; in :func:`undisturbed`, with libkineto in use.
+def end_config_thread(new: set[int]) -> None:
+    """End libkineto's thread, if it is there; in :func:`profiler_change`, with libkineto in use.
 
     Keeps the GIL, so that no two threads end it at once: both would wait for it, which crashes.
 

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.closing import COLLECTOR, records_everywhere
+from dynprof.backends.torch.closing import COLLECTOR, records_all_threads
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch.autograd.profiler import profile
 
-    from dynprof.backends.torch.detached_close import Taken
+    from dynprof.backends.torch.detached_close import DetachedState
 
 
 class ScriptSession:
@@ -67,12 +67,12 @@ class ScriptSession:
 _PAUSE_S = 0.001
 
 
-class Collecting:
+class ActiveCollections:
     """The turns that were begun and have not ended, by who has them; true while there are any."""
 
     def __init__(self) -> None:
         self._begun: set[object] = set()
-        self._looking = threading.RLock()  # a handler may look as well
+        self._lock = threading.RLock()  # a handler may look as well
 
     def __bool__(self) -> bool:
         return bool(self._begun)
@@ -81,7 +81,7 @@ class Collecting:
         """Begin a turn; to begin it again, after something failed, changes nothing."""
         self._begun.add(owner)
 
-    def begin_unless(self, owner: object, taken: Callable[[], bool]) -> bool:
+    def begin_exclusive(self, owner: object, taken: Callable[[], bool]) -> bool:
         """Begin a turn if nobody else has one; return whether that was so.
 
         Args:
@@ -89,7 +89,7 @@ class Collecting:
             taken: Says whether somebody has the session otherwise. Asked once all can see that
                 the turn has begun: of two that come at once, one sees the other.
         """
-        with self._looking:
+        with self._lock:
             if not self._begun:
                 self._begun.add(owner)
                 if len(self._begun) == 1 and not taken():
@@ -108,7 +108,9 @@ class Collecting:
             time.sleep(_PAUSE_S)
 
 
-def collect(action: Callable[[], None], collected: Callable[[Taken], None], taken: Taken) -> None:
+def collect(
+    action: Callable[[], None], collected: Callable[[DetachedState], None], taken: DetachedState
+) -> None:
     """Collect what was taken, and tell that it has been, whatever becomes of it."""
     try:
         action()
@@ -124,8 +126,8 @@ GIVE_WAY_S = 5.0
 """For so long the script's profiler waits for the next step of a window on another thread."""
 
 
-class _OfThread(threading.local):
-    calling = asking = False
+class _ThreadFlags(threading.local):
+    in_own_call = starting = False
 
 
 class KinetoSession:
@@ -133,34 +135,34 @@ class KinetoSession:
 
     Attributes:
         lost: Whether the script took the session from the window that is open.
-        taken: How often somebody took the session.
+        prepare_count: How often somebody took the session.
         give_way: Closes the open window if it can, before the script's profiler begins.
     """
 
     def __init__(self) -> None:
         self.lost = False
-        self.taken = 0
+        self.prepare_count = 0
         self.give_way: Callable[[], None] | None = None
-        self._claims: set[threading.Thread] = set()
-        self._left: list[tuple[Taken, profile]] = []
-        self._going_on: dict[threading.Thread, Callable[[], bool]] = {}
+        self._script_threads: set[threading.Thread] = set()
+        self._abandoned: list[tuple[DetachedState, profile]] = []
+        self._unstopped: dict[threading.Thread, Callable[[], bool]] = {}
         self._watching = False
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Note that nobody holds the session."""
-        self._ours = _OfThread()
-        self._left.clear()
-        self._going_on.clear()
+        self._flags = _ThreadFlags()
+        self._abandoned.clear()
+        self._unstopped.clear()
         self._owner: object = None
         self._open = self._started = False
-        self._closed, self._collecting = threading.Event(), Collecting()
+        self._closed, self._collecting = threading.Event(), ActiveCollections()
         self._closed.set()
 
-    def forget_parent(self) -> None:
+    def reset_in_child(self) -> None:
         """Begin anew in a forked child, but for a profiler that is still on, on its thread."""
-        self.forget()
-        self._drop_claim()
+        self.reset()
+        self._release_unless_enabled()
 
     def watch(self) -> None:
         """Wrap torch's functions, once."""
@@ -171,25 +173,25 @@ class KinetoSession:
         import torch.autograd.profiler_legacy as legacy
 
         if getattr(module, "_is_profiler_enabled", False):  # begun before anybody looked
-            self._claims.add(threading.main_thread())
+            self._script_threads.add(threading.main_thread())
         for place in (module, sys.modules["torch.autograd"], legacy):
             for name, wrap in (
-                ("_prepare_profiler", self._preparing),
-                ("_enable_profiler", self._beginning),
-                ("_enable_profiler_legacy", self._beginning),
-                ("_disable_profiler", self._ending),
-                ("_disable_profiler_legacy", self._ending),
+                ("_prepare_profiler", self._wrap_prepare),
+                ("_enable_profiler", self._wrap_enable),
+                ("_enable_profiler_legacy", self._wrap_enable),
+                ("_disable_profiler", self._wrap_disable),
+                ("_disable_profiler_legacy", self._wrap_disable),
             ):
                 if function := getattr(place, name, None):
                     setattr(place, name, wrap(function))
 
     @property
-    def script_has_it(self) -> bool:
+    def script_is_profiling(self) -> bool:
         """Whether a profiler of the script's own is prepared or running."""
-        if any(thread.is_alive() for thread in tuple(self._claims)):
+        if any(thread.is_alive() for thread in tuple(self._script_threads)):
             return True
         ours = self._started or self.collecting
-        return bool(not ours and records_everywhere())  # its thread may have ended
+        return bool(not ours and records_all_threads())  # its thread may have ended
 
     @property
     def has_window(self) -> bool:
@@ -212,7 +214,7 @@ class KinetoSession:
             self._owner, self.lost, self._open, self._started = owner, False, True, False
             self._closed.clear()
             self.wait()  # somebody may just have taken it, to end a recording that had lost it
-            if self.script_has_it:  # looked for once it can see us: one of two sees the other
+            if self.script_is_profiling:  # looked for once it can see us: one of two sees the other
                 raise BackendError(OCCUPIED)
             self._call(profiler._prepare_trace)
             done = True
@@ -242,14 +244,14 @@ class KinetoSession:
             self._open, self.give_way, self._owner = False, None, None
             self._started = False
             self._closed.set()
-        self._drop_left()
+        self._free_abandoned()
 
     def hand_over(self, events: object) -> None:
         """Leave the session to a thread that collects its events."""
         self._collecting.begin(events)
         self.close()
 
-    def forget_uncollected(self, taken: Taken) -> None:
+    def discard_uncollected(self, taken: DetachedState) -> None:
         """Have torch destroy what it has recorded, which takes no memory as collecting it does.
 
         torch holds a reference of its own, and releases it when it prepares to record again.
@@ -263,7 +265,7 @@ class KinetoSession:
     def collected(self, events: object) -> None:
         """Give the session back; called by that thread."""
         self._collecting.end(events)
-        self._drop_left()
+        self._free_abandoned()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait while a thread collects the events of the last recording."""
@@ -271,46 +273,46 @@ class KinetoSession:
 
     def release(self, thread: threading.Thread | None = None) -> None:
         """Note that what a thread, or this one, began as a profiler of the script's has ended."""
-        self._claims.discard(thread or threading.current_thread())
+        self._script_threads.discard(thread or threading.current_thread())
 
     def _call(self, function: Callable[[], None]) -> None:
-        self._ours.calling = True
+        self._flags.in_own_call = True
         try:
             function()
         finally:
-            self._ours.calling = False
+            self._flags.in_own_call = False
 
-    def _preparing(self, function: Callable[..., Any]) -> Any:
+    def _wrap_prepare(self, function: Callable[..., Any]) -> Any:
         def count(*args: Any, **kwargs: Any) -> Any:
-            self.taken += 1
+            self.prepare_count += 1
             return function(*args, **kwargs)
 
-        return self._beginning(functools.wraps(function)(count))
+        return self._wrap_enable(functools.wraps(function)(count))
 
-    def _beginning(self, function: Callable[..., Any]) -> Any:
+    def _wrap_enable(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._ours.calling:
+            if self._flags.in_own_call:
                 return function(*args, **kwargs)
             done, thread = False, threading.current_thread()
-            self._ours.asking = thread not in self._claims
-            self._claims.add(thread)
+            self._flags.starting = thread not in self._script_threads
+            self._script_threads.add(thread)
             try:
-                self.make_room()
-                if again := self._going_on.get(thread):
+                self.end_open_window()
+                if again := self._unstopped.get(thread):
                     again()
-                self._ours.asking = False
+                self._flags.starting = False
                 result = function(*args, **kwargs)
                 done = True
             finally:
-                self._ours.asking = False
+                self._flags.starting = False
                 if not done:
-                    self._drop_claim()
+                    self._release_unless_enabled()
             return result
 
         return call
 
-    def make_room(self) -> None:
+    def end_open_window(self) -> None:
         """Have an open window closed, and its events collected: two at once would crash."""
         deadline_s = time.monotonic() + (0.0 if self.lost else GIVE_WAY_S)  # waited for once
         while self._open:
@@ -322,45 +324,47 @@ class KinetoSession:
         self.lost = self.lost or self._open
         self.wait()
 
-    def _drop_claim(self) -> None:
+    def _release_unless_enabled(self) -> None:
         """Take back the claim of a profiler that failed to begin, unless another one is on here."""
         from torch.autograd import _profiler_enabled
 
         if not _profiler_enabled():
             self.release()
 
-    def _ending(self, function: Callable[..., Any]) -> Any:
+    def _wrap_disable(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            of_all_threads = records_everywhere() is not False
+            of_all_threads = records_all_threads() is not False
             try:
                 return function(*args, **kwargs)
             finally:
-                if not self._ours.calling:
-                    self._end_claim(of_all_threads)
+                if not self._flags.in_own_call:
+                    self._release_script_thread(of_all_threads)
 
         return call
 
-    def _end_claim(self, of_all_threads: bool) -> None:
+    def _release_script_thread(self, of_all_threads: bool) -> None:
         thread = threading.current_thread()
-        if thread in self._claims:
-            self._claims.discard(thread)
+        if thread in self._script_threads:
+            self._script_threads.discard(thread)
         elif of_all_threads:  # any of them may stop it
-            self._claims.clear()
-        self._drop_left()
+            self._script_threads.clear()
+        self._free_abandoned()
 
-    def leave(self, taken: Taken, profiler: profile) -> None:
+    def free_later(self, taken: DetachedState, profiler: profile) -> None:
         """Let go of what a recording that lost the session has, as soon as that does no harm.
 
         Args:
             taken: The state, off its thread.
             profiler: Prepares the session that torch needs to end a recording.
         """
-        self._left.append((taken, profiler))
-        self._drop_left()
+        self._abandoned.append((taken, profiler))
+        self._free_abandoned()
 
-    def drop(self, profiler: profile, stop_trace: Callable[[], None], owner: object = None) -> bool:
-        """Do as :meth:`leave` where torch has to end it, on the thread that it lies on.
+    def try_end(
+        self, profiler: profile, stop_trace: Callable[[], None], owner: object = None
+    ) -> bool:
+        """Do as :meth:`free_later` where torch has to end it, on the thread that it lies on.
 
         Returns:
             Whether it has ended. That takes a session: where others than the owner have it, it goes
@@ -369,10 +373,12 @@ class KinetoSession:
         from torch.autograd import _profiler_enabled
 
         thread, taken = threading.current_thread(), functools.partial(self._is_taken, owner)
-        self._going_on.pop(thread, None)
+        self._unstopped.pop(thread, None)
         if _profiler_enabled():
-            if not self._collecting.begin_unless(profiler, taken):
-                self._going_on[thread] = functools.partial(self.drop, profiler, stop_trace, owner)
+            if not self._collecting.begin_exclusive(profiler, taken):
+                self._unstopped[thread] = functools.partial(
+                    self.try_end, profiler, stop_trace, owner
+                )
                 return False
             try:
                 self._call(profiler._prepare_trace)
@@ -381,24 +387,26 @@ class KinetoSession:
                 self.collected(profiler)
         return True
 
-    def others_have_it(self, owner: object) -> bool:
+    def is_taken_by_other(self, owner: object) -> bool:
         """Return whether somebody else has the session; who only asks for it here has not."""
         return self.collecting or self._is_taken(owner)
 
     def _is_taken(self, owner: object = None) -> bool:
-        asking = threading.current_thread() if self._ours.asking else None
-        claimed = any(thread.is_alive() and thread is not asking for thread in tuple(self._claims))
-        return claimed or (self._open and self._owner is not owner) or bool(records_everywhere())
+        asking = threading.current_thread() if self._flags.starting else None
+        claimed = any(
+            thread.is_alive() and thread is not asking for thread in tuple(self._script_threads)
+        )
+        return claimed or (self._open and self._owner is not owner) or bool(records_all_threads())
 
-    def _drop_left(self) -> None:
-        wanted = self._left and not self._ours.asking
-        if wanted and self._collecting.begin_unless(self, self._is_taken):
-            COLLECTOR.begin(self._drop_all)
+    def _free_abandoned(self) -> None:
+        wanted = self._abandoned and not self._flags.starting
+        if wanted and self._collecting.begin_exclusive(self, self._is_taken):
+            COLLECTOR.begin(self._free_all_abandoned)
 
-    def _drop_all(self) -> None:
+    def _free_all_abandoned(self) -> None:
         try:
-            while self._left:
-                taken, profiler = self._left.pop()
+            while self._abandoned:
+                taken, profiler = self._abandoned.pop()
                 self._call(profiler._prepare_trace)
                 taken.collect()
                 taken.drop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.collectors import Collector, Lacking
+from dynprof.backends.collectors import Collector, Unavailable
 from dynprof.backends.torch.devices import is_used
 from dynprof.runtime.output import whole
 
@@ -26,7 +26,7 @@ class MemoryHistory(Collector):
     """
 
     def __init__(self, memory: Any, *, is_recording: bool) -> None:
-        self._memory, self._is_scripts = memory, is_recording
+        self._memory, self._script_records = memory, is_recording
         self._running = False
         self._snapshot: Any = None
 
@@ -39,17 +39,19 @@ class MemoryHistory(Collector):
             name = activity.lower()
             memory = getattr(getattr(torch, name, None), "memory", None)
             if not hasattr(memory, "_record_memory_history"):
-                yield Lacking(f"memory_snapshot: {activity} keeps no history of its memory here")
+                yield Unavailable(
+                    f"memory_snapshot: {activity} keeps no history of its memory here"
+                )
             elif not is_used(torch, activity):
                 # torch 2.11 crashes where its allocator, which is not there yet, is asked
-                yield Lacking(f"memory_snapshot: this process has not used {activity} yet")
+                yield Unavailable(f"memory_snapshot: this process has not used {activity} yet")
             else:
                 asks = getattr(torch._C, f"_{name}_isHistoryEnabled", None)
                 yield cls(memory, is_recording=bool(asks and asks()))
 
     def start(self) -> None:
         """Let the allocator remember."""
-        if not self._is_scripts:
+        if not self._script_records:
             self._memory._record_memory_history(stacks="python", max_entries=MAX_ENTRIES)
         self._running = True
 
@@ -58,12 +60,12 @@ class MemoryHistory(Collector):
         if self._running:
             self._running = False
             self._snapshot = self._memory._snapshot()
-            if not self._is_scripts:
+            if not self._script_records:
                 self._memory._record_memory_history(enabled=None)
 
     def discard(self) -> None:
         """Switch it off."""
-        if self._running and not self._is_scripts:
+        if self._running and not self._script_records:
             self._memory._record_memory_history(enabled=None)
         self._running, self._snapshot = False, None
 

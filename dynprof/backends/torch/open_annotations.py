@@ -31,7 +31,7 @@ class OpenAnnotations:
 
     def follow(self) -> None:
         """Follow the ranges that begin from now on."""
-        RECORD_FUNCTIONS.plug(self)
+        RECORD_FUNCTIONS.add(self)
         self._following = True
 
     def end(self) -> None:
@@ -43,19 +43,19 @@ class OpenAnnotations:
                 _, record = self._open.popitem()
                 _end(record)
             self._is_ending = False
-        RECORD_FUNCTIONS.unplug(self)
+        RECORD_FUNCTIONS.remove(self)
 
     def forget(self) -> None:
         """Begin anew in a forked child, where nothing is recorded."""
         self._following, self._is_ending, self._ending = False, False, threading.RLock()
         self._open.clear()
 
-    def entered(self, annotation: Any) -> None:
+    def on_enter(self, annotation: Any) -> None:
         """Keep one that has begun."""
         if self._following:
             self._open[id(annotation.record)] = annotation.record
 
-    def leaves(self, annotation: Any) -> None:
+    def on_exit(self, annotation: Any) -> None:
         """Let one go that ends; it may be about to be ended here, which two threads must not do."""
         if not annotation.run_callbacks_on_exit:
             return  # it ends with a future, whenever that comes
@@ -65,7 +65,7 @@ class OpenAnnotations:
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
+def hidden_from_modes() -> Iterator[None]:
     """Keep torch's modes of the script, which count or forbid operators, from seeing the body."""
     import torch
 
@@ -86,7 +86,7 @@ class StepAnnotation:
         self.end()
         if number is not None:
             step = record_function(f"ProfilerStep#{number}")
-            with unseen():
+            with hidden_from_modes():
                 step.__enter__()
             self._open = step
 
@@ -94,17 +94,17 @@ class StepAnnotation:
         """End the one that is open, if any."""
         step, self._open = self._open, None
         if step is not None:
-            with unseen():
+            with hidden_from_modes():
                 step.__exit__(None, None, None)
 
     def abandon(self) -> None:
         """Never end the open one: it would write into a session that is gone."""
         step, self._open = self._open, None
         if step is not None:
-            _keep_for_ever(step)
+            _leak(step)
 
 
-def _keep_for_ever(annotation: Any) -> None:
+def _leak(annotation: Any) -> None:
     """Keep its destructor from ending it, which writes where its event was."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(annotation))
 
@@ -112,7 +112,7 @@ def _keep_for_ever(annotation: Any) -> None:
 def _end(record: Any) -> None:
     import torch
 
-    with unseen():
+    with hidden_from_modes():
         torch.ops.profiler._record_function_exit._RecordFunction(record)
 
 

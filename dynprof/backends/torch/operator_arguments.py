@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.collectors import Collector
-from dynprof.backends.torch.quiescence import let_others_leave
+from dynprof.backends.torch.quiescence import wait_for_threads_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dynprof.runtime.output import PrivateFolder
 
 _NAME = "execution_trace.json"
-_SCRIPTS = "the script has an ExecutionTraceObserver of its own, and a process has only one"
+_CONFLICT = "the script has an ExecutionTraceObserver of its own, and a process has only one"
 
 
 class OperatorArguments(Collector):
@@ -35,7 +35,7 @@ class OperatorArguments(Collector):
     def __init__(self, scratch: PrivateFolder) -> None:
         from torch.profiler import ExecutionTraceObserver
 
-        for stopped in tuple(_STOPPED):
+        for stopped in tuple(_STILL_REGISTERED):
             stopped.end()
         self._scratch, self._path = scratch, scratch.path / _NAME
         self._ending = threading.RLock()
@@ -44,7 +44,7 @@ class OperatorArguments(Collector):
         self._lost = ""
         if self._observer.is_registered and not self._path.exists():  # torch only says that it is
             self._observer._registered = False
-            self._lost = f"it recorded nothing: {_SCRIPTS}"
+            self._lost = f"it recorded nothing: {_CONFLICT}"
         self._unwrap = _nothing if self._lost else self._wrapped()
 
     def start(self) -> None:
@@ -56,7 +56,7 @@ class OperatorArguments(Collector):
         with self._ending:
             if self._observer.is_registered:
                 self._observer.stop()
-                _STOPPED.add(self)
+                _STILL_REGISTERED.add(self)
 
     def end(self) -> None:
         """Close the file, once no thread writes there any more."""
@@ -64,9 +64,9 @@ class OperatorArguments(Collector):
         with self._ending:
             self._unwrap()
             if self._observer.is_registered:
-                let_others_leave()
+                wait_for_threads_inside()
                 self._observer.unregister_callback()
-            _STOPPED.discard(self)
+            _STILL_REGISTERED.discard(self)
 
     def _wrapped(self) -> Callable[[], None]:
         """Wrap the function by which the script would register one; return what undoes it."""
@@ -75,8 +75,8 @@ class OperatorArguments(Collector):
 
         @functools.wraps(register)
         def give_way(path: str) -> Any:
-            if self not in _STOPPED:
-                self._lost = f"it ends early: {_SCRIPTS}"
+            if self not in _STILL_REGISTERED:
+                self._lost = f"it ends early: {_CONFLICT}"
             self.end()
             return register(path)
 
@@ -108,7 +108,7 @@ class OperatorArguments(Collector):
         self._scratch.remove()
 
 
-_STOPPED: set[OperatorArguments] = set()
+_STILL_REGISTERED: set[OperatorArguments] = set()
 """Which torch has still registered."""
 
 
@@ -116,7 +116,7 @@ def _nothing() -> None:
     """Undo nothing."""
 
 
-class ScriptsObserver(Collector):
+class ScriptObserver(Collector):
     """An observer that the script brings: started and stopped with the recording, no more.
 
     Args:

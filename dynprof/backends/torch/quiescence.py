@@ -18,7 +18,7 @@ from pathlib import Path
 
 PAUSES_S = (0.005, 0.01, 0.02, 0.05)
 """Between looks, the last again and again: mostly everybody sleeps, and a step is kept waiting."""
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """Longer than any thread that wants to run has to wait for a processor."""
 FALL_ASLEEP_S = 1.0
 TICKS = 2
@@ -48,27 +48,27 @@ class _Thread:
         return self.asleep and now.asleep and is_sure
 
 
-def let_operators_end(patience_s: float) -> None:
+def wait_for_operators(timeout_s: float) -> None:
     """Wait until every other thread sleeps at two looks in a row; who computes gets all the time.
 
     Who sleeps that long is in no operator, or in one that may last as long as it likes.
     """
-    deadline_s, slept = time.monotonic() + patience_s, False
+    deadline_s, slept = time.monotonic() + timeout_s, False
     while (left_s := deadline_s - time.monotonic()) > 0:
-        sleep = all(seen.asleep for seen in _others().values())
+        sleep = all(seen.asleep for seen in _other_threads().values())
         if slept and sleep:
             return
         slept = sleep
         time.sleep(min(PAUSES_S[0], left_s))
 
 
-def let_others_leave() -> None:
+def wait_for_threads_inside() -> None:
     """Wait until every other thread has left what it was in, if that takes only microseconds."""
-    deadline_s, inside = time.monotonic() + PATIENCE_S, _others()
+    deadline_s, inside = time.monotonic() + TIMEOUT_S, _other_threads()
     pauses = itertools.chain(PAUSES_S, itertools.repeat(PAUSES_S[-1]))
     while inside and time.monotonic() < deadline_s:
         time.sleep(pause_s := next(pauses))
-        now = {task: _look_at(task) for task in inside}
+        now = {task: _read_thread(task) for task in inside}
         inside = {
             task: dataclasses.replace(last, ticks=seen.ticks)
             for task, seen in inside.items()
@@ -79,26 +79,28 @@ def let_others_leave() -> None:
 def wait_until_asleep(threads: set[int]) -> None:
     """Wait until threads wait for something, or have ended; for a moment only."""
     deadline_s = time.monotonic() + FALL_ASLEEP_S
-    while any((seen := _look_at(task)) and not seen.asleep for task in threads):
+    while any((seen := _read_thread(task)) and not seen.asleep for task in threads):
         if time.monotonic() > deadline_s:
             return
         time.sleep(0.001)
 
 
-def tasks() -> set[int]:
+def native_thread_ids() -> set[int]:
     """Return the numbers that the system gave to the threads of this process, C++ ones too."""
     with contextlib.suppress(OSError):  # systems without it
         return {int(path.name) for path in _TASKS.iterdir()}
     return set()
 
 
-def _others() -> dict[int, _Thread]:
+def _other_threads() -> dict[int, _Thread]:
     """Return where every other thread is."""
     me = threading.get_native_id()
-    return {task: seen for task in tasks() if task != me and (seen := _look_at(task))}
+    return {
+        task: seen for task in native_thread_ids() if task != me and (seen := _read_thread(task))
+    }
 
 
-def _look_at(task: int) -> _Thread | None:
+def _read_thread(task: int) -> _Thread | None:
     """Return where a thread is; None where it has ended."""
     facts = ""
     with contextlib.suppress(OSError):

@@ -55,7 +55,7 @@ class RecordedEvents:
         self._shapes, self._memory = bool(profiler.record_shapes), bool(profiler.profile_memory)
         self._blocks, self._calls = _blocks(), 0.0
         self._began_s = time.perf_counter()
-        self._begun = self._blocks.value if self._blocks else 0
+        self._first_block = self._blocks.value if self._blocks else 0
         self._traces_calls = bool(profiler.with_stack) and self._blocks is not None
         self._in_use_mb = in_use_mb() if self._traces_calls else None
         self._resident_mb = resident_mb() if self._traces_calls else 0.0
@@ -68,15 +68,15 @@ class RecordedEvents:
         """
         if self._blocks is None:
             return None
-        operators = (self._blocks.value - self._begun) * _BLOCK
+        operators = (self._blocks.value - self._first_block) * _BLOCK
         if self._traces_calls and not inside_step:
-            self._calls = self._told_calls(operators)
+            self._calls = self._estimated_calls(operators)
         saving = operators * _OPERATOR_SAVING[self._shapes] + self._calls * _CALL_SAVING
         saving += operators * _ALLOCATIONS_SAVING * self._memory
         events = operators * _OPERATOR_EVENTS[self._memory] + self._calls
         return Load(round(events), saving / _MB)
 
-    def _told_calls(self, operators: int) -> float:
+    def _estimated_calls(self, operators: int) -> float:
         rest = self._grown_mb(operators) * _MB - operators * _OPERATOR_BYTES[self._shapes]
         rest -= _ONCE_BYTES
         most = _CALLS_A_SECOND * (time.perf_counter() - self._began_s)

@@ -40,7 +40,7 @@ def writer_of(profiler: Any, functions: DetachedClose) -> Callable[[Path], None]
     address = _address_of(results)
 
     def write(path: Path, _kept: object = results) -> None:
-        functions.write_at(address, path)
+        functions.write_result(address, path)
 
     return write
 
@@ -78,11 +78,11 @@ def check_written(path: Path) -> None:
     """
     if not path.exists():  # it leaves what it wrote under another name
         raise BackendError("libkineto could not write the trace")
-    if not _is_whole(path):
+    if not _is_complete(path):
         raise BackendError("libkineto could not write the whole trace")
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LONGEST_TAIL))
         tail = file.read()

@@ -10,15 +10,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.quiescence import tasks
+from dynprof.backends.torch.quiescence import native_thread_ids
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _UNFINISHED = b'"finished": false'
 _THREADS = re.compile(rb'"tid": (\d+)|"finished": (false)')
-_READ = "an operator that began in an earlier window may not have ended"
-_SUPPOSED = "an operator of an earlier window, whose trace was lost, may not have ended"
+_FROM_TRACE = "an operator that began in an earlier window may not have ended"
+_ASSUMED = "an operator of an earlier window, whose trace was lost, may not have ended"
 _CHUNK, _EVENT = 1 << 18, 1 << 16
 
 
@@ -32,14 +32,14 @@ class Unfinished:
     def threads(self) -> set[int]:
         """Return those that have not ended."""
         if self._threads:  # asked at each step while a request waits
-            self._threads &= tasks()
+            self._threads &= native_thread_ids()
         self._is_known = self._is_known or not self._threads
         return set(self._threads)
 
     @property
     def why(self) -> str:
         """What is to be said of them, before their numbers."""
-        return _READ if self._is_known else _SUPPOSED
+        return _FROM_TRACE if self._is_known else _ASSUMED
 
     def read(self, trace: Path) -> None:
         """Learn from a raw trace of torch's which threads were in an operator at its end."""
@@ -51,10 +51,10 @@ class Unfinished:
                     self._threads |= _threads_in(text)
                 before = text[-_EVENT:]  # an event that began in the last chunk
 
-    def suppose(self) -> None:
+    def assume_all_threads(self) -> None:
         """Note that nobody has read what was recorded: any thread may be in an operator."""
         self._is_known = False
-        self._threads |= tasks()
+        self._threads |= native_thread_ids()
 
 
 def _threads_in(text: bytes) -> set[int]:

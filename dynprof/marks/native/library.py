@@ -24,11 +24,11 @@ MISSING = (
     f"there is no {PATH.name}: no C compiler was found when dynprof was installed; install one "
     "(such as gcc) and install dynprof again from its sources"
 )
-EVERY_S = 0.05
+POLL_S = 0.05
 """So often marks are taken from it; in that time 16,384 have room."""
-PATIENCE_S = 30.0
+DRAIN_TIMEOUT_S = 30.0
 """How long a window that has ended waits for the last of them."""
-_AT_ONCE, _ROOM, _MOST_OPEN = 1024, 16384, 8192
+_BATCH, _QUEUE_SIZE, _MAX_OPEN = 1024, 16384, 8192
 
 
 class NativeMark(NamedTuple):
@@ -71,22 +71,22 @@ class Listener:
         dropped_before: How many were dropped before it came.
 
     Attributes:
-        dropped: How many marks found no room while it listened; known once it has :meth:`left`.
+        dropped: Marks that found no room while it listened; valid after :meth:`wait_drained`.
     """
 
     def __init__(self, take: Take, max_bytes: int, dropped_before: int) -> None:
-        self.take, self.max_bytes, self.leaves = take, max_bytes, False
+        self.take, self.max_bytes, self.is_leaving = take, max_bytes, False
         self.dropped, self._before = 0, dropped_before
-        self._left = threading.Event()
+        self._drained = threading.Event()
 
-    def leave(self, dropped: int) -> None:
+    def set_drained(self, dropped: int) -> None:
         """Note that it has got all; dropped were so many in all."""
         self.dropped = dropped - self._before
-        self._left.set()
+        self._drained.set()
 
-    def left(self, patience_s: float = PATIENCE_S) -> bool:
+    def wait_drained(self, timeout_s: float = DRAIN_TIMEOUT_S) -> bool:
         """Wait until it was given all that was marked before it was told to leave."""
-        return self._left.wait(patience_s)
+        return self._drained.wait(timeout_s)
 
 
 class NativeMarks:
@@ -110,11 +110,11 @@ class NativeMarks:
     def forget(self) -> None:
         """Let nobody listen, as in a child that was just forked."""
         self._lock = threading.RLock()  # a signal handler may come while it is held
-        self._due = threading.Event()
+        self._wake = threading.Event()
         for listener in self._listeners:
-            listener.leave(self._dropped)  # no thread is left that could give it more
+            listener.set_drained(self._dropped)  # no thread is left that could give it more
         self._listeners = []
-        self._buffer = (_Mark * _AT_ONCE)()
+        self._buffer = (_Mark * _BATCH)()
         self._dropped = 0
 
     def listen(self, take: Take, max_bytes: int) -> Listener:
@@ -133,47 +133,47 @@ class NativeMarks:
             if not self._listeners:  # before anybody listens: there may be no thread to be had
                 own_thread(self._read, "dynprof-c-marks").start()
             self._listeners.append(listener)
-            self._tell_library()
+            self._update_library()
         return listener
 
-    def dismiss(self, listener: Listener) -> None:
+    def remove(self, listener: Listener) -> None:
         """Let one get what is left, soon, and then no more.
 
         Does not wait: the reader may be busy for as long as C marks faster than Python reads.
         """
-        listener.leaves = True
-        self._due.set()
+        listener.is_leaving = True
+        self._wake.set()
 
     def all_open(self, max_bytes: int) -> list[NativeMark]:
         """Return the ranges that are open now, but for those with longer messages."""
-        found = (_Mark * _MOST_OPEN)()
-        count = self._library.dynprof_mstx_open(found, _MOST_OPEN)
+        found = (_Mark * _MAX_OPEN)()
+        count = self._library.dynprof_mstx_open(found, _MAX_OPEN)
         short = (found[at] for at in range(count) if len(found[at].message) <= max_bytes)
-        return [self._made(mark) for mark in short]
+        return [self._to_mark(mark) for mark in short]
 
-    def _tell_library(self) -> None:
+    def _update_library(self) -> None:
         longest = max((listener.max_bytes for listener in self._listeners), default=0)
         self._library.dynprof_mstx_listeners(len(self._listeners), longest)
 
     def _read(self) -> None:
-        while self._goes_on():
+        while self._read_once():
             pass
 
-    def _goes_on(self) -> bool:
+    def _read_once(self) -> bool:
         """Deliver what there is, and see off those who leave; return whether anyone is left."""
-        leaving = [listener for listener in self._listeners if listener.leaves]
+        leaving = [listener for listener in self._listeners if listener.is_leaving]
         count = self._deliver()
         with self._lock:
             self._dropped += self._library.dynprof_mstx_dropped()
             for listener in leaving:
                 self._listeners.remove(listener)
-                self._tell_library()
-                listener.leave(self._dropped)
+                self._update_library()
+                listener.set_drained(self._dropped)
             if not self._listeners:
                 return False
-        if count < _ROOM:
-            self._due.wait(EVERY_S)
-            self._due.clear()
+        if count < _QUEUE_SIZE:
+            self._wake.wait(POLL_S)
+            self._wake.clear()
         return True
 
     def _deliver(self) -> int:
@@ -182,18 +182,18 @@ class NativeMarks:
         Holds no lock meanwhile: whoever comes has what is marked from then on.
         """
         delivered = 0
-        while delivered < _ROOM and (
-            count := self._library.dynprof_mstx_take(self._buffer, _AT_ONCE)
+        while delivered < _QUEUE_SIZE and (
+            count := self._library.dynprof_mstx_take(self._buffer, _BATCH)
         ):
             delivered += count
             for number in range(count):
-                size, mark = len(self._buffer[number].message), self._made(self._buffer[number])
+                size, mark = len(self._buffer[number].message), self._to_mark(self._buffer[number])
                 for listener in self._listeners:
                     if size <= listener.max_bytes:
                         listener.take(mark)
         return delivered
 
-    def _made(self, mark: _Mark) -> NativeMark:
+    def _to_mark(self, mark: _Mark) -> NativeMark:
         return NativeMark(
             message=mark.message.decode(errors="replace"),
             domain=self._library.dynprof_mstx_domain(mark.domain).decode(errors="replace"),

@@ -58,7 +58,7 @@ class Noted:
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_marks, "_said", set())
+    monkeypatch.setattr(stream_marks, "_warned", set())
 
 
 def window(
