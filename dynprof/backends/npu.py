@@ -1,8 +1,8 @@
 """``torch_npu.profiler`` on Ascend NPUs, and marks that are passed on to it.
 
-Written against the Python layer of torch_npu 2.1 to 2.14 and tested with it over a stub of the
-native module; no NPU has run it yet. The vendor's methods swallow their errors and print them, so
-what stands behind the decorator is called.
+Written against the Python layer of torch_npu 2.1 to 2.14, and tested with it over a stub of the
+native module. No NPU has run it yet. The vendor's methods swallow their errors and print them, so
+this module calls the functions behind the decorator.
 """
 
 from __future__ import annotations
@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     from dynprof.runtime.rank import Rank
 
 MAX_METADATA_CHARS = 4096
-"""The vendor drops longer values, and all beyond about 50 KiB."""
-
-
+"""Longest metadata value; the vendor drops longer ones, and all values beyond about 50 KiB."""
 _VENDOR_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError)
-"""What its methods, written for many devices and versions, may raise."""
+"""Exceptions that the vendor's methods may raise; they serve many devices and versions."""
 
 
 class NpuBackend:
@@ -84,13 +82,13 @@ class NpuBackend:
     def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterator[Blocked]:  # noqa: ARG002
         """Wait while an NPU graph is being captured.
 
-        Each thread knows of its own profilers only; ``prepare`` looks for another one.
+        A thread sees only its own profilers; ``prepare`` checks for another one.
         """
         if not elsewhere and (reason := _why_blocked()):
             yield Blocked(reason)
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> NpuRecording:  # noqa: ARG002
-        """Turn the vendor's profiler on, for the warm-up."""
+        """Start the vendor's profiler, for the warm-up."""
         import torch
         import torch_npu.profiler as vendor
 
@@ -102,9 +100,9 @@ class NpuBackend:
 
 
 def _with_trusted_path(folder: PrivateFolder) -> PrivateFolder:
-    """Return a folder whose name leads the vendor's own programs there and nowhere else.
+    """Return a folder whose path the vendor's own programs can trust.
 
-    Where others may write on the way, that is one of the temporary folder.
+    Where other users may write to a parent folder, it is a folder in the temporary directory.
     """
     if not who_else_may_change(folder.place):
         return folder
@@ -113,7 +111,7 @@ def _with_trusted_path(folder: PrivateFolder) -> PrivateFolder:
 
 
 def _why_blocked() -> str | None:
-    """Wait while a graph is being captured: synchronising would break it."""
+    """Return the graph capture that blocks a window, if any: synchronising would break it."""
     if reason := GRAPH_CAPTURES.under_way():
         return reason
     capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
@@ -160,18 +158,18 @@ class NpuRecording:
         return _why_blocked()
 
     def load(self, *, inside_step: bool) -> None:
-        """Say None: the vendor writes as it records."""
+        """Return None: the vendor writes to disk as it records."""
 
     def _schedule(self, schedule: type, config: ProfilerConfig) -> Any:
-        """Return a schedule that shows the vendor's tools the config, but goes by this object."""
+        """Return a schedule that shows the vendor's tools the config; this object controls it."""
         steered = type("Schedule", (schedule,), {"__call__": lambda _self, _step: self._action})
         return steered(wait=0, warmup=config.warmup, active=config.active, repeat=1)
 
     def warm_up(self) -> None:
-        """Begin.
+        """Start the warm-up.
 
         Raises:
-            BackendError: The vendor's profiler did not.
+            BackendError: The vendor's profiler did not start.
         """
         try:
             self._call_vendor("start")
@@ -180,7 +178,7 @@ class NpuRecording:
             raise
 
     def start(self) -> None:
-        """Leave the warm-up; the vendor's profiler does so with its next step."""
+        """End the warm-up; the vendor's profiler does so with its next step."""
         self._add_metadata(self._metadata)
 
     def _add_metadata(self, metadata: Mapping[str, Any]) -> None:
@@ -191,19 +189,19 @@ class NpuRecording:
             self._profiler.add_metadata_json(key, text)
 
     def begin_step(self, number: int | None) -> None:
-        """End the step before and begin a step, under the job's number."""
+        """End the previous step and begin a step, under the job's number."""
         if self._steps_left is not None:
             self._steps_left -= 1
         last = self._steps_left == 0
         self._action = self._actions.RECORD_AND_SAVE if last else self._actions.RECORD
         if number is not None:
-            self._profiler.step_num = number - 1  # which the vendor counts from 0
+            self._profiler.step_num = number - 1  # the vendor counts steps from 0
         self._call_vendor("step")
         if self._marks:
-            self._marks.start()  # only now the vendor's profiler takes them
+            self._marks.start()  # the vendor's profiler accepts marks only from here on
 
     def close(self) -> None:
-        """Stop, in the way in which the vendor's profiler ends a whole window, or a cut one."""
+        """Stop as the vendor's profiler ends a complete window, or a cut one."""
         self._end_marks()
         self._add_metadata(self._scripts_metadata)
         if self._action is self._actions.RECORD_AND_SAVE:
@@ -212,17 +210,17 @@ class NpuRecording:
         self._call_vendor("stop")
 
     def save(self, path: Path) -> Saved:
-        """Move the vendor's folder to where the trace is put together."""
+        """Move the vendor's folder to where the trace is assembled."""
         self._profiler = None
         folders = self._folders()
         if not folders or not any(folders[0].glob("profiler_info*.json")):
-            raise BackendError("torch_npu wrote no profiler_info beside its data")
+            raise BackendError("torch_npu wrote no profiler_info next to its data")
         folder = Path(shutil.move(folders[0], path.with_name(folders[0].name)))
         self._scratch.remove()
         return Saved(lost=tuple(self._lost), folder=folder.name)
 
     def discard(self) -> None:
-        """Stop, and delete what was recorded."""
+        """Stop, and delete the recorded data."""
         self._end_marks()
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
@@ -230,10 +228,10 @@ class NpuRecording:
         self._scratch.remove()
 
     def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Do nothing: the vendor's profiler knows no others."""
+        """Do nothing: the vendor's profiler does not detect others."""
 
     def abandon(self) -> None:
-        """Do as ``discard``, with the one profiler of the process; an NPU survives no fork."""
+        """Discard, except in a forked child: an NPU does not survive a fork."""
         if os.getpid() == self._pid:
             self.discard()
 
@@ -254,7 +252,7 @@ class NpuRecording:
 
 
 def call_for_thread(call: str, **settings: bool) -> bool:
-    """Make a call of the vendor's ``profile`` that concerns the calling thread.
+    """Call a method of the vendor's ``profile`` that affects the calling thread.
 
     Returns:
         Whether this process has such a call.
@@ -272,12 +270,12 @@ def call_for_thread(call: str, **settings: bool) -> bool:
 
 
 def _marks(settings: ExperimentalConfig, lost: list[str]) -> VendorMarks | None:
-    """Return what hands marks on, where they are asked for and can be."""
+    """Return the sink that passes marks on; None where they are not requested or not supported."""
     device = sys.modules["torch_npu"].npu
     if not settings.marks:
         return None
     if not hasattr(device, "mstx"):
-        lost.append("this version of torch_npu has no mstx: marks of dynprof.mstx are not in it")
+        lost.append("this version of torch_npu has no mstx: marks of dynprof.mstx are missing")
         return None
     return VendorMarks(device, (NVTX_MARKS,))
 
@@ -287,8 +285,8 @@ def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> 
 
     Args:
         vendor: ``torch_npu.profiler``.
-        settings: What the config says.
-        lost: Gets a sentence for each setting that this version does not know.
+        settings: The config's settings.
+        lost: Receives a sentence for each setting that this version does not know.
     """
     accepted = inspect.signature(vendor._ExperimentalConfig.__init__).parameters
     known: dict[str, object] = {}
@@ -308,7 +306,7 @@ def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> 
 def _vendor_settings(
     vendor: Any, settings: ExperimentalConfig, accepted: Any
 ) -> Iterator[tuple[str, object]]:
-    """Yield the settings under the vendor's names, in its own values."""
+    """Yield the settings under the vendor's names, as the vendor's values."""
     yield "profiler_level", getattr(vendor.ProfilerLevel, settings.profiler_level)
     types = [getattr(vendor.ExportType, name.capitalize()) for name in settings.export_types]
     one = accepted["export_type"].annotation in (str, "str")  # before 2.5 it took no list
@@ -324,11 +322,11 @@ def _vendor_settings(
 
 
 class VendorMarks(Sink):
-    """Sets each mark and range there too while an NPU records; ranges that are open begin with it.
+    """Passes each mark and range on to torch_npu while an NPU records; open ranges begin with it.
 
     Args:
         device: ``torch_npu.npu``.
-        sources: What else is handed on.
+        sources: Other sources of marks to pass on.
     """
 
     wants_begins = True
@@ -343,7 +341,7 @@ class VendorMarks(Sink):
         }
 
     def start(self) -> None:
-        """Hand on what is marked from now on; once, however often it is called."""
+        """Pass on marks from now on; further calls do nothing."""
         if self in SINKS.on_streams:
             return
         SINKS.add(self)
@@ -354,21 +352,21 @@ class VendorMarks(Sink):
                 self.begin(begun)
 
     def stop(self) -> None:
-        """End what is open there, and hand on no more; also twice."""
+        """End the open ranges and stop passing on marks; may be called twice."""
         SINKS.remove(self)
         for source in self._sources:
             source.remove(self)
         while self._open:
-            with contextlib.suppress(KeyError):  # another thread ends one
+            with contextlib.suppress(KeyError):  # another thread may end one
                 begun, _ = next(iter(self._open.copy().values()))
                 self.end(begun)
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:
-        """Set it there."""
+        """Set the mark in torch_npu."""
         self._call("mark", message, stream=self._stream(stream), domain=domain)
 
     def begin(self, begun: Range) -> None:
-        """Begin it there, unless that is done."""
+        """Begin the range in torch_npu, unless it has begun."""
         if id(begun) in self._open:
             return
         stream = self._stream(begun.stream)
@@ -379,13 +377,13 @@ class VendorMarks(Sink):
             forget_oldest(self._open)
 
     def end(self, ended: Range) -> None:
-        """End it there, if it was begun there."""
+        """End the range in torch_npu, if it was begun there."""
         _, number = self._open.pop(id(ended), (None, None))
         if number is not None:
             self._call("range_end", number, domain=ended.domain)
 
     def _stream(self, stream: object) -> object:
-        """Return a stream of the vendor's; None for others, for which it would lose the mark."""
+        """Return a stream of the vendor's; None for others, which would make it lose the mark."""
         kind = getattr(self._streams, "Stream", None)
         if stream is None or (isinstance(stream, int) and not stream):
             return None
@@ -396,7 +394,7 @@ class VendorMarks(Sink):
         return None
 
     def _call(self, name: str, first: object, **more: object) -> Any:
-        """Call a function with what its version knows; what it raises costs the mark."""
+        """Call a function with the arguments that its version knows; an error costs the mark."""
         known = {key: value for key, value in more.items() if key in self._accepted[name]}
         found: list[Any] = []
         function = getattr(self._mstx, name)

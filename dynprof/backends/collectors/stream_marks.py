@@ -1,4 +1,4 @@
-"""Marks that name a stream of a device: set on its track too, where the window records a device."""
+"""Marks that name a device's stream: also set on its track, where the window records a device."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
     from dynprof.backends.collectors.marks import Domains
 
-HOST_ONLY = "marks that name a stream stand on the host's side alone"
+HOST_ONLY = "marks that name a stream are on the host's track only"
 NO_DEVICE = f"{HOST_ONLY}: no window has recorded a CUDA device"
 IN_CAPTURE = f"{HOST_ONLY} while a graph is being captured"
 BEGIN, END = " (begin)", " (end)"
-"""What the ends of a range are called on a device, after its own name."""
+"""Suffixes that name the two ends of a range on a device."""
 
 
 class Device(Protocol):
-    """What can be marked; nothing that it does may wait for the device."""
+    """A device whose streams can be marked; no method may wait for the device."""
 
     def stream(self, given: object) -> object | None:
-        """Return the stream that a script has given; None where it is none of this device's."""
+        """Return the stream that a script has given; None where it belongs to another device."""
 
     def is_capturing(self, stream: object) -> bool:
-        """Return whether what is put on a stream becomes part of a graph."""
+        """Return whether work put on a stream becomes part of a graph."""
 
     def mark(self, message: str, stream: object) -> None:
-        """Put a mark behind what is on a stream so far."""
+        """Put a mark on a stream, after the work queued so far."""
 
 
 class StreamMarks(Collector, Sink):
-    """Sets them on the device; says once in the process where that cannot be.
+    """Sets marks on the device; where that is impossible, warns once in the process.
 
     Args:
-        device: What the window records; None for none.
-        domains: Which to take.
+        device: The device that the window records; None for none.
+        domains: Domains to keep.
     """
 
-    wants_begins = True  # also without a device: a range may never end, and is said to be of none
+    wants_begins = True  # also without a device: a range may never end, so its begin must warn
     only_streams = True
 
     def __init__(self, device: Device | None, domains: Domains) -> None:
@@ -52,30 +52,30 @@ class StreamMarks(Collector, Sink):
         self._texts: list[str] = []
 
     def start(self) -> None:
-        """Take marks."""
+        """Start setting marks."""
         SINKS.add(self)
 
     def stop(self) -> None:
-        """Take no more."""
+        """Stop setting marks."""
         SINKS.remove(self)
 
     def abandon(self) -> None:
-        """Do nothing: a device does not survive a fork, and no sink does."""
+        """Do nothing: neither a device nor a sink survives a fork."""
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:
-        """Set a moment."""
+        """Mark a moment on the stream."""
         self._set(message, domain, stream)
 
     def begin(self, begun: Range) -> None:
-        """Set where a range begins."""
+        """Mark where a range begins."""
         self._set(begun.message + BEGIN, begun.domain, begun.stream)
 
     def end(self, ended: Range) -> None:
-        """Set where it ends."""
+        """Mark where a range ends."""
         self._set(ended.message + END, ended.domain, ended.stream)
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Write nothing; say what was said to the script."""
+        """Write nothing; return the warnings that the script got."""
         return tuple(self._texts)
 
     def _set(self, message: str, domain: str, stream: object) -> None:
@@ -109,11 +109,11 @@ class StreamMarks(Collector, Sink):
 
 
 _warned: set[str] = set()
-"""What was said in this process."""
+"""Warnings that this process has given."""
 
 
 def warn_once(text: str) -> bool:
-    """Warn the script, once in the process; return whether it is the first time."""
+    """Warn the script, once in the process; return whether this was the first time."""
     if text in _warned:
         return False
     _warned.add(text)
