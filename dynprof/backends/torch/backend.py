@@ -1,7 +1,7 @@
 """``torch.profiler`` on CPU, CUDA and XPU.
 
-torch is never imported here before the training script has done so: a job that does not use it
-must not pay for it.
+This module never imports torch before the training script does: a job without torch must not pay
+for it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class TorchBackend:
     """Records with ``torch.profiler``.
 
     Args:
-        for_script: The script asks itself, and rather waits than be put off.
-        detaches: Whether a recording may be closed in the detached way, which is tested first.
+        for_script: The script itself requests the recording and prefers waiting to a refusal.
+        detaches: Whether a recording may use the detached close, after a self-test.
     """
 
     name = "torch"
@@ -89,7 +89,7 @@ class TorchBackend:
         return self._with_fallbacks(capable) if self._detaches else capable
 
     def _with_fallbacks(self, capable: Capabilities) -> Capabilities:
-        """Say what the self-test means for windows here; nothing where they wait for its answer."""
+        """Add what the self-test means for windows here; nothing while they wait for its answer."""
         awaited = why_close_is_unknown((HOST,))
         return replace(
             capable,
@@ -101,7 +101,7 @@ class TorchBackend:
         )
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of torch and of what it was built with."""
+        """Return the versions of torch and of the toolkits it was built with."""
         import torch
 
         devices = {"cuda": torch.version.cuda, "hip": torch.version.hip}
@@ -109,16 +109,16 @@ class TorchBackend:
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
     def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterator[Blocked]:
-        """Wait for the end of backward passes, graph captures, the last collecting and a test.
+        """Wait for backward passes, graph captures, the last collection and the self-test.
 
-        The test of the detached close takes seconds once for each build of torch.
+        The self-test of the detached close takes some seconds, once for each build of torch.
         """
         if not elsewhere:
             anywhere = bool(plan.script) or _records_all_threads(plan)
             if reason := why_not_now(in_backward_too=anywhere):
                 yield Blocked(reason)
         if KINETO.collecting and not self._for_script:
-            yield Blocked("the events of the last one are being collected")
+            yield Blocked("the events of the last window are being collected")
         asked = plan.activities
         watched = asked if self._for_script else used_activities(sys.modules["torch"], asked)
         if reason := why_close_is_unknown(watched):
@@ -127,12 +127,12 @@ class TorchBackend:
             yield Blocked(OCCUPIED, "refused")
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
-        """Turn ``torch.profiler`` on."""
+        """Start ``torch.profiler``, for the warm-up."""
         while True:
             if plan.script:
                 KINETO.end_open_window()  # not under the lock: closing a window takes it
             KINETO.wait()
-            with profiler_change():  # and of two threads that come at once, one sees the other
+            with profiler_change():  # of two concurrent threads, one sees the other
                 if not (KINETO.collecting or (plan.script and KINETO.has_window)):
                     return self._prepare(plan, rank, scratch)
 
@@ -140,7 +140,7 @@ class TorchBackend:
         import torch
 
         self._discard_orphan()
-        windowed = plan.script and KINETO.has_window  # else it was given up; its thread stays away
+        windowed = plan.script and KINETO.has_window  # else that window was given up
         if KINETO.script_is_profiling or windowed or _is_on_here(torch):
             raise BackendError(OCCUPIED)
         with contextlib.suppress(BackendError):
@@ -148,7 +148,7 @@ class TorchBackend:
         in_use = [home.__name__ for home in (sys, threading) if home.getprofile()]
         if plan.config.with_stack and in_use:
             text = f"with_stack would take the place of the job's own {in_use[0]}.setprofile()"
-            raise BackendError(f"{text}; ask without it")
+            raise BackendError(f"{text}; turn with_stack off")
         asked = plan.activities
         plan = plan if plan.script else replace(plan, activities=used_activities(torch, asked))
         session = ScriptSession() if plan.script else KINETO
@@ -177,7 +177,7 @@ class TorchBackend:
         return recording
 
     def _discard_orphan(self) -> None:
-        """Discard the last recording if Ctrl-C kept it from the window that it was made for."""
+        """Discard the last recording if Ctrl-C came before its window took it over."""
         made, self._last_prepared = self._last_prepared, None
         if made and not made.is_adopted:
             discard(made)
@@ -186,7 +186,7 @@ class TorchBackend:
 def _is_on_here(torch: Any) -> bool:
     """Return whether a profiler is on, on this thread.
 
-    A backward pass brings back what its forward pass saw, a window that has ended since, say.
+    A backward pass restores the state of its forward pass, for example a window that has ended.
     """
     return bool(torch.autograd._profiler_enabled()) and not in_backward()
 
@@ -196,7 +196,7 @@ def _not_used(activity: str) -> Unavailable:
 
 
 def _profiler(plan: Plan, *, all_threads: bool) -> Any:
-    """Map the config onto ``torch.profiler``; the table in docs/settings.md says the same."""
+    """Map the config to ``torch.profiler``; the table in docs/settings.md says the same."""
     from torch.profiler import ProfilerActivity, _KinetoProfile
 
     config, script = plan.config, plan.script
@@ -217,10 +217,10 @@ def _profiler(plan: Plan, *, all_threads: bool) -> Any:
 
 
 def _create_profiler(kineto_profile: Any) -> None:
-    """Do what torch's ``prepare_trace()`` does before it prepares, without ``torch._inductor``.
+    """Create torch's inner profiler as ``prepare_trace()`` does, without ``torch._inductor``.
 
-    torch imports that, for a second or more, to ask whether compiled code uses CUDA graphs; a job
-    that has not loaded it has no compiled code.
+    torch imports that module, for a second or more, to ask whether compiled code uses CUDA graphs.
+    A job that has not loaded it has no compiled code.
     """
     from torch.autograd.profiler import profile
 
@@ -237,21 +237,21 @@ def _create_profiler(kineto_profile: Any) -> None:
         experimental_config=kineto_profile.experimental_config,
         **_newer_arguments(kineto_profile),
     )
-    # Not as an argument: newer versions warn of it, on the job's stderr; the plan's remark says it.
+    # Not an argument: newer versions warn of it on the job's stderr. The plan's remark says it.
     kineto_profile.profiler.with_modules = kineto_profile.with_modules
 
 
 def _newer_arguments(kineto_profile: Any) -> dict[str, Any]:
-    """Return what is handed on only where it was asked for: older versions do not know it."""
+    """Return the arguments that older versions do not know; only those that are in use."""
     callback = getattr(kineto_profile, "custom_trace_id_callback", None)
     return {"custom_trace_id_callback": callback} if callback else {}
 
 
 def _records_all_threads(plan: Plan) -> bool:
-    """Return whether to record all threads, which lets any of them end a step or the window.
+    """Return whether to record all threads, so that any thread can end a step or the window.
 
-    The allocator reports to the profiler of its own thread only, so where memory is asked for,
-    that thread alone is recorded. A script gets what torch would give it, unless it asks.
+    The allocator reports to the profiler of its own thread only. So a window that records memory
+    records only that thread. A script gets torch's default, unless it requests all threads.
     """
     if plan.script and plan.script.experimental_config:
         return has_on(plan.script.experimental_config, "profile_all_threads")
@@ -261,14 +261,14 @@ def _records_all_threads(plan: Plan) -> bool:
 
 
 def _why_no_threads() -> str:
-    """Say why no window of this process can record all threads; empty where they can."""
+    """Return why no window of this process can record all threads; empty where they can."""
     if not has("profile_all_threads"):
         return "torch lacks profile_all_threads"
     return why_detached_is_unsafe()
 
 
 def _why_one_thread() -> str:
-    """Say why a window cannot record all threads without harm; empty where it can."""
+    """Return why a window cannot safely record all threads; empty where it can."""
     if reason := _why_no_threads():
         return reason
     threads = UNFINISHED.threads()
@@ -277,13 +277,13 @@ def _why_one_thread() -> str:
 
 
 def _fallbacks(plan: Plan, inline: str) -> tuple[str, ...]:
-    """Return how a window is recorded or closed in a lesser way than it was meant."""
+    """Return where a window records or closes in a slower or lesser way than planned."""
     one_thread = "" if plan.script or plan.config.records_memory else _why_one_thread()
     return fallbacks(inline, one_thread, "" if plan.script else why_not_counted())
 
 
 def _collectors(plan: Plan, scratch: MakeFolder) -> Iterator[Collector]:
-    """Yield what records beside the profiler."""
+    """Yield the window's collectors."""
     config = plan.config
     device = CUDA_STREAMS if "CUDA" in plan.activities else None
     yield from collectors_for(config.experimental, device=device)
@@ -306,7 +306,7 @@ def _experimental(plan: Plan, *, all_threads: bool) -> Any:
 
 
 def _rank_facts(rank: Rank) -> str | None:
-    """Return what readers of the trace find the rank in; None where torch writes it itself."""
+    """Return the metadata that gives a trace its rank; None where torch writes it itself."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():

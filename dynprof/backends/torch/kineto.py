@@ -1,11 +1,11 @@
-"""Who holds libkineto's one session: dynprof's window, or a profiler of the script's own.
+"""The owner of libkineto's one session: dynprof's window, or the script's own profiler.
 
-libkineto has one session a process and no way to ask for it. Whoever prepares a profiler takes
-the session from whoever had it, on any thread, and then stopping the first one crashes the
-process. So the functions by which ``torch.autograd`` reaches libkineto are wrapped, to notice
-when the script uses them; the script always goes first.
+libkineto has one session per process and no call that tells its owner. Preparing a profiler takes
+the session from its owner, on any thread. Stopping the first profiler then crashes the process.
+So dynprof wraps the functions by which ``torch.autograd`` reaches libkineto, to notice when the
+script uses them. The script always has priority.
 
-At each moment the session has one owner: nobody, a window (``prepare`` until ``stop`` or
+At each moment the session is free or has one owner: a window (``prepare`` until ``stop`` or
 ``hand_over``), the thread that collects the window's events (until ``collected``), or the script.
 """
 
@@ -28,11 +28,19 @@ if TYPE_CHECKING:
 
     from dynprof.backends.torch.detached_close import DetachedState
 
+OCCUPIED = "another torch.profiler is active in this process; stop it first"
+COLLECTING_WAIT_S = 120.0
+"""Longest wait at process exit for events that are being collected. Without it C++ would destroy
+the profiler's state while the thread collects them."""
+GIVE_WAY_S = 5.0
+"""How long the script's profiler waits for the next step of a window on another thread."""
+_PAUSE_S = 0.001
+
 
 class ScriptSession:
-    """The same session, for a recording that the script asked for itself.
+    """The same session, for a recording that the script itself requested.
 
-    A window of the operator's gives way to it, as to any profiler of the script's own.
+    An operator's window gives way to it, as to any profiler of the script.
     """
 
     give_way: Callable[[], None] | None = None
@@ -47,11 +55,11 @@ class ScriptSession:
         profiler._prepare_trace()
 
     def start(self, start_trace: Callable[[], None]) -> None:
-        """Begin to record."""
+        """Start recording."""
         start_trace()
 
     def stop(self, stop_trace: Callable[[], None]) -> None:
-        """Give the session back."""
+        """Stop recording; frees the session."""
         stop_trace()
 
     def close(self, owner: object = None) -> None:  # noqa: ARG002
@@ -59,35 +67,32 @@ class ScriptSession:
         KINETO.release(self._thread)
 
     def hand_over(self, events: object) -> None:
-        """Leave the session to a thread that collects its events."""
+        """Hand the session to a thread that collects its events."""
         KINETO.release(self._thread)
         KINETO.hand_over(events)
 
 
-_PAUSE_S = 0.001
-
-
 class ActiveCollections:
-    """The turns that were begun and have not ended, by who has them; true while there are any."""
+    """The owners that are collecting events; true while there are any."""
 
     def __init__(self) -> None:
         self._begun: set[object] = set()
-        self._lock = threading.RLock()  # a handler may look as well
+        self._lock = threading.RLock()  # a signal handler may take it as well
 
     def __bool__(self) -> bool:
         return bool(self._begun)
 
     def begin(self, owner: object) -> None:
-        """Begin a turn; to begin it again, after something failed, changes nothing."""
+        """Add an owner; adding it again, after a failure, changes nothing."""
         self._begun.add(owner)
 
     def begin_exclusive(self, owner: object, taken: Callable[[], bool]) -> bool:
-        """Begin a turn if nobody else has one; return whether that was so.
+        """Add an owner if there is no other; return whether it was added.
 
         Args:
-            owner: Who has it then.
-            taken: Says whether somebody has the session otherwise. Asked once all can see that
-                the turn has begun: of two that come at once, one sees the other.
+            owner: The owner to add.
+            taken: Returns whether the session has another owner. Called once other threads can see
+                this one: of two concurrent calls, at least one sees the other.
         """
         with self._lock:
             if not self._begun:
@@ -98,11 +103,11 @@ class ActiveCollections:
             return False
 
     def end(self, owner: object) -> None:
-        """End a turn."""
+        """Remove an owner."""
         self._begun.discard(owner)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until all turns have ended."""
+        """Wait until there is no owner."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while self._begun and (deadline_s is None or time.monotonic() < deadline_s):
             time.sleep(_PAUSE_S)
@@ -111,19 +116,11 @@ class ActiveCollections:
 def collect(
     action: Callable[[], None], collected: Callable[[DetachedState], None], taken: DetachedState
 ) -> None:
-    """Collect what was taken, and tell that it has been, whatever becomes of it."""
+    """Collect a detached state; always call ``collected`` afterwards, also on an error."""
     try:
         action()
     finally:
         collected(taken)
-
-
-OCCUPIED = "another torch.profiler is active in this process; stop it first"
-COLLECTING_WAIT_S = 120.0
-"""Longest wait of the end of the process for events that are being collected: C++ would destroy the
-profiler's state under the thread that collects them."""
-GIVE_WAY_S = 5.0
-"""For so long the script's profiler waits for the next step of a window on another thread."""
 
 
 class _ThreadFlags(threading.local):
@@ -134,8 +131,8 @@ class KinetoSession:
     """The one session of this process.
 
     Attributes:
-        lost: Whether the script took the session from the window that is open.
-        prepare_count: How often somebody took the session.
+        lost: Whether the script took the session from the open window.
+        prepare_count: The number of times that a profiler took the session.
         give_way: Closes the open window if it can, before the script's profiler begins.
     """
 
@@ -150,7 +147,7 @@ class KinetoSession:
         self.reset()
 
     def reset(self) -> None:
-        """Note that nobody holds the session."""
+        """Mark the session as free."""
         self._flags = _ThreadFlags()
         self._abandoned.clear()
         self._unstopped.clear()
@@ -160,7 +157,7 @@ class KinetoSession:
         self._closed.set()
 
     def reset_in_child(self) -> None:
-        """Begin anew in a forked child, but for a profiler that is still on, on its thread."""
+        """Reset in a forked child, unless a profiler is still on, on the child's thread."""
         self.reset()
         self._release_unless_enabled()
 
@@ -172,7 +169,7 @@ class KinetoSession:
         import torch.autograd.profiler as module
         import torch.autograd.profiler_legacy as legacy
 
-        if getattr(module, "_is_profiler_enabled", False):  # begun before anybody looked
+        if getattr(module, "_is_profiler_enabled", False):  # began before the wrapping
             self._script_threads.add(threading.main_thread())
         for place in (module, sys.modules["torch.autograd"], legacy):
             for name, wrap in (
@@ -187,7 +184,7 @@ class KinetoSession:
 
     @property
     def script_is_profiling(self) -> bool:
-        """Whether a profiler of the script's own is prepared or running."""
+        """Whether the script's own profiler is prepared or running."""
         if any(thread.is_alive() for thread in tuple(self._script_threads)):
             return True
         ours = self._started or self.collecting
@@ -195,7 +192,7 @@ class KinetoSession:
 
     @property
     def has_window(self) -> bool:
-        """Whether a window of the operator's is open, and was not disturbed."""
+        """Whether an operator's window is open and still has the session."""
         return self._open and not self.lost
 
     @property
@@ -207,14 +204,14 @@ class KinetoSession:
         """Take the session for a recording.
 
         Raises:
-            BackendError: A profiler of the script's own has just begun, on another thread.
+            BackendError: The script's own profiler has just begun, on another thread.
         """
         done = False
         try:
             self._owner, self.lost, self._open, self._started = owner, False, True, False
             self._closed.clear()
-            self.wait()  # somebody may just have taken it, to end a recording that had lost it
-            if self.script_is_profiling:  # looked for once it can see us: one of two sees the other
+            self.wait()  # another thread may be using it to end a recording that had lost it
+            if self.script_is_profiling:  # checked after we are visible: one of two sees the other
                 raise BackendError(OCCUPIED)
             self._call(profiler._prepare_trace)
             done = True
@@ -223,22 +220,22 @@ class KinetoSession:
                 self.close()
 
     def start(self, start_trace: Callable[[], None]) -> None:
-        """Begin to record, with the session that was taken."""
+        """Start recording, with the prepared session."""
         self._started = True
         self._call(start_trace)
 
     def stop(self, stop_trace: Callable[[], None]) -> None:
-        """Give the session back."""
+        """Stop recording and free the session."""
         try:
             self._call(stop_trace)
         finally:
             self.close()
 
     def close(self, owner: object = None) -> None:
-        """Note that the window has ended, and that nobody holds the session.
+        """Note that the window has ended; frees the session.
 
         Args:
-            owner: Who gives it back; nothing changes where another recording took it since.
+            owner: The owner that frees it; nothing changes where another recording took it since.
         """
         if owner in (None, self._owner):
             self._open, self.give_way, self._owner = False, None, None
@@ -247,15 +244,15 @@ class KinetoSession:
         self._free_abandoned()
 
     def hand_over(self, events: object) -> None:
-        """Leave the session to a thread that collects its events."""
+        """Hand the session to a thread that collects its events."""
         self._collecting.begin(events)
         self.close()
 
     def discard_uncollected(self, taken: DetachedState) -> None:
-        """Have torch destroy what it has recorded, which takes no memory as collecting it does.
+        """Have torch destroy its recording, which needs no memory, unlike collecting it.
 
-        torch holds a reference of its own, and releases it when it prepares to record again.
-        Without that the process crashes at its end: calls are destroyed under the GIL.
+        torch holds its own reference and releases it when it next prepares a recording. Without
+        that the process crashes at exit: calls are destroyed under the GIL.
         """
         from torch.autograd.profiler import profile
 
@@ -263,7 +260,7 @@ class KinetoSession:
         self._call(profile(use_kineto=True)._prepare_trace)
 
     def collected(self, events: object) -> None:
-        """Give the session back; called by that thread."""
+        """Free the session; the collecting thread calls this."""
         self._collecting.end(events)
         self._free_abandoned()
 
@@ -272,7 +269,7 @@ class KinetoSession:
         self._collecting.wait(timeout_s)
 
     def release(self, thread: threading.Thread | None = None) -> None:
-        """Note that what a thread, or this one, began as a profiler of the script's has ended."""
+        """Note that the script's profiler on a thread has ended; the default is this thread."""
         self._script_threads.discard(thread or threading.current_thread())
 
     def _call(self, function: Callable[[], None]) -> None:
@@ -313,8 +310,8 @@ class KinetoSession:
         return call
 
     def end_open_window(self) -> None:
-        """Have an open window closed, and its events collected: two at once would crash."""
-        deadline_s = time.monotonic() + (0.0 if self.lost else GIVE_WAY_S)  # waited for once
+        """Close an open window and wait for its events; two profilers at once would crash."""
+        deadline_s = time.monotonic() + (0.0 if self.lost else GIVE_WAY_S)  # waits only once
         while self._open:
             if self.give_way:
                 self.give_way()
@@ -325,7 +322,7 @@ class KinetoSession:
         self.wait()
 
     def _release_unless_enabled(self) -> None:
-        """Take back the claim of a profiler that failed to begin, unless another one is on here."""
+        """Release this thread after a failed start, unless another profiler is on here."""
         from torch.autograd import _profiler_enabled
 
         if not _profiler_enabled():
@@ -347,15 +344,15 @@ class KinetoSession:
         thread = threading.current_thread()
         if thread in self._script_threads:
             self._script_threads.discard(thread)
-        elif of_all_threads:  # any of them may stop it
+        elif of_all_threads:  # any thread may stop it
             self._script_threads.clear()
         self._free_abandoned()
 
     def free_later(self, taken: DetachedState, profiler: profile) -> None:
-        """Let go of what a recording that lost the session has, as soon as that does no harm.
+        """Free the events of a recording that lost the session, as soon as that is safe.
 
         Args:
-            taken: The state, off its thread.
+            taken: The recording's detached state.
             profiler: Prepares the session that torch needs to end a recording.
         """
         self._abandoned.append((taken, profiler))
@@ -364,11 +361,12 @@ class KinetoSession:
     def try_end(
         self, profiler: profile, stop_trace: Callable[[], None], owner: object = None
     ) -> bool:
-        """Do as :meth:`free_later` where torch has to end it, on the thread that it lies on.
+        """Have torch end a recording that lost the session, on the recording's own thread.
 
         Returns:
-            Whether it has ended. That takes a session: where others than the owner have it, it goes
-            on, unread, until this is tried again, or the script wants a profiler on this thread.
+            Whether it has ended. Ending takes the session. Where another owner has the session,
+            the recording stays on, unread. It ends at the next call of this, or before the script
+            starts a profiler on this thread.
         """
         from torch.autograd import _profiler_enabled
 
@@ -388,7 +386,7 @@ class KinetoSession:
         return True
 
     def is_taken_by_other(self, owner: object) -> bool:
-        """Return whether somebody else has the session; who only asks for it here has not."""
+        """Return whether another owner has the session; a thread just starting does not count."""
         return self.collecting or self._is_taken(owner)
 
     def _is_taken(self, owner: object = None) -> bool:
@@ -415,6 +413,6 @@ class KinetoSession:
 
 
 KINETO = KinetoSession()
-"""The process has one."""
+"""The process's session."""
 
 atexit.register(KINETO.wait, COLLECTING_WAIT_S)

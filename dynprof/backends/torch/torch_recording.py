@@ -1,4 +1,4 @@
-"""What ``torch.profiler`` records of a window, from preparation to file; when it must wait."""
+"""A window's recording by ``torch.profiler``, from preparation to file; when it must wait."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ if TYPE_CHECKING:
 class TorchRecording:
     """A recording of ``torch.profiler``.
 
-    What it has recorded belongs to torch's profiler until :meth:`close`, then to this object until
-    :meth:`save` or :meth:`discard`, whatever fails in between. libkineto's session is given back
-    once the events are collected, which waits for no disk.
+    Torch's profiler owns the events until :meth:`close`. This object then owns them until
+    :meth:`save` or :meth:`discard`, whatever fails in between. libkineto's session is freed once
+    the events are collected, before they are written to disk.
 
     Args:
         profiler: Torch's object.
-        session: Where the session was taken from.
+        session: Owner of libkineto's session.
         rank_facts: Metadata that tells readers the rank; None where torch writes it.
         functions: The detached close; None where torch closes.
-        closing: Which of the two, and why so, in words.
-        collectors: What records beside it.
-        all_threads: Whether it records all threads; any of them may close it then.
+        closing: Which of the two is used and why, as text.
+        collectors: The collectors of the window.
+        all_threads: Whether it records all threads; any thread may then close it.
 
     Attributes:
-        is_adopted: Whether a window has it, which sees to its end.
-        fallbacks: As :class:`~dynprof.backends.base.Recording` has it.
+        is_adopted: Whether a window has taken it over and will end it.
+        fallbacks: See :class:`~dynprof.backends.base.Recording`.
     """
 
     note_step = None
@@ -97,44 +97,44 @@ class TorchRecording:
         self._state, self._number, self._pid = "new", 0, os.getpid()
 
     def prepare(self) -> None:
-        """Turn torch's profiler on, for the warm-up."""
+        """Start torch's profiler, for the warm-up."""
         self._session.prepare(self._profiler.profiler, self)
         self._number = KINETO.prepare_count
         self._state = "prepared"
 
     @property
     def results(self) -> Any:
-        """Torch's own object, which knows the results; None after a detached close."""
+        """Torch's own object with the results; None after a detached close."""
         self._results_exposed = True
         return None if self._functions else self._profiler
 
     @property
     def saves_concurrently(self) -> bool:
-        """Whether :meth:`save` leaves the GIL to others."""
+        """Whether :meth:`save` runs without the GIL."""
         return bool(self._functions or self._writer())
 
     def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Have ``give_way`` called before a profiler of the script's own begins."""
+        """Have ``give_way`` called before the script's own profiler begins."""
         self._session.give_way = give_way
         self.is_adopted = True
 
     def load(self, *, inside_step: bool) -> Load | None:
-        """Return what is recorded since this was first asked."""
+        """Return the size recorded since the first call."""
         self._events = self._events or RecordedEvents(self._profiler)
         return self._events.load(inside_step=inside_step)
 
     def blocked_by(self) -> str | None:
-        """Wait where closing would leave a part of it behind, or read an operator half-way."""
+        """Wait where closing now would lose a part, or would read an operator half-way."""
         if self in _unstopped and KINETO.is_taken_by_other(self):
             return "the script's own profiler has not ended yet"
         in_backward_too = bool(self._functions) and not self.bound_to_thread
         return why_not_now(in_backward_too=in_backward_too)
 
     def start(self) -> None:
-        """Keep what happens from here on."""
+        """Keep all events from here on."""
         self._check_session()
         self.is_adopted, self._unread = True, not self.bound_to_thread
-        self._state = "running"  # also where starting fails half-way: it has to be stopped then
+        self._state = "running"  # also where starting fails half-way: it must be stopped then
         with profiler_change():
             self._session.start(self._profiler.start_trace)
             self._calls = ProfileFunctionCheck(are_recorded=self._traces_calls)
@@ -145,12 +145,12 @@ class TorchRecording:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
 
     def begin_step(self, number: int | None) -> None:
-        """Mark a step in the way that TensorBoard and HolisticTraceAnalysis look for."""
+        """Mark a step in the form that TensorBoard and HolisticTraceAnalysis expect."""
         self._check_session()
         self._step.begin(number)
 
     def close(self) -> None:
-        """Stop recording: take the profiler off the threads, or let torch collect its events."""
+        """Stop recording: detach the profiler, or let torch collect its events."""
         self._check_session()
         self._calls.end()
         self._step.end()
@@ -168,7 +168,7 @@ class TorchRecording:
         elif write := self._writer():
             if is_own_thread():
                 COLLECTOR.begin(functools.partial(write, path)).result()
-            else:  # the script waits, and had better not for a thread of low priority
+            else:  # the script waits, so a thread of low priority would be too slow
                 write(path)
         else:
             self._profiler.export_chrome_trace(str(path))
@@ -179,11 +179,11 @@ class TorchRecording:
         return Saved(cut=self._calls.cut)
 
     def _writer(self) -> Callable[[Path], None] | None:
-        """Return what writes without the GIL, unless the script may have had it written before."""
+        """Return a writer that needs no GIL; None where the script may have written the results."""
         return None if self._results_exposed else choose_writer(self._profiler)
 
     def abandon(self) -> None:
-        """Take libkineto's session from the dead thread; left there, it crashes at exit."""
+        """Take libkineto's session from the dead thread; else the process crashes at exit."""
         if os.getpid() != self._pid:
             self._detach_in_child()
             return
@@ -206,24 +206,24 @@ class TorchRecording:
             ANNOTATIONS.end()
 
     def _detach_in_child(self) -> None:
-        """Take the profiler off the child's thread where that can be done without collecting."""
+        """Detach the profiler from the child's thread where that needs no collecting."""
         remove_torch_tracing()
         with contextlib.suppress(BackendError):
             if self._state == "running" and self.bound_to_thread:
                 (self._functions or usable_functions()).detach()
 
     def discard(self) -> None:
-        """Stop torch's profiler, also one that was only prepared, and forget what it has."""
+        """Stop torch's profiler, even one that was only prepared, and drop its events."""
         profiler, self._profiler = self._profiler, None
         state, self._state = self._state, "stopped"
-        with contextlib.ExitStack() as each:  # the last first, whatever becomes of the others
+        with contextlib.ExitStack() as each:  # runs the last first, even if others fail
             if self._unread:
                 each.callback(UNFINISHED.assume_all_threads)
             if was_on := state not in ("new", "stopped"):
                 each.callback(self._session.close, self)
             each.callback(self._drop)
             if was_on and self._is_lost:
-                if self not in _unstopped:  # else they are another recording's by now
+                if self not in _unstopped:  # else another recording owns them by now
                     each.callback(ANNOTATIONS.end)
                 each.callback(self._stop_unread, profiler, state)
             elif was_on:
@@ -237,20 +237,20 @@ class TorchRecording:
         elif state == "running" and (functions := self._functions or _usable_functions(profiler)):
             self._detach(functions, keep=False)
         else:
-            if state == "prepared":  # torch can only disable what was enabled
+            if state == "prepared":  # torch can only disable an enabled profiler
                 self._traces_calls = record_minimum(profiler.profiler)
                 with profiler_change():
                     self._session.start(profiler.start_trace)
             self._stop_in_place(profiler)
 
     def _stop_in_place(self, profiler: Any) -> None:
-        """Let torch collect the events, on this thread."""
+        """Have torch collect the events, on this thread."""
         with profiler_change():
             self._state = "stopped"
             self._session.stop(self._stop_function(profiler))
 
     def _stop_function(self, profiler: Any) -> Callable[[], None]:
-        """Return what has torch end it, now or later."""
+        """Return a function that has torch end the recording, now or later."""
         end = functools.partial(end_in_place, profiler, traces_calls=self._traces_calls)
         return functools.partial(end, all_threads=not self.bound_to_thread)
 
@@ -265,7 +265,7 @@ class TorchRecording:
         return taken
 
     def _detach(self, functions: DetachedClose, *, keep: bool = True) -> None:
-        """Take the state off the threads; another thread gathers the events, or forgets them."""
+        """Detach the state; another thread collects the events, or drops them."""
         with profiler_change():
             self._detached = self._detach_state(functions)
         self._state = "stopped"
@@ -287,15 +287,15 @@ class TorchRecording:
         COLLECTOR.begin(action).result()
 
     def _drop(self) -> None:
-        """Have the events let go of, if there are any, once they are gathered."""
+        """Have the events freed, if there are any, once they are collected."""
         taken, self._detached = self._detached, None
-        if taken and self._collected is None:  # something failed right after they were taken
+        if taken and self._collected is None:  # something failed right after the detach
             self._start_collecting(taken, keep=False)
         if taken:
             COLLECTOR.begin(taken.drop)
 
     def _end_lost(self, profiler: Any, *, running: bool) -> None:
-        """Let go of a recording that lost the session, on the thread that it is bound to."""
+        """End a recording that lost the session, on the thread that it is bound to."""
         if running and self._functions:
             taken = self._detach_state(self._functions, at_once=True)
             self._step.end()
@@ -304,7 +304,7 @@ class TorchRecording:
             self._step.abandon()
             _unstopped.discard(self)
             if not KINETO.try_end(profiler.profiler, self._stop_function(profiler), self):
-                self._profiler, self._state = profiler, "running"  # to be discarded again
+                self._profiler, self._state = profiler, "running"  # a later discard tries again
                 _unstopped.add(self)
 
     @property
@@ -320,20 +320,20 @@ class TorchRecording:
 
 
 def _usable_functions(profiler: Any) -> DetachedClose | None:
-    """Return the functions also where a recording is not closed by them; None on a device."""
+    """Return the functions, even where the recording closes inline; None on a device."""
     with contextlib.suppress(BackendError):
         return None if profiler.use_device else usable_functions()
     return None
 
 
 _unstopped: set[TorchRecording] = set()
-"""Recordings that could not be ended yet, with what torch needs of them."""
+"""Recordings that could not be ended yet; torch still needs their objects."""
 
 
 def in_backward() -> bool:
     """Return whether this thread is in a backward pass.
 
-    There a thread's profiler is not its own: at the end autograd puts back what it had before.
+    At its end autograd restores the profiler state that the thread had before the pass.
     """
     import torch
 
@@ -341,10 +341,10 @@ def in_backward() -> bool:
 
 
 def why_not_now(*, in_backward_too: bool) -> str | None:
-    """Say why a window can neither open nor close at this very moment; None where it can.
+    """Return why a window can neither open nor close now; None where it can.
 
     Args:
-        in_backward_too: Whether a backward pass does not matter.
+        in_backward_too: Whether it may do so inside a backward pass.
     """
     import torch
 
@@ -358,7 +358,7 @@ def why_not_now(*, in_backward_too: bool) -> str | None:
 
 
 def follow_graph_captures() -> None:
-    """Know of all graphs that are captured through torch from now on."""
+    """Follow all graph captures through torch from now on."""
     import torch
 
     GRAPH_CAPTURES.follow(torch.cuda.CUDAGraph, "a CUDA graph")
@@ -367,17 +367,17 @@ def follow_graph_captures() -> None:
 
 
 def end_in_place(profiler: Any, *, all_threads: bool, traces_calls: bool) -> None:
-    """End it once no other thread can be amid what torch is about to free.
+    """Have torch end a profiler once no other thread uses the memory that torch frees.
 
     Args:
         profiler: A ``torch.profiler.profile`` that is running.
         all_threads: Whether it records the operators of all threads.
-        traces_calls: Whether it traces calls of Python, which it does on all threads.
+        traces_calls: Whether it traces Python calls, which it does on all threads.
     """
     if traces_calls:
         stop_tracing_calls()
     if all_threads:
-        with contextlib.suppress(BackendError):  # as torch does it, where it must
+        with contextlib.suppress(BackendError):  # else torch ends it in its own way
             usable_functions().end_for_all_threads()
     elif traces_calls:
         wait_for_threads_inside()

@@ -1,8 +1,8 @@
 """Operators that began in a recording of all threads and had not ended when it was over.
 
-At its end torch writes the time into the event of the operator, which is gone by then, if another
-recording of all threads is open: without one it does nothing. So while there may be such an
-operator, windows record their own thread only.
+When such an operator ends while another recording of all threads is open, torch writes the time to
+the operator's event, which is gone by then. Without such a recording torch does nothing. So while
+such an operator may exist, windows record only their own thread.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _CHUNK, _EVENT = 1 << 18, 1 << 16
 
 
 class Unfinished:
-    """The threads that may still be in such an operator."""
+    """The threads that may still be inside such an operator."""
 
     def __init__(self) -> None:
         self._threads: set[int] = set()
         self._is_known = True
 
     def threads(self) -> set[int]:
-        """Return those that have not ended."""
-        if self._threads:  # asked at each step while a request waits
+        """Return the threads that have not ended."""
+        if self._threads:  # called at each step while a request waits
             self._threads &= native_thread_ids()
         self._is_known = self._is_known or not self._threads
         return set(self._threads)
 
     @property
     def why(self) -> str:
-        """What is to be said of them, before their numbers."""
+        """The reason why threads are left out, as text to put before their ids."""
         return _FROM_TRACE if self._is_known else _ASSUMED
 
     def read(self, trace: Path) -> None:
-        """Learn from a raw trace of torch's which threads were in an operator at its end."""
+        """Read from torch's raw trace which threads were inside an operator at its end."""
         with trace.open("rb") as file:
             before = b""
             while chunk := file.read(_CHUNK):
@@ -52,13 +52,13 @@ class Unfinished:
                 before = text[-_EVENT:]  # an event that began in the last chunk
 
     def assume_all_threads(self) -> None:
-        """Note that nobody has read what was recorded: any thread may be in an operator."""
+        """Assume that every thread is inside an operator: the recording was not read."""
         self._is_known = False
         self._threads |= native_thread_ids()
 
 
 def _threads_in(text: bytes) -> set[int]:
-    """Return the threads of unfinished events; in each the thread stands before that."""
+    """Return the threads of unfinished events; in an event, ``tid`` comes before ``finished``."""
     found, thread = set(), 0
     for match in _THREADS.finditer(text):
         if match[1]:
@@ -69,4 +69,4 @@ def _threads_in(text: bytes) -> set[int]:
 
 
 UNFINISHED = Unfinished()
-"""Of this process."""
+"""The unfinished operators of this process."""
