@@ -1,4 +1,4 @@
-"""The one session of a process, its window, and the order in which its calls may come."""
+"""The one session of a process, its window, and the allowed order of its calls."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class SessionWindow:
     """A window from the first start to the last stop.
 
     Args:
-        folder: Where its trace goes.
+        folder: The folder for its trace.
         config: What to record.
-        unknown: Keys of a file that mean nothing here.
+        unknown: Keys of the JSON file that have no effect.
 
     Raises:
-        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
+        CaptureError: The folder is behind a symbolic link, cannot be created, or is not writable.
     """
 
     def __init__(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> None:
@@ -50,17 +50,17 @@ class SessionWindow:
         self._warn_of_missing(config.devices)
 
     def join(self, config: Config) -> None:
-        """Let another config be recorded from here on; one profiler serves all."""
+        """Add another config to the recording; one profiler serves all."""
         self._devices.update(config.devices)
         self._warn_of_missing(config.devices)
         if config.settings() != self._first.settings():
             warn_script("one profiler serves all configs, with the settings of the first")
 
     def require_may_end(self, call: str) -> None:
-        """Raise where the window cannot be ended now, and goes on.
+        """Raise where the window cannot end now; it then continues.
 
         Raises:
-            BackendError: The capture of another thread does not end.
+            BackendError: A graph capture on another thread does not end.
             SessionError: Only the thread that opened it may end it, as on an NPU.
         """
         if self._windows.window and not self._windows.is_movable:
@@ -69,7 +69,7 @@ class SessionWindow:
         self._windows.insist_may_close()
 
     def _warn_of_missing(self, devices: tuple[int, ...]) -> None:
-        """Warn of devices that this process does not see; what it sees is recorded."""
+        """Warn of devices that this process does not see; the others are recorded."""
         found = [name.lower() for name in self._windows.activities if name != "CPU"]
         count = getattr(sys.modules["torch"], found[0]).device_count() if found else 0
         missing = ", ".join(str(number) for number in devices if number >= count)
@@ -78,10 +78,10 @@ class SessionWindow:
             warn_script(f"there is no device {missing} here; {recorded} recorded")
 
     def end(self) -> None:
-        """Stop, and save the trace; in a graph capture of this thread when that has ended.
+        """Stop, and save the trace; inside this thread's graph capture, do so after the capture.
 
         Raises:
-            CaptureError: It could not be saved.
+            CaptureError: The trace could not be saved.
         """
         if not self._windows.window or self._windows.puts_off(self.end):
             return
@@ -91,15 +91,15 @@ class SessionWindow:
             save_now(recorded, export, analyse=False)
 
     def _end_at_exit(self) -> None:
-        """Do what the script forgot."""
+        """End at process exit what the script did not stop."""
         say("an acl session was never stopped; it ends with the process, and is saved")
         self.end()
 
 
 class Session:
-    """What was called so far; every wrong order raises and changes nothing.
+    """The state of the calls so far; a call out of order raises and changes nothing.
 
-    Any thread may call: a lock keeps the calls apart.
+    Any thread may call; a lock serialises the calls.
     """
 
     def __init__(self) -> None:
@@ -193,17 +193,17 @@ class Session:
                 window, self._window = self._window, None
                 self._started.clear()
                 window.end()
-            else:  # another one records, or the parent of this forked child
+            else:  # another config, or the parent of this forked child, still records
                 self._started.remove(config)
 
     def stop_all(self) -> None:
-        """Stop whatever is started."""
+        """Stop all started configs."""
         with self._lock:
             for config in list(self._started):
                 self.stop(config)
 
     def require_started(self, call: str) -> None:
-        """Raise unless something records: stamps stand between start and stop."""
+        """Raise unless a config is started: stamps belong between start and stop."""
         with self._lock:
             self._require_init(call)
             if not self._started:
@@ -213,7 +213,7 @@ class Session:
     # subscription
 
     def subscribe(self, subscription: Subscription, call: str) -> None:
-        """Let operators be delivered."""
+        """Register a subscription."""
         with self._lock:
             self._require_begun(call)
             self._require_no_file(call)
@@ -223,28 +223,27 @@ class Session:
             self._subscription = subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Deliver no more."""
+        """Remove a subscription."""
         with self._lock:
             if self._subscription is not subscription:
                 raise SessionError("acl.prof.unsubscribe(): this subscription has ended")
             self._subscription = None
 
     def require_no_session(self, call: str) -> None:
-        """Raise between ``acl.prof.init`` and ``finalize``: they exclude a subscription."""
+        """Raise between ``acl.prof.init`` and ``finalize``, which exclude a subscription."""
         if self._folder:
             text = f"{call} must not come between acl.prof.init() and acl.prof.finalize()"
             raise SessionError(text)
 
     def reset_in_child(self) -> None:
-        """Leave what is recorded to the parent of a child that was just forked.
+        """Drop the parent's recording in a child that was just forked.
 
-        The child's calls go on from here: its last stop and its finalize save nothing.
+        The child keeps the state of the calls, but its last stop and its finalize save nothing.
         """
         self._lock = threading.RLock()  # the thread that held it is not in the child
         self._window = self._by_file = None
 
     def _open(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> SessionWindow:
-
         return SessionWindow(folder, config, unknown)
 
     def _require_begun(self, call: str) -> None:
@@ -269,5 +268,5 @@ def _devices(config: Config) -> str:
 
 
 SESSION = Session()
-"""The process has one."""
+"""The process's session."""
 forget_in_child(SESSION.reset_in_child)

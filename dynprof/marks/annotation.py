@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def around(function: Function, ranged: Ranged) -> Function:
-    """Return a function each call of which is a range, for as long as it runs.
+    """Return a wrapped function that makes each call a range.
 
-    The range of a generator, asynchronous or not, lasts from its first item to its end.
+    The range of a generator lasts from the request for its first item to its end.
 
     Args:
-        function: What is called.
-        ranged: Returns a range to be entered.
+        function: The function to wrap; a generator or coroutine function too.
+        ranged: Returns the range to enter.
     """
     if inspect.isasyncgenfunction(function):
         wrapped: Any = _around_async_generator(function, ranged)
@@ -82,7 +82,7 @@ def _around_async_generator(function: Callable[..., Any], ranged: Ranged) -> Cal
 
 
 class _Thrown:
-    """Keeps what is thrown into a generator, for the one inside of it."""
+    """Catches an exception thrown into a generator, to pass it to the inner generator."""
 
     error: BaseException | None = None
 

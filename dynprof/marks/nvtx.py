@@ -1,8 +1,8 @@
-"""NVTX: what a script marks through ``torch.cuda.nvtx``, and dynprof's own marks passed on to it.
+"""NVTX: marks set through ``torch.cuda.nvtx``, and dynprof's own marks passed on to NVTX.
 
-torch's functions call those of one object, which another one stands before while somebody listens:
-functions that the script has kept are heard too. What a call returns or raises is that object's, as
-without us: a torch without CUDA raises, and the mark is heard all the same.
+torch's functions call the functions of one object. While a sink listens, an interceptor replaces
+that object, so calls through functions that the script has kept are seen too. A call still returns
+or raises what the object does. A torch without CUDA raises, and the mark is recorded all the same.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+UNNAMED = "(begun before the window)"
+"""Name of a range whose begin was not seen: NVTX's call that ends a range does not name it."""
+
 
 class NvtxSink(Sink):
-    """Sets each mark there too, and each range as one that may cross others.
+    """Passes marks on to NVTX, and ranges as NVTX ranges that may cross others.
 
-    For torch's NVTX has no domains, in each of which ours nest. Nothing goes in a circle: what a
-    window hears of NVTX comes to no sink of ``dynprof.mstx``, and it does not hear what is sent.
+    dynprof's ranges nest within a domain, and torch's NVTX has no domains. There is no loop: NVTX
+    marks go to no sink of ``dynprof.mstx``, and windows do not see the marks sent here.
 
     Args:
-        functions: Those that torch's module calls.
+        functions: The NVTX functions that torch's module calls.
     """
 
     wants_begins = True
@@ -40,15 +43,15 @@ class NvtxSink(Sink):
         self._numbers: dict[int, tuple[Range, Any]] = {}
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
-        """Set it there."""
+        """Set the mark in NVTX."""
         self._do(lambda: self._functions.markA(_named(message, domain)))
 
     def begin(self, begun: Range) -> None:
-        """Begin it there."""
+        """Begin the range in NVTX."""
         self._do(lambda: self._begin(begun))
 
     def end(self, ended: Range) -> None:
-        """End it there, if it was begun there."""
+        """End the range in NVTX, if it was begun there."""
         _, number = self._numbers.pop(id(ended), (None, None))
         if number is not None:
             self._do(lambda: self._functions.rangeEnd(number))
@@ -68,7 +71,7 @@ def _named(message: str, domain: str) -> str:
 
 
 def send_to_nvtx(*, on: bool) -> None:
-    """Begin or end sending marks to NVTX; what hinders it is said to the script."""
+    """Start or stop sending marks to NVTX; warns the script where that is impossible."""
     sending = [sink for sink in SINKS.on_streams if isinstance(sink, NvtxSink)]
     if not on:
         for sink in sending:
@@ -83,28 +86,24 @@ def send_to_nvtx(*, on: bool) -> None:
             warn_script(f"dynprof sends no marks to NVTX: {why}")
 
 
-UNNAMED = "(begun before the window)"
-"""Stands for what such a range is called: NVTX is asked to end it, and not told which it is."""
-
-
 def _module() -> Any:
-    """Return torch's module; None where the script has not imported it, or not yet as a whole."""
+    """Return torch's module; None until the script has imported it completely."""
     found = sys.modules.get("torch.cuda.nvtx")
     return found if hasattr(found, "_nvtx") else None
 
 
 def nvtx_functions() -> Any:
-    """Return what torch's module calls, without us before it; None where it is not imported."""
+    """Return the object that torch's module calls, below our interceptor; None if not imported."""
     functions = getattr(_module(), "_nvtx", None)
     return functions.functions if isinstance(functions, _Interceptor) else functions
 
 
 class _Interceptor:
-    """Stands before the functions that torch's module calls, and tells of them.
+    """Replaces the object whose functions torch's module calls, and reports the calls.
 
     Args:
-        functions: What stood there.
-        marks: Who is told.
+        functions: The replaced object.
+        marks: Receives the calls.
     """
 
     def __init__(self, functions: Any, marks: NvtxMarks) -> None:
@@ -114,10 +113,10 @@ class _Interceptor:
         return getattr(self.functions, name)
 
     def disable(self) -> None:
-        """Only pass on: this one is left below somebody else's, and another one tells."""
+        """Only forward calls: this one is below another wrapper, and a newer one reports."""
         self._marks = NvtxMarks()
 
-    def markA(self, message: Any) -> Any:  # noqa: N802 - as NVTX has it, and so on
+    def markA(self, message: Any) -> Any:  # noqa: N802 - NVTX's names, here and below
         self._marks.mark(message)
         return self.functions.markA(message)
 
@@ -150,30 +149,30 @@ class _Interceptor:
 
 
 def _is_of_range(caller: FrameType | None) -> bool:
-    """Return whether torch's own ``range()`` pushes: where that fails, its block does not run."""
+    """Return whether torch's own ``range()`` pushes: if that fails, its block does not run."""
     return caller is not None and caller.f_globals is getattr(_module(), "__dict__", None)
 
 
 class NvtxMarks(Source):
-    """Tells sinks of NVTX's marks and ranges; those of a thread nest, the others may cross."""
+    """Sends NVTX's marks and ranges to sinks; ranges of a thread nest, others may cross."""
 
     domain = "nvtx"
     _newest: _Interceptor | None = None
 
     def mark(self, message: object) -> None:
-        """Tell of a moment."""
+        """Send a moment."""
         if isinstance(message, str):
             self._send_mark(message)
 
     def push(self, message: object) -> None:
-        """Note the begin of a range inside those of this thread."""
+        """Record the begin of a range inside those of this thread."""
         if isinstance(message, str):
             begun = self._begun(message)
             self._pushed.setdefault(begun.thread, []).append(begun)
             self._send_begin(begun)
 
     def pop(self) -> bool:
-        """Tell of the newest of this thread; return whether its begin was noted."""
+        """Send the end of this thread's newest range; return whether its begin was seen."""
         stack = self._pushed.get(get_native_id())
         if not stack:
             return False
@@ -181,13 +180,13 @@ class NvtxMarks(Source):
         return True
 
     def start(self, message: object, number: Any) -> None:
-        """Note the begin of a range with a number."""
+        """Record the begin of a range with a number."""
         if isinstance(message, str):
             begun = self._started[number] = self._begun(message, number)
             self._send_begin(begun)
 
     def end(self, number: Any) -> None:
-        """Tell of its end."""
+        """Send the end of a range with a number."""
         if not isinstance(number, int):
             return
         if ended := self._started.pop(number, None):
@@ -196,7 +195,7 @@ class NvtxMarks(Source):
             self.end_unnamed(number)
 
     def end_unnamed(self, number: Any = 0) -> None:
-        """Tell of one that began before anybody listened, at an unknown time."""
+        """Send the end of a range that began unseen, at an unknown time."""
         self._send_end(Range(UNNAMED, self.domain, get_native_id(), 0, number))
 
     def _begun(self, message: str, number: Any = 0) -> Range:
@@ -224,4 +223,4 @@ class NvtxMarks(Source):
 
 
 NVTX_MARKS = NvtxMarks()
-"""The process has one."""
+"""The process's source of NVTX marks."""

@@ -1,4 +1,4 @@
-"""The ranges that have begun and not ended, whether or not anybody records."""
+"""The ranges that have begun and not ended, whether or not a window records."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from dynprof.runtime.forked_child import forget_in_child
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MAX_STARTED = 10_000
+"""Most open ranges that any thread may end. The oldest are dropped: a script may never end any."""
+MAX_PUSHED = 10_000
+"""Most open ranges that a thread has pushed in a domain."""
+
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def compiled_as(result: object) -> Callable[[Function], Function]:
-    """Return a decorator: what is compiled has a result instead of the call.
+    """Return a decorator that makes torch compile a call as a constant result.
 
-    Traced, each time and each number of a range would be compiled anew, until torch gives up and
-    compiles nothing; a graph that breaks inside a ``with`` block is not compiled either.
+    If torch traced the call, each new time and range number would cause a recompilation, until
+    torch gives up and compiles nothing. A graph that breaks inside a ``with`` block is not compiled
+    either.
 
     Args:
-        result: What the call returns where it is compiled.
+        result: The call's result in compiled code.
     """
 
     def nothing(*_args: object, **_kwargs: object) -> object:
@@ -38,12 +44,6 @@ def compiled_as(result: object) -> Callable[[Function], Function]:
     return decorate
 
 
-MAX_STARTED = 10_000
-"""Ranges that may be open across threads; the oldest gives way, for a script may never end any."""
-MAX_PUSHED = 10_000
-"""The same of those that a thread has pushed in a domain."""
-
-
 class _PushedRanges:
     """The ranges that one thread has pushed, by domain."""
 
@@ -53,7 +53,7 @@ class _PushedRanges:
 
 
 class _Stacks(threading.local):
-    """Has those of the calling thread, which are gone with it."""
+    """The calling thread's pushed ranges, which end with the thread."""
 
     def __init__(self) -> None:
         self.pushed = _PushedRanges()
@@ -62,11 +62,11 @@ class _Stacks(threading.local):
 
 _threads: weakref.WeakSet[_PushedRanges] = weakref.WeakSet()
 STACKS = _Stacks()
-"""Of the calling thread: what it has pushed, and its number without asking the system again."""
+"""The calling thread's pushed ranges, and its cached id."""
 _started: dict[int, Range] = {}
 _numbers = itertools.count(1)
 _new_tuple = tuple.__new__
-"""Makes a named tuple in half the time that its class takes."""
+"""Creates a named tuple in half the time of a call to its class."""
 
 
 @compiled_as(0)
@@ -123,7 +123,7 @@ def is_open(domain: str) -> bool:
 
 
 def all_open() -> list[Range]:
-    """Return those of all threads that are open at this moment."""
+    """Return the open ranges of all threads."""
     found = list(_started.copy().values())
     for thread in _all_threads():
         for stack in thread.by_domain.copy().values():
@@ -133,18 +133,18 @@ def all_open() -> list[Range]:
 
 def _all_threads() -> list[_PushedRanges]:
     while True:
-        with contextlib.suppress(RuntimeError):  # one has just pushed its first range
+        with contextlib.suppress(RuntimeError):  # a thread has just pushed its first range
             return list(_threads)
 
 
 def forget_oldest(begun: dict[int, Any]) -> None:
-    """Let the oldest of the ranges that have begun give way to a newer one."""
-    with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end theirs
+    """Drop the oldest open range, to make room for a newer one."""
+    with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end ranges
         del begun[next(iter(begun))]
 
 
 def _update_thread_number() -> None:
-    """Learn the number of the one thread of a forked child, which is not its parent's."""
+    """Update the cached id of a forked child's only thread, which differs from its parent's."""
     STACKS.number = threading.get_native_id()
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from dynprof.marks.sinks import Range
 
 _DRAIN_S = 1.0
-"""How long ``cancel()`` waits for C's last marks; a callback may need what the caller holds."""
+"""Longest wait of ``cancel()`` for C's last marks; a callback may need a lock of the caller."""
 _COUNTING_S = 0.5
-"""How long ``cancel()`` then waits for the marks that are left to be counted, undelivered."""
+"""Longest wait of ``cancel()`` after that, while the undelivered marks are counted."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Marker:
     """A moment, or a range that has ended.
 
     Attributes:
-        message: What the script calls it.
-        domain: The group it stands in.
-        thread: The system's number of the thread that set it.
-        began_ns: When, in ns since the epoch.
-        ended_ns: The same for a moment.
+        message: The script's name for it.
+        domain: Its group of marks.
+        thread: The system's id of the thread that set it.
+        began_ns: Its begin, in ns since the epoch.
+        ended_ns: Its end, in ns since the epoch; equals ``began_ns`` for a moment.
     """
 
     message: str
@@ -46,13 +46,13 @@ class Marker:
 
 
 class Subscription(Sink):
-    """Hands markers to a function; ends as a context manager does.
+    """Passes markers to a function; also a context manager, which ends it.
 
-    Those of Python come on the thread that sets them, those of C on a thread of dynprof's.
+    Python's markers arrive on the thread that sets them, C's markers on a thread of dynprof.
 
     Args:
-        callback: Is given each, but for those that it sets itself. What it raises is said once and
-            hurts nobody.
+        callback: Receives each marker, except those that it sets itself. Its exception is reported
+            once, and does not reach the script.
     """
 
     max_bytes = MAX_BYTES_SUBSCRIBED
@@ -79,17 +79,17 @@ class Subscription(Sink):
         )
 
     def cancel(self) -> None:
-        """Deliver what C has marked so far, and then no more."""
+        """Deliver C's marks so far, then stop."""
         SINKS.remove(self)
         listener, self._listener = self._listener, None
         if self._native and listener:
             self._native.remove(listener)
-            if not vars(self._delivering):  # the callback may cancel
+            if not vars(self._delivering):  # the callback itself may cancel
                 self._warn_lost(listener)
         self._is_over = True
 
     def _warn_lost(self, listener: Listener) -> None:
-        """Wait until C's last marks are delivered, or else counted, and warn of those lost."""
+        """Wait until C's last marks are delivered or counted; warn of lost marks."""
         lost = []
         in_time = listener.wait_drained(_DRAIN_S)
         self._is_over = True
@@ -109,7 +109,7 @@ class Subscription(Sink):
             self._listener = self._native.listen(self._take, self.max_bytes)
 
     def _take(self, mark: NativeMark) -> None:
-        """Deliver what C has marked, but for what the callback itself marks through C."""
+        """Deliver a mark from C, unless the callback itself set it."""
         if mark.thread == threading.get_native_id():
             return
         if self._is_over:

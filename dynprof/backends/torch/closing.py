@@ -36,8 +36,8 @@ NICENESS = 10
 
 Measured with a loop whose OpenMP threads kept both cores busy, saving 20 steps with shapes and
 memory. 0: collects in 2 s, with steps 3 times as long. 10: collects in 12 s, with steps a tenth
-longer; the total cost is the same. 19: collects in 60 to 110 s, at five times the cost, because
-each of its time slices keeps all threads of a parallel region waiting.
+longer; the total cost is the same. 19: collects in 60 to 110 s, at five times the cost. Each of
+its time slices keeps all threads of a parallel region waiting.
 """
 
 

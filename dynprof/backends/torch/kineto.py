@@ -5,8 +5,11 @@ the session from its owner, on any thread. Stopping the first profiler then cras
 So dynprof wraps the functions by which ``torch.autograd`` reaches libkineto, to notice when the
 script uses them. The script always has priority.
 
-At each moment the session is free or has one owner: a window (``prepare`` until ``stop`` or
-``hand_over``), the thread that collects the window's events (until ``collected``), or the script.
+At each moment the session is free or has one owner:
+
+- a window, from ``prepare`` until ``stop`` or ``hand_over``;
+- the thread that collects the window's events, until ``collected``;
+- the script.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class _Thread:
 def wait_for_operators(timeout_s: float) -> None:
     """Wait until every other thread sleeps at two checks in a row, or until the timeout.
 
-    A thread that sleeps so long is in no operator, or in one of unlimited duration.
+    A thread asleep at both checks is in no operator, or in one of unlimited duration.
     """
     deadline_s, slept = time.monotonic() + timeout_s, False
     while (left_s := deadline_s - time.monotonic()) > 0:

@@ -47,7 +47,7 @@ class TorchRecording:
     """A recording of ``torch.profiler``.
 
     Torch's profiler owns the events until :meth:`close`. This object then owns them until
-    :meth:`save` or :meth:`discard`, whatever fails in between. libkineto's session is freed once
+    :meth:`save` or :meth:`discard`, whatever fails in between. It frees libkineto's session once
     the events are collected, before they are written to disk.
 
     Args:

@@ -1,7 +1,7 @@
 """Operators that began in a recording of all threads and had not ended when it was over.
 
-When such an operator ends while another recording of all threads is open, torch writes the time to
-the operator's event, which is gone by then. Without such a recording torch does nothing. So while
+If such an operator ends during another recording of all threads, torch writes the time to the
+operator's event, which is gone by then. Without such a recording torch does nothing. So while
 such an operator may exist, windows record only their own thread.
 """
 
