@@ -36,6 +36,8 @@ _METRICS: dict[int, AicMetrics] = {
     NO_METRICS: "AiCoreNone",
 }
 """``aclprofAicoreMetrics``, by the names of torch_npu, which has none for 7."""
+_AICORE_METRICS = 0x0004
+_AICPU = 0x0008
 _EXPERIMENTAL = set(ExperimentalConfig.model_fields)
 Switch = Literal["on", "off"]
 
@@ -76,7 +78,7 @@ class Config(BaseModel):
     @classmethod
     def _no_device_twice(cls, devices: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(devices)) < len(devices) or min(devices) < 0:
-            raise ValueError("each device is named once, by a number of 0 or more")
+            raise ValueError("each device number must be 0 or more, and named once")
         return devices
 
     def settings(self) -> dict[str, Any]:
@@ -104,8 +106,6 @@ class _DataType(NamedTuple):
     unserved: str = ""
 
 
-_AICORE_METRICS = 0x0004
-_AICPU = 0x0008
 _DATA_TYPES = {
     0x0001: _DataType("ACL_PROF_ACL_API"),
     0x0002: _DataType("ACL_PROF_TASK_TIME", level=1),
@@ -177,7 +177,7 @@ class JsonProfiler(BaseModel):
     @classmethod
     def _names_devices(cls, device_id: str) -> str:
         if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", device_id, re.ASCII):
-            raise ValueError('it takes numbers of devices with commas between, such as "0,1"')
+            raise ValueError('it must be device numbers with commas in between, such as "0,1"')
         return device_id
 
     def config(self) -> Config:

@@ -98,7 +98,7 @@ def create_subscribe_config(
     Descriptions hold only names and times; ``aicore_metrics`` other than 0 and ``0xFF`` warn.
     """
     if aicore_metrics not in (0, NO_METRICS):  # the vendor's samples write 0 for none
-        text = f"aicore_metrics={aicore_metrics!r} has no effect: operators come with times alone"
+        text = f"aicore_metrics={aicore_metrics!r} has no effect: operators have times only"
         warn_script(f"acl.prof.create_subscribe_config(): {text}")
     return SubscribeConfig(fd)
 

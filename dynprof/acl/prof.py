@@ -229,7 +229,7 @@ def pop(_stamp: Stamp | None = None) -> int:
     """
     SESSION.require_started("acl.prof.pop()")
     if not mstx.is_open(DOMAIN):
-        raise SessionError("acl.prof.pop(): no push() came before on this thread")
+        raise SessionError("acl.prof.pop(): no push() before it on this thread")
     mstx.range_pop(DOMAIN)
     return SUCCESS
 
@@ -265,7 +265,7 @@ def _check_stamp(call: str, stamp: Stamp) -> None:
 
 def _check_message(call: str, message: object) -> None:
     if not isinstance(message, str) or not message:
-        text = f"the message is {message!r}, it must be a string that is not empty"
+        text = f"the message is {message!r}; it must be a non-empty string"
     elif not is_short(message):
         text = f"the message has more than {MAX_BYTES} bytes"
     else:

@@ -186,7 +186,7 @@ class Session:
         with self._lock:
             self._require_init("acl.prof.stop()")
             if config not in self._started:
-                text = "acl.prof.stop(): no acl.prof.start() came with this config"
+                text = "acl.prof.stop(): acl.prof.start() was not called with this config"
                 raise SessionError(f"{text} (devices {_devices(config)})")
             if self._started == [config] and self._window:
                 self._window.require_may_end("acl.prof.stop()")

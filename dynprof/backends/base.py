@@ -60,13 +60,13 @@ class Blocked:
     """A reason why a window cannot open now.
 
     Attributes:
-        by: The reason, as text for the log.
-        then: What happens to the request. ``wait``: it waits until the reason has passed.
-            ``rather wait``: it waits if it may open at any step. ``refused``: it is refused.
+        reason: The reason, as text for the log.
+        effect: What happens to the request. ``wait``: it waits until the reason has passed.
+            ``prefer wait``: it waits if it may open at any step. ``refused``: it is refused.
     """
 
-    by: str
-    then: Literal["wait", "rather wait", "refused"] = "wait"
+    reason: str
+    effect: Literal["wait", "prefer wait", "refused"] = "wait"
 
 
 class Recording(Protocol):

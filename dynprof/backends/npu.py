@@ -389,7 +389,7 @@ class VendorMarks(Sink):
             return None
         if kind and isinstance(stream, kind):
             return stream
-        text = f"{HOST_ONLY} where that is a {type(stream).__name__}; give a torch_npu.npu.Stream"
+        text = f"{HOST_ONLY}: the stream is a {type(stream).__name__}; give a torch_npu.npu.Stream"
         self._boundary.attempt("a warning", lambda: warn_once(text))
         return None
 

@@ -27,6 +27,28 @@ if TYPE_CHECKING:
     from dynprof.requests.plan import Plan
     from dynprof.runtime.rank import Rank
 
+MAX_EVENTS = 500_000
+"""Events in VizTracer's ring; the oldest are dropped. Saving a full ring pauses the job 0.2 s."""
+_PACKAGE = Path(__file__).parent.parent
+_OWN_FILES = (
+    "backends",
+    "captures",
+    "config",
+    "journal",
+    "marks/open_ranges.py",
+    "marks/sinks.py",
+    "mstx.py",
+    "profiler",
+    "requests",
+    "runtime",
+    "session",
+    "windows",
+)
+"""dynprof's code that runs in ``step()`` or on other threads while a window is open.
+
+VizTracer also leaves out every call made from these files. So no file belongs here that calls the
+job's code, such as the wrapper of an annotated function. Each entry costs every call almost 1 ns.
+"""
 _HEAD_BYTES = 1 << 16
 _CALL = re.compile(rb'"ts":([\d.]+),"ph":"X","cat":"fee","dur":([\d.]+)')
 
@@ -156,9 +178,9 @@ class PythonRecording:
 
     def _cut(self, lost: int | None, first_whole: int) -> Iterator[str]:
         if lost is not None:
-            there = f"all are there from step {first_whole} on"
+            there = f"steps from {first_whole} on are complete"
             there = there if lost < len(self._steps) else "no step is complete"
-            yield f"of more than {MAX_EVENTS:,} calls the oldest are lost: {there}"
+            yield f"of more than {MAX_EVENTS:,} calls the oldest are lost; {there}"
         yield from self._calls.cut
         if self._stopped_itself:
             yield "VizTracer stopped before the end, at a return from a call it had not seen begin"
@@ -275,31 +297,6 @@ class ProfilerId:
         monitoring: Any = getattr(sys, "monitoring", None)
         if put and monitoring.use_tool_id is put:
             monitoring.use_tool_id = self._before
-
-
-MAX_EVENTS = 500_000
-"""Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
-
-_PACKAGE = Path(__file__).parent.parent
-_OWN_FILES = (
-    "backends",
-    "captures",
-    "config",
-    "journal",
-    "marks/open_ranges.py",
-    "marks/sinks.py",
-    "mstx.py",
-    "profiler",
-    "requests",
-    "runtime",
-    "session",
-    "windows",
-)
-"""dynprof's code that runs in ``step()`` or on other threads while a window is open.
-
-VizTracer also leaves out every call made from these files. So no file belongs here that calls the
-job's code, such as the wrapper of an annotated function. Each entry costs every call almost 1 ns.
-"""
 
 
 def start_tracing(tracer: Any) -> None:

@@ -82,7 +82,7 @@ def send_to_nvtx(*, on: bool) -> None:
             SINKS.add(NvtxSink(functions))
         else:
             lacks = "this torch has no NVTX, which comes with CUDA"
-            why = lacks if functions else "import torch before"
+            why = lacks if functions else "import torch first"
             warn_script(f"dynprof sends no marks to NVTX: {why}")
 
 

@@ -96,7 +96,9 @@ class Subscription(Sink):
         if not in_time and not listener.wait_drained(_COUNTING_S):
             lost.append("the callback does not return: all marks of C since are lost")
         if listener.dropped:
-            lost.append(f"{counted(listener.dropped, 'mark')} of C found no room and are lost")
+            lost.append(
+                f"{counted(listener.dropped, 'mark')} of C were dropped: the queue was full"
+            )
         if self._skipped:
             waiting = f"{counted(self._skipped, 'mark')} of C were not delivered"
             lost.append(f"{waiting} within {_DRAIN_S:g} s of the end and are lost")

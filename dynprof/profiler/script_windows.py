@@ -79,7 +79,7 @@ class ScriptWindows:
         """
         backend = self._process.backend(self._plan.backend)
         while any(
-            one.then == "rather wait" for one in backend.blocked_by(self._plan, elsewhere=True)
+            one.effect == "prefer wait" for one in backend.blocked_by(self._plan, elsewhere=True)
         ):
             time.sleep(0.05)
 
@@ -135,7 +135,7 @@ class ScriptWindows:
         """
         with GRAPH_CAPTURES.held_back():
             reasons = backend.blocked_by(self._plan)
-            return next((one.by for one in reasons if one.then == "wait"), "")
+            return next((one.reason for one in reasons if one.effect == "wait"), "")
 
     def puts_off(self, again: Callable[[], object]) -> bool:
         """Return whether it cannot be closed now; ``again`` is called as soon as it can."""

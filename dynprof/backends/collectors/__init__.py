@@ -2,7 +2,7 @@
 
 Input: a window's start and stop. Output: events for its trace. A collector knows no profiler, and
 a failure costs only its own track. Others use :func:`collectors_for`, ``base`` for their own
-collectors, and the ``Device`` of ``stream_marks``.
+collectors, and the device interface of ``stream_marks``.
 """
 
 from __future__ import annotations

@@ -142,7 +142,11 @@ class MarkTracks(Collector, Sink):
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
         """Write nothing; return how many marks of C were dropped."""
         dropped = self._listener.dropped if self._listener and self._listener.wait_drained() else 0
-        return (f"{counted(dropped, 'mark')} of C found no room and are lost",) if dropped else ()
+        return (
+            (f"{counted(dropped, 'mark')} of C were dropped: the queue was full",)
+            if dropped
+            else ()
+        )
 
     def events(self) -> Events:
         """Return the marks and ranges between start and stop."""

@@ -20,6 +20,8 @@ NO_DEVICE = f"{HOST_ONLY}: no window has recorded a CUDA device"
 IN_CAPTURE = f"{HOST_ONLY} while a graph is being captured"
 BEGIN, END = " (begin)", " (end)"
 """Suffixes that name the two ends of a range on a device."""
+_warned: set[str] = set()
+"""Warnings that this process has given."""
 
 
 class Device(Protocol):
@@ -96,7 +98,7 @@ class StreamMarks(Collector, Sink):
         if stream is None:
             kind = type(given).__name__
             self._warn(
-                f"{HOST_ONLY} where that is a {kind}; give a torch.cuda.Stream or its handle"
+                f"{HOST_ONLY}: the stream is a {kind}; give a torch.cuda.Stream or its handle"
             )
         elif GRAPH_CAPTURES.under_way() or self._device.is_capturing(stream):
             self._warn(IN_CAPTURE)
@@ -106,10 +108,6 @@ class StreamMarks(Collector, Sink):
     def _warn(self, text: str) -> None:
         if warn_once(text):
             self._texts.append(text)
-
-
-_warned: set[str] = set()
-"""Warnings that this process has given."""
 
 
 def warn_once(text: str) -> bool:

@@ -122,7 +122,7 @@ class TorchBackend:
         asked = plan.activities
         watched = asked if self._for_script else used_activities(sys.modules["torch"], asked)
         if reason := why_close_is_unknown(watched):
-            yield Blocked(reason, "rather wait")
+            yield Blocked(reason, "prefer wait")
         if KINETO.script_is_profiling:
             yield Blocked(OCCUPIED, "refused")
 
@@ -147,7 +147,7 @@ class TorchBackend:
             usable_functions().remove_parent_callback()
         in_use = [home.__name__ for home in (sys, threading) if home.getprofile()]
         if plan.config.with_stack and in_use:
-            text = f"with_stack would take the place of the job's own {in_use[0]}.setprofile()"
+            text = f"with_stack would replace the job's own {in_use[0]}.setprofile()"
             raise BackendError(f"{text}; turn with_stack off")
         asked = plan.activities
         plan = plan if plan.script else replace(plan, activities=used_activities(torch, asked))

@@ -150,7 +150,7 @@ def run_in_fresh_interpreter() -> Verdict:
         return Verdict(f"the self-test of the detached close took longer than {TIMEOUT_S:.0f} s")
     with contextlib.suppress(ValueError, LookupError, TypeError):
         return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), is_final=True)
-    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no words"]
+    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
     return Verdict(
         f"the self-test of the detached close ended with code {done.returncode}: {said[0][:200]}"
     )
@@ -259,7 +259,7 @@ def _write_torchs_own() -> str:
         path = Path(folder) / "trace.json"
         write(path)
         names = {event["name"] for event in json.loads(path.read_text())["traceEvents"]}
-    return "" if "aten::mm" in names else "what torch closes itself cannot be written"
+    return "" if "aten::mm" in names else "a recording that torch closed cannot be written"
 
 
 def _read_back(taken: DetachedState, *, with_memory: bool) -> str:
@@ -291,7 +291,7 @@ def what_is_missing(path: Path, *, with_memory: bool = True) -> str:
         return "the steps or the memory events are not in the trace"
     unfinished = [event["args"].get("finished") for event in events if event["name"] == UNFINISHED]
     if unfinished != [False]:
-        return "the trace does not tell what had not ended"
+        return "the trace does not mark unfinished ranges"
     return ""
 
 

@@ -190,8 +190,8 @@ class KinetoSession:
         """Whether the script's own profiler is prepared or running."""
         if any(thread.is_alive() for thread in tuple(self._script_threads)):
             return True
-        ours = self._started or self.collecting
-        return bool(not ours and records_all_threads())  # its thread may have ended
+        is_own = self._started or self.collecting
+        return bool(not is_own and records_all_threads())  # the script's thread may have ended
 
     @property
     def has_window(self) -> bool:
@@ -400,8 +400,8 @@ class KinetoSession:
         return claimed or (self._open and self._owner is not owner) or bool(records_all_threads())
 
     def _free_abandoned(self) -> None:
-        wanted = self._abandoned and not self._flags.starting
-        if wanted and self._collecting.begin_exclusive(self, self._is_taken):
+        can_free = self._abandoned and not self._flags.starting
+        if can_free and self._collecting.begin_exclusive(self, self._is_taken):
             COLLECTOR.begin(self._free_all_abandoned)
 
     def _free_all_abandoned(self) -> None:

@@ -46,8 +46,8 @@ class MemoryHistory(Collector):
                 # torch 2.11 crashes if asked before its allocator exists
                 yield Unavailable(f"memory_snapshot: this process has not used {activity} yet")
             else:
-                asks = getattr(torch._C, f"_{name}_isHistoryEnabled", None)
-                yield cls(memory, is_recording=bool(asks and asks()))
+                is_enabled = getattr(torch._C, f"_{name}_isHistoryEnabled", None)
+                yield cls(memory, is_recording=bool(is_enabled and is_enabled()))
 
     def start(self) -> None:
         """Have the allocator keep a history."""

@@ -63,8 +63,8 @@ def _address_of(results: Any) -> int:
             ctypes.CDLL(str(library().with_name("libtorch_python.so"))), _TYPE
         )
         kind = new(ctypes.addressof(info), b"St9type_info", None)
-        told = results._pybind11_conduit_v1_(_BUILD, kind, b"raw_pointer_ephemeral")
-        return int(pointer(told, _TYPE.removeprefix("_ZTI").encode()))
+        capsule = results._pybind11_conduit_v1_(_BUILD, kind, b"raw_pointer_ephemeral")
+        return int(pointer(capsule, _TYPE.removeprefix("_ZTI").encode()))
     except (OSError, AttributeError, ValueError, RuntimeError) as error:
         raise BackendError(f"torch does not give the address of its results: {error}") from None
 

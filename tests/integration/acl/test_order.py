@@ -31,7 +31,7 @@ def test_the_wrong_sequence(tmp_path: Path) -> None:
     )
     assert said == [
         "acl.prof.start(): device 1 is being profiled already",
-        "acl.prof.stop(): no acl.prof.start() came with this config (devices 1, 2)",
+        "acl.prof.stop(): acl.prof.start() was not called with this config (devices 1, 2)",
     ]
     (trace,) = traces(tmp_path / "out")
     assert len(products(trace)) == 1

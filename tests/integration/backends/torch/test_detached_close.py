@@ -153,7 +153,7 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(None, "still running"), ("its self-test ended with code -11: no words", "code -11")],
+    [(None, "still running"), ("its self-test ended with code -11: no output", "code -11")],
 )
 def test_without_a_passed_self_test_it_is_not_used(
     monkeypatch: pytest.MonkeyPatch, answer: str | None, words: str

@@ -40,9 +40,9 @@ def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("os.kill(os.getpid(), 9)", "code -9: no words"),  # as the kernel does without memory
-        ("os.kill(os.getpid(), 15)", "code -15: no words"),
-        ("os.abort()", "code -6: no words"),  # as under a limit on memory
+        ("os.kill(os.getpid(), 9)", "code -9: no output"),  # as the kernel does without memory
+        ("os.kill(os.getpid(), 15)", "code -15: no output"),
+        ("os.abort()", "code -6: no output"),  # as under a limit on memory
         ("sys.exit('OSError: no space left')", "code 1: OSError: no space left"),
     ],
 )
