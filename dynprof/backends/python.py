@@ -230,7 +230,7 @@ class PythonRecording:
 
 
 def _threads_left_out() -> tuple[str, ...]:
-    """Name the threads that VizTracer cannot record: up to Python 3.11, those that began before."""
+    """Name the threads that VizTracer cannot record: up to Python 3.11, those older than it."""
     if sys.version_info >= (3, 12) or not (others := threads_of_others()):
         return ()
     names = sorted(thread.name for thread in others)

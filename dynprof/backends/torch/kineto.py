@@ -160,7 +160,7 @@ class KinetoSession:
         self._closed.set()
 
     def reset_in_child(self) -> None:
-        """Reset in a forked child, unless a profiler is still on, on the child's thread."""
+        """Reset in a forked child; a profiler still on, on its thread, keeps the session."""
         self.reset()
         self._release_unless_enabled()
 

@@ -128,7 +128,7 @@ def test_stamps(tmp_path: Path) -> None:
     assert said[0].startswith("acl.prof.pop(): no push()")
     assert said[1:] == [
         "acl.prof.create_stamp(): the message is ''; it must be a non-empty string",
-        "acl.prof.set_stamp_trace_message(): the message is b'abc', it must be a non-empty string",
+        "acl.prof.set_stamp_trace_message(): the message is b'abc'; it must be a non-empty string",
         "acl.prof.set_stamp_trace_message(): the message has more than 156 bytes",
         "acl.prof.range_stop(): there is no open range 1",
         "acl.prof.mark(): the stamp was destroyed",

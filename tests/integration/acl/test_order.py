@@ -70,7 +70,7 @@ WRONG_ORDERS = {
     "acl.init(); refused(acl.prof.finalize)": "before acl.prof.init()",
     HERE + "refused(acl.prof.init, 'b')": "acl.prof.finalize() first",
     HERE + "refused(acl.finalize)": "after acl.prof.finalize()",
-    HERE + "refused(acl.prof.stop, one)": "no acl.prof.start() came",
+    HERE + "refused(acl.prof.stop, one)": "acl.prof.start() was not called",
     HERE + "acl.prof.start(one); refused(acl.prof.start, one)\nacl.prof.stop(one)": "stop it",
     HERE + "acl.prof.start(one); refused(acl.prof.finalize)\nacl.prof.stop(one)": (
         "acl.prof.stop() is missing for devices 0, 1"
