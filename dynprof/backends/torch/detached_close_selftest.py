@@ -291,7 +291,7 @@ def what_is_missing(path: Path, *, with_memory: bool = True) -> str:
         return "the steps or the memory events are not in the trace"
     unfinished = [event["args"].get("finished") for event in events if event["name"] == UNFINISHED]
     if unfinished != [False]:
-        return "the trace does not mark unfinished ranges"
+        return "the trace does not mark a range that has not ended"
     return ""
 
 

@@ -3,7 +3,7 @@
 Operators are counted: torch keeps them in blocks of 512, and its library exports the block counter.
 Python calls are estimated from the memory that the allocator has given out. A call takes 24.6 bytes
 in torch's lists; the operators' memory is subtracted. Where stacks are recorded, memory that the
-training allocates and still holds at the end of a step counts as calls too: 40,000 for 1 MB.
+training holds at the end of a step counts as calls too: 40,000 for each new 1 MB.
 
 ``python -m benchmarks.events`` measures the figures. docs/benchmarks.md has them, with the error
 of the estimate.

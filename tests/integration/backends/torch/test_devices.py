@@ -134,7 +134,9 @@ def test_a_device_whose_recording_cannot_be_ended_is_closed_in_place(
 ) -> None:
     """Though it was asked otherwise: without CUPTI its recording goes on beside later steps."""
     monkeypatch.setenv("DYNPROF_CLOSE", "detached")
-    monkeypatch.setattr(closing, "loaded", lambda: None)  # a build for CUDA loads it with itself
+    monkeypatch.setattr(
+        closing, "loaded_cupti", lambda: None
+    )  # a build for CUDA loads it with itself
     functions, how = choose_close(BOTH)
     assert functions is None
     assert "beyond the window" in how

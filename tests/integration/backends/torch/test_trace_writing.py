@@ -112,5 +112,5 @@ def test_results_of_another_build_are_left_to_torch() -> None:
 
     for results in (Results(), None):
         profiler = type("Profiler", (), {"kineto_results": results})()
-        with pytest.raises(BackendError, match="does not tell where its results are"):
+        with pytest.raises(BackendError, match="does not give the address of its results"):
             writer_of(profiler, find_functions())
