@@ -30,7 +30,7 @@ from benchmarks.tables import print_table
 from dynprof import mstx
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.captures.manifest import load_manifest
-from dynprof.marks.native.library import EVERY_S, FOLDER, HEADERS, PATH
+from dynprof.marks.native.library import FOLDER, HEADERS, PATH, POLL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -146,7 +146,7 @@ def _timed(loop: Callable[[int], object], number: int) -> float:
 def _and_let_them_be_taken(call: Call, number: int) -> float:
     """Time a call, then wait: the thread that takes marks of C shall not run beside the next."""
     took_s = call(number)
-    time.sleep(2 * EVERY_S)
+    time.sleep(2 * POLL_S)
     return took_s
 
 

@@ -14,8 +14,8 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from dynprof.marks import open_ranges
-from dynprof.marks.open_ranges import STACKS, left_out
-from dynprof.marks.sinks import SINKS, SURELY_SHORT, is_short
+from dynprof.marks.open_ranges import STACKS, compiled_as
+from dynprof.marks.sinks import ALWAYS_SHORT_CHARS, SINKS, is_short
 from dynprof.runtime.modules import alias_import
 from dynprof.runtime.warnings_to_script import warn_script
 
@@ -31,7 +31,7 @@ FAILED = 0
 """What stands for the id of a range that could not be begun."""
 
 
-@left_out(None)
+@compiled_as(None)
 def mark(message: str | None = None, stream: object = None, domain: str = "default") -> None:
     """Mark this moment.
 
@@ -43,7 +43,7 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
         domain: A group of marks that the config can keep or leave out.
     """
     plain = stream is None and type(domain) is str and domain and type(message) is str
-    if plain and message and len(message) < SURELY_SHORT:  # some calls less
+    if plain and message and len(message) < ALWAYS_SHORT_CHARS:  # some calls less
         if take := SINKS.take:
             take((message, domain, STACKS.number, time_ns()))
             return
@@ -54,7 +54,7 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
             sink.mark(message, domain, stream)
 
 
-@left_out(FAILED)
+@compiled_as(FAILED)
 def range_start(message: str | None = None, stream: object = None, domain: str = "default") -> int:
     """Begin a range that any thread may end.
 
@@ -66,7 +66,7 @@ def range_start(message: str | None = None, stream: object = None, domain: str =
     return FAILED
 
 
-@left_out(None)
+@compiled_as(None)
 def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 - the vendor's
     """End a range; one that could not be begun, or has ended, means nothing."""
     if isinstance(range_id, int):
@@ -75,7 +75,7 @@ def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 -
         warn_script(f"mstx.range_end({range_id!r}): it takes what range_start returned")
 
 
-@left_out(0)
+@compiled_as(0)
 def range_push(message: str | None = None, stream: object = None, domain: str = "default") -> int:
     """Begin a range inside those that are open on this thread.
 
@@ -87,7 +87,7 @@ def range_push(message: str | None = None, stream: object = None, domain: str = 
     return -1
 
 
-@left_out(0)
+@compiled_as(0)
 def range_pop(domain: str = "default") -> int:
     """End the newest open range of this thread.
 
@@ -190,7 +190,7 @@ def install() -> None:
 
 def _is_fit(message: object, stream: object, domain: object, name: str) -> TypeGuard[str]:
     """Return whether a mark can be taken; warn the script where it cannot."""
-    usual = isinstance(message, str) and 0 < len(message) < SURELY_SHORT
+    usual = isinstance(message, str) and 0 < len(message) < ALWAYS_SHORT_CHARS
     if usual and stream is None and isinstance(domain, str) and domain:
         return True
     if not isinstance(domain, str) or not domain:

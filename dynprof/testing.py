@@ -138,7 +138,7 @@ class FakeRecording:
         without: Activities that it does not watch.
         bound_to_thread: As for a real one.
         results: As for a real one.
-        saves_beside: As for a real one.
+        saves_concurrently: As for a real one.
         collectors: As for a real one.
         give_way: What the window does when another profiler comes.
     """
@@ -151,7 +151,7 @@ class FakeRecording:
     without: tuple[str, ...] = ()
     bound_to_thread: bool = True
     results: object = None
-    saves_beside: bool = True
+    saves_concurrently: bool = True
     collectors: Collector = field(default_factory=Collectors)
     give_way: Callable[[], None] | None = None
 

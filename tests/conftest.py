@@ -56,7 +56,7 @@ def _no_ranges_of_other_tests() -> None:
     """Begin without the ranges that others have never ended: every window shows them."""
     if (marks := sys.modules.get("dynprof.marks.open_ranges")) is not None:
         marks._started.clear()
-        marks.STACKS.mine.by_domain.clear()
+        marks.STACKS.pushed.by_domain.clear()
 
 
 @pytest.fixture(autouse=True)

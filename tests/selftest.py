@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from dynprof.backends.torch.detached_close_selftest import ask_fresh_interpreter
+from dynprof.backends.torch.detached_close_selftest import run_in_fresh_interpreter
 
 
 def main() -> None:
@@ -13,7 +13,7 @@ def main() -> None:
     Raises:
         SystemExit: Windows would close inline with this torch.
     """
-    answer = ask_fresh_interpreter().answer
+    answer = run_in_fresh_interpreter().answer
     print(f"torch {torch.__version__}: {answer or 'the self-test of the detached close passed'}")
     raise SystemExit(bool(answer))
 

@@ -1,4 +1,4 @@
-"""A profiling session of the whole process, in the manner of Ascend's pyACL.
+"""A profiling session of the whole process, with the calls of Ascend's pyACL.
 
 ::
 
@@ -11,9 +11,9 @@
             work()
     acl.finalize()
 
-In come the calls of pyACL; out goes one window over all threads, whichever calls. Never records by
-itself: the windows are those of ``dynprof.profiler``. Where pyACL returns an error code,
-:class:`~dynprof.errors.SessionError` says what was out of order.
+Input: the calls of pyACL, from any thread. Output: one window over all threads. This package never
+records by itself; it uses the windows of ``dynprof.profiler``. Where pyACL returns an error code,
+:class:`~dynprof.errors.SessionError` says which call was out of order.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 def init(config_path: str | os.PathLike[str] | None = None) -> int:
-    """Begin; once in a process.
+    """Begin; call it once in a process.
 
     Args:
-        config_path: A JSON file whose ``profiler`` object says what to record, from now to
-            :func:`finalize`; the functions of :mod:`dynprof.acl.prof` are then out of order.
+        config_path: A JSON file whose ``profiler`` object says what to record until
+            :func:`finalize`. With it the functions of :mod:`dynprof.acl.prof` are out of order.
 
     Raises:
         ConfigError: The file cannot be used.
@@ -44,10 +44,10 @@ def init(config_path: str | os.PathLike[str] | None = None) -> int:
 
 
 def finalize() -> int:
-    """End, and save what a JSON file asked for.
+    """End, and save the recording that a JSON file requested.
 
     Raises:
-        CaptureError: It could not be saved.
+        CaptureError: The recording could not be saved.
         SessionError: :func:`init` was not called, or ``prof`` was not finalised.
     """
     SESSION.finalize()

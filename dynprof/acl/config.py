@@ -21,17 +21,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MAX_BYTES = 1 << 20
-"""Of the JSON file."""
+"""Largest JSON file, in bytes."""
+NO_METRICS = 0xFF
+"""``ACL_AICORE_NONE``."""
+_METRICS: dict[int, AicMetrics] = {
+    0: "ArithmeticUtilization",
+    1: "PipeUtilization",
+    2: "Memory",
+    3: "MemoryL0",
+    4: "ResourceConflictRatio",
+    5: "MemoryUB",
+    6: "L2Cache",
+    8: "MemoryAccess",
+    NO_METRICS: "AiCoreNone",
+}
+"""``aclprofAicoreMetrics``, by the names of torch_npu, which has none for 7."""
+_AICORE_METRICS = 0x0004
+_AICPU = 0x0008
+_EXPERIMENTAL = set(ExperimentalConfig.model_fields)
 Switch = Literal["on", "off"]
 
 
 class Config(BaseModel):
-    """What to record, and of which devices; two with the same values are the same.
+    """What to record, and on which devices; configs with equal values are equal.
 
     Attributes:
-        devices: Numbers of the devices, which the trace names and no other start may name. What
-            is recorded does not depend on them: torch records each device that the process uses,
-            an NPU's profiler the current one. A warning names those that are not here.
+        devices: Numbers of the devices, which the trace names and no other start may name. They
+            do not change what is recorded: torch records each device that the process uses, an
+            NPU's profiler the current one. A warning names missing devices.
         record_shapes: Record the shapes and types of operator inputs.
         profile_memory: Record allocations and releases of tensor memory.
         with_stack: Record the Python call stack of operators.
@@ -61,11 +78,11 @@ class Config(BaseModel):
     @classmethod
     def _no_device_twice(cls, devices: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(devices)) < len(devices) or min(devices) < 0:
-            raise ValueError("each device is named once, by a number of 0 or more")
+            raise ValueError("each device number must be 0 or more, and named once")
         return devices
 
     def settings(self) -> dict[str, Any]:
-        """Return it as the sections of a config file; marks are always on."""
+        """Return the config as sections of a config file; marks are always on."""
         given = self.model_dump(exclude_defaults=True, exclude={"devices"})
         inner = {name: given.pop(name) for name in list(given) if name in _EXPERIMENTAL}
         if "host_sys" in inner:
@@ -73,33 +90,14 @@ class Config(BaseModel):
         return {**given, "experimental_config": {**inner, "mstx": True}}
 
 
-_EXPERIMENTAL = set(ExperimentalConfig.model_fields)
-
-
-NO_METRICS = 0xFF
-"""``ACL_AICORE_NONE``."""
-_METRICS: dict[int, AicMetrics] = {
-    0: "ArithmeticUtilization",
-    1: "PipeUtilization",
-    2: "Memory",
-    3: "MemoryL0",
-    4: "ResourceConflictRatio",
-    5: "MemoryUB",
-    6: "L2Cache",
-    8: "MemoryAccess",
-    NO_METRICS: "AiCoreNone",
-}
-"""``aclprofAicoreMetrics``, in the names of torch_npu, which has none for 7."""
-
-
 class _DataType(NamedTuple):
     """A bit of ``aclproftype``.
 
     Attributes:
-        name: The vendor's.
-        level: The first profiler level of torch_npu that collects it.
-        switch: What else it turns on in a :class:`Config`.
-        unserved: Why nothing collects it.
+        name: The vendor's name.
+        level: The lowest profiler level of torch_npu that collects it.
+        switch: The setting that it turns on in a :class:`Config`; empty for none.
+        unserved: Why it has no effect; empty where it has.
     """
 
     name: str
@@ -108,8 +106,6 @@ class _DataType(NamedTuple):
     unserved: str = ""
 
 
-_AICORE_METRICS = 0x0004
-_AICPU = 0x0008
 _DATA_TYPES = {
     0x0001: _DataType("ACL_PROF_ACL_API"),
     0x0002: _DataType("ACL_PROF_TASK_TIME", level=1),
@@ -127,10 +123,10 @@ _DATA_TYPES = {
 
 
 def from_acl(devices: Sequence[int], metrics: int, events: int, data_types: int) -> Config:
-    """Return the config that the arguments of pyACL's ``create_config`` mean.
+    """Return the config for the arguments of pyACL's ``create_config``.
 
     Raises:
-        pydantic.ValidationError: A device is none, or named twice.
+        pydantic.ValidationError: A device number is invalid or named twice.
     """
     kinds = [kind for bit, kind in _DATA_TYPES.items() if data_types & bit]
     sampled = bool(data_types & _AICORE_METRICS)
@@ -148,14 +144,14 @@ def from_acl(devices: Sequence[int], metrics: int, events: int, data_types: int)
 
 
 def _unserved(metrics: int, events: int, data_types: int) -> Iterator[str]:
-    """Yield what nothing serves of the arguments of ``create_config``."""
+    """Yield a text for each argument of ``create_config`` that has no effect."""
     if metrics not in _METRICS:
         yield f"aicore_metrics={metrics!r} is not known; no metrics are sampled"
     elif metrics not in (0, NO_METRICS) and not data_types & _AICORE_METRICS:
         text = f"{_METRICS[metrics]} needs ACL_PROF_AICORE_METRICS ({_AICORE_METRICS}) in"
         yield f"aicore_metrics={metrics} has no effect: {text} data_type_config"
     if events:
-        yield f"aicore_events={events!r} has no effect: write 0, for there are none yet"
+        yield f"aicore_events={events!r} has no effect: write 0, as there are none yet"
     for bit, kind in _DATA_TYPES.items():
         if data_types & bit and kind.unserved:
             yield f"{kind.name} has no effect: {kind.unserved}"
@@ -181,11 +177,11 @@ class JsonProfiler(BaseModel):
     @classmethod
     def _names_devices(cls, device_id: str) -> str:
         if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", device_id, re.ASCII):
-            raise ValueError('it takes numbers of devices with commas between, such as "0,1"')
+            raise ValueError('it must be device numbers with commas in between, such as "0,1"')
         return device_id
 
     def config(self) -> Config:
-        """Return what it asks for."""
+        """Return the config that it describes."""
         parts = [part.strip() for part in self.host_sys.split(",") if part.strip()]
         level = "Level0" if self.aic_metrics == "AiCoreNone" else "Level1"
         return Config.model_validate(
@@ -200,24 +196,24 @@ class JsonProfiler(BaseModel):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Keys that mean nothing here."""
+        """Keys that have no effect."""
         return tuple(self.model_extra or ())
 
 
 def read_json(path: str | os.PathLike[str]) -> JsonProfiler | None:
-    """Return what the JSON file asks for; None where it asks for no profiling.
+    """Return the ``profiler`` object of the JSON file; None where it requests no profiling.
 
     Raises:
-        ConfigError: It cannot be used.
+        ConfigError: The file cannot be used.
     """
     try:
-        asked = json.loads(read_regular(Path(path), MAX_BYTES)).get("profiler")
+        requested = json.loads(read_regular(Path(path), MAX_BYTES)).get("profiler")
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
             [Problem(f"{str(path)!r} cannot be read as a JSON object: {error}")]
         ) from error
     try:
-        found = None if asked is None else JsonProfiler.model_validate(asked)
+        found = None if requested is None else JsonProfiler.model_validate(requested)
         if found:
             found.config()
     except (ValidationError, ValueError) as error:

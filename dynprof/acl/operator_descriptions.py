@@ -1,8 +1,8 @@
-"""Operators through a pipe, as pyACL's subscriptions deliver them, and what is read from there.
+"""Operators written to a pipe, as pyACL's subscriptions deliver them, and functions to read them.
 
-A description has a fixed size, so that whoever reads asks for as many as fit its buffer. The
-functions ``get_*`` take what was read, as bytes or by its address, and return pyACL's tuples of
-a value and 0. Between ``acl.prof.init`` and ``acl.prof.finalize`` each raises a ``SessionError``.
+A description has a fixed size, so a reader can read as many as fit its buffer. The functions
+``get_*`` take the data, as bytes or by its address, and return pyACL's tuples of a value and 0.
+Between ``acl.prof.init`` and ``acl.prof.finalize`` each raises a ``SessionError``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dynprof.acl.subscription import Operator
 
 _LAYOUT = struct.Struct("<IQQ256s")
-"""Model, begin and duration in ns, name with zeros behind it."""
+"""Model id, begin and duration in ns, zero-padded name."""
 _WAIT_S = 10.0
 SUCCESS = 0
 _P = ParamSpec("_P")
@@ -40,17 +40,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class SubscribeConfig:
-    """Where a subscription delivers.
+    """The destination of a subscription.
 
     Attributes:
-        fd: The end of a pipe to write to.
+        fd: The pipe's end to write to.
     """
 
     fd: int
 
 
 class _Pipe:
-    """Writes what a subscription delivers, on a thread of its own: a full pipe holds up nobody."""
+    """Writes a subscription's operators on its own thread, so that a full pipe blocks no other."""
 
     def __init__(self, model_id: int, config: SubscribeConfig) -> None:
         self._model_id, self._fd = model_id, config.fd
@@ -62,12 +62,12 @@ class _Pipe:
         self._subscription.begin()
 
     def end(self) -> None:
-        """Deliver what is left, as far as somebody reads it."""
+        """Deliver the remaining operators, as far as the pipe is read."""
         self._subscription.end("acl.prof.model_un_subscribe()")
         self._thread.join(_WAIT_S)
 
     def _write(self) -> None:
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # the reader has closed the pipe
             for operator in self._subscription:
                 os.write(self._fd, _described(operator, self._model_id))
 
@@ -82,7 +82,7 @@ def _outside_a_session(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
     @functools.wraps(function)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        SESSION.insist_no_session(call)
+        SESSION.require_no_session(call)
         return function(*args, **kwargs)
 
     return checked
@@ -93,12 +93,12 @@ def create_subscribe_config(
     aicore_metrics: int,
     fd: int,
 ) -> SubscribeConfig:
-    """Return where a subscription delivers: to the end of a pipe that ``fd`` names.
+    """Return the destination of a subscription: the pipe's end ``fd``.
 
-    Descriptions hold names and times only; other ``aicore_metrics`` than 0 and ``0xFF`` warn.
+    Descriptions hold only names and times; ``aicore_metrics`` other than 0 and ``0xFF`` warn.
     """
-    if aicore_metrics not in (0, NO_METRICS):  # samples that want none write 0
-        text = f"aicore_metrics={aicore_metrics!r} has no effect: operators come with times alone"
+    if aicore_metrics not in (0, NO_METRICS):  # the vendor's samples write 0 for none
+        text = f"aicore_metrics={aicore_metrics!r} has no effect: operators have times only"
         warn_script(f"acl.prof.create_subscribe_config(): {text}")
     return SubscribeConfig(fd)
 
@@ -112,12 +112,12 @@ def model_subscribe(model_id: int, config: SubscribeConfig) -> int:
     """Deliver the operators that this thread runs from now on; return 0.
 
     Args:
-        model_id: Stands in each description: torch knows no models.
-        config: Where to.
+        model_id: The id to put into each description; torch has no models.
+        config: The destination.
 
     Raises:
         BackendError: The script has not imported torch.
-        SessionError: Out of order: in a session, or beside another subscription.
+        SessionError: Out of order: in a session, or during another subscription.
     """
     with _lock:
         _pipes[model_id] = _Pipe(model_id, config)
@@ -126,10 +126,10 @@ def model_subscribe(model_id: int, config: SubscribeConfig) -> int:
 
 @_outside_a_session
 def model_un_subscribe(model_id: int) -> int:
-    """Deliver no more, on the thread that subscribed; return 0.
+    """Stop the delivery, on the thread that subscribed; return 0.
 
     Raises:
-        SessionError: There is no such subscription, or another thread subscribed; or it comes
+        SessionError: There is no such subscription, another thread subscribed, or the call comes
             between ``acl.prof.init`` and ``acl.prof.finalize``.
     """
     with _lock:
@@ -142,38 +142,38 @@ def model_un_subscribe(model_id: int) -> int:
 
 @_outside_a_session
 def get_op_desc_size() -> tuple[int, int]:
-    """Return the bytes of a description."""
+    """Return the size of a description, in bytes."""
     return _LAYOUT.size, SUCCESS
 
 
 @_outside_a_session
 def get_op_num(data: int | Buffer, data_len: int) -> tuple[int, int]:  # noqa: ARG001
-    """Return how many descriptions there are."""
+    """Return the number of descriptions."""
     return data_len // _LAYOUT.size, SUCCESS
 
 
 @_outside_a_session
 def get_model_id(data: int | Buffer, data_len: int, index: int) -> int:
-    """Return the model that was subscribed."""
+    """Return the id of the subscribed model."""
     return _read(data, data_len, index)[0]
 
 
 @_outside_a_session
 def get_op_start(data: int | Buffer, data_len: int, index: int) -> int:
-    """Return when an operator began, in ns since the epoch."""
+    """Return an operator's begin, in ns since the epoch."""
     return _read(data, data_len, index)[1]
 
 
 @_outside_a_session
 def get_op_end(data: int | Buffer, data_len: int, index: int) -> int:
-    """Return when it ended."""
+    """Return an operator's end, in ns since the epoch."""
     _, begin_ns, duration_ns, _ = _read(data, data_len, index)
     return begin_ns + duration_ns
 
 
 @_outside_a_session
 def get_op_duration(data: int | Buffer, data_len: int, index: int) -> int:
-    """Return how long the host took for it, in ns."""
+    """Return an operator's duration on the host, in ns."""
     return _read(data, data_len, index)[2]
 
 
@@ -181,13 +181,13 @@ def get_op_duration(data: int | Buffer, data_len: int, index: int) -> int:
 def get_op_name(
     data: int | Buffer, data_len: int, index: int, op_name_len: int = _LAYOUT.size
 ) -> tuple[str, int]:
-    """Return an operator's name, no more than so many characters of it."""
+    """Return an operator's name, up to a number of characters."""
     return _read(data, data_len, index)[3][:op_name_len], SUCCESS
 
 
 @_outside_a_session
 def get_op_name_len(data: int | Buffer, data_len: int, index: int) -> tuple[int, int]:
-    """Return the length of its name."""
+    """Return the length of an operator's name."""
     return len(_read(data, data_len, index)[3]), SUCCESS
 
 
@@ -195,13 +195,13 @@ def get_op_name_len(data: int | Buffer, data_len: int, index: int) -> tuple[int,
 def get_op_type(
     data: int | Buffer, data_len: int, index: int, op_type_len: int = _LAYOUT.size
 ) -> tuple[str, int]:
-    """Return an operator's type: its name, for torch's operators have no other."""
+    """Return an operator's type: its name, as torch's operators have no other."""
     return get_op_name(data, data_len, index, op_type_len)
 
 
 @_outside_a_session
 def get_op_type_len(data: int | Buffer, data_len: int, index: int) -> tuple[int, int]:
-    """Return the length of its type."""
+    """Return the length of an operator's type."""
     return get_op_name_len(data, data_len, index)
 
 
@@ -214,7 +214,7 @@ def _read(data: int | Buffer, data_len: int, index: int) -> tuple[int, int, int,
     """Return a description.
 
     Raises:
-        IndexError: There are not so many.
+        IndexError: The index is beyond the last description.
     """
     if not 0 <= index < data_len // _LAYOUT.size:
         raise IndexError(f"operator {index} of {data_len // _LAYOUT.size}")

@@ -1,7 +1,7 @@
 """The calls of ``acl.prof``: sessions, recordings, stamps, and operators as they run.
 
-What pyACL tells by a return code, :class:`~dynprof.errors.SessionError` says in words; nothing
-changes when a call raises it. Whoever looks at a code finds 0, of success.
+Where pyACL returns an error code, a call raises :class:`~dynprof.errors.SessionError` and changes
+nothing. The return code of a successful call is 0.
 """
 
 from __future__ import annotations
@@ -38,26 +38,27 @@ from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
+
 DOMAIN = "msproftx"
 """The domain of stamps among the marks of a trace."""
 
 
 def init(path: str | os.PathLike[str]) -> int:
-    """Begin a session whose traces go into ``path``; again after :func:`finalize`, if need be.
+    """Begin a session whose traces go to ``path``; another may follow :func:`finalize`.
 
     Raises:
-        SessionError: Out of order: before ``acl.init``, twice, beside a subscription, or where
-            a file given to ``acl.init`` says what is recorded.
+        SessionError: Out of order: before ``acl.init``, twice, during a subscription, or where
+            a file given to ``acl.init`` says what to record.
     """
     SESSION.prof_init(path)
     return SUCCESS
 
 
 def start(config: Config) -> int:
-    """Record, on all threads, until :func:`stop` comes with the same config.
+    """Record all threads until :func:`stop` is called with the same config.
 
     Raises:
-        BackendError: No profiler can serve now.
+        BackendError: No profiler can record now.
         SessionError: Out of order, or the config or one of its devices was started before.
     """
     SESSION.start(config)
@@ -65,12 +66,12 @@ def start(config: Config) -> int:
 
 
 def stop(config: Config) -> int:
-    """Record no more for a config; with the last one, save the trace.
+    """Stop recording for a config; with the last one, save the trace.
 
     Raises:
-        BackendError: The capture of a graph on another thread does not end; the recording goes on.
-        CaptureError: It could not be saved.
-        SessionError: :func:`start` did not come with this config.
+        BackendError: A graph capture on another thread does not end; the recording continues.
+        CaptureError: The trace could not be saved.
+        SessionError: :func:`start` was not called with this config.
     """
     SESSION.stop(config)
     return SUCCESS
@@ -80,7 +81,7 @@ def finalize() -> int:
     """End the session.
 
     Raises:
-        SessionError: Out of order, or something is still being recorded.
+        SessionError: Out of order, or a recording has not been stopped.
     """
     SESSION.prof_finalize()
     return SUCCESS
@@ -92,21 +93,21 @@ def create_config(
     aicore_events: int = 0,
     data_type_config: int = 0,
 ) -> Config:
-    """Return what to record, of which devices, as pyACL's call of that name does.
+    """Return a config, as pyACL's call of that name does.
 
-    A warning names each argument that nothing here serves; :func:`start` names the settings that
-    the profiler of this machine cannot serve.
+    A warning names each argument that has no effect. :func:`start` names the settings that this
+    machine's profiler does not support.
 
     Args:
         device_list: Numbers of the devices.
         aicore_metrics: A number of ``aclprofAicoreMetrics``; needs the bit
             ``ACL_PROF_AICORE_METRICS`` of ``data_type_config``, as with the vendor.
-        aicore_events: 0: the vendor has none yet.
+        aicore_events: Must be 0: the vendor has no events yet.
         data_type_config: Bits of ``aclproftype``. They choose the level, the L2 cache and the
             memory; operators, their times and stamps are always recorded.
 
     Raises:
-        pydantic.ValidationError: A device is none, or named twice.
+        pydantic.ValidationError: A device number is invalid or named twice.
     """
     return from_acl(device_list, aicore_metrics, aicore_events, data_type_config)
 
@@ -116,13 +117,13 @@ def destroy_config(config: Config) -> int:  # noqa: ARG001 - there is nothing to
     return SUCCESS
 
 
-class session:  # noqa: N801 - used as a function is
-    """Do :func:`init` and :func:`finalize`; after an exception, what is started is stopped.
+class session:  # noqa: N801 - used like a function
+    """Call :func:`init` and :func:`finalize`; after an exception, stop all recordings first.
 
-    The script's exception passes then: what fails after it is printed.
+    The script's exception propagates; later failures are printed.
 
     Args:
-        path: Where the traces go.
+        path: The folder for the traces.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -144,9 +145,9 @@ class session:  # noqa: N801 - used as a function is
 
 @contextlib.contextmanager
 def recording(config: Config) -> Iterator[None]:
-    """Do :func:`start` and :func:`stop`.
+    """Call :func:`start` and :func:`stop`.
 
-    An exception of the script's passes: where :func:`stop` fails after it, that is printed.
+    The script's exception propagates; a failure of :func:`stop` after it is printed.
     """
     start(config)
     done = False
@@ -164,7 +165,7 @@ def recording(config: Config) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Stamp:
-    """A message to set into the trace."""
+    """A message for the trace."""
 
     message: str = "stamp"
     _alive: bool = True
@@ -177,45 +178,45 @@ def create_stamp(message: str = "stamp") -> Stamp:
     """Return a stamp.
 
     Args:
-        message: What it says: 1 to 156 bytes.
+        message: Its message, 1 to 156 bytes.
 
     Raises:
-        SessionError: Nothing is being recorded, or the trace cannot take the message.
+        SessionError: Nothing is being recorded, or the message is invalid.
     """
-    SESSION.insist_started("acl.prof.create_stamp()")
-    _insist_fit("acl.prof.create_stamp()", message)
+    SESSION.require_started("acl.prof.create_stamp()")
+    _check_message("acl.prof.create_stamp()", message)
     return Stamp(message)
 
 
 def set_stamp_trace_message(stamp: Stamp, message: str, _length: int = 0) -> int:
-    """Change what a stamp says; its length, which pyACL wants to be told, is known here.
+    """Change a stamp's message; the length, which pyACL requires, is ignored.
 
     Raises:
-        SessionError: As :func:`create_stamp`; the stamp says what it said.
+        SessionError: As :func:`create_stamp`; the stamp keeps its message.
     """
-    _insist("acl.prof.set_stamp_trace_message()", stamp)
-    _insist_fit("acl.prof.set_stamp_trace_message()", message)
+    _check_stamp("acl.prof.set_stamp_trace_message()", stamp)
+    _check_message("acl.prof.set_stamp_trace_message()", message)
     stamp.message = message
     return SUCCESS
 
 
 def destroy_stamp(stamp: Stamp) -> int:
-    """End a stamp's life."""
-    _insist("acl.prof.destroy_stamp()", stamp)
+    """Destroy a stamp."""
+    _check_stamp("acl.prof.destroy_stamp()", stamp)
     stamp._alive = False
     return SUCCESS
 
 
 def mark(stamp: Stamp) -> int:
     """Mark this moment."""
-    _insist("acl.prof.mark()", stamp)
+    _check_stamp("acl.prof.mark()", stamp)
     mstx.mark(stamp.message, domain=DOMAIN)
     return SUCCESS
 
 
 def push(stamp: Stamp) -> int:
-    """Begin a range inside those that are open on this thread."""
-    _insist("acl.prof.push()", stamp)
+    """Begin a range inside the open ranges of this thread."""
+    _check_stamp("acl.prof.push()", stamp)
     mstx.range_push(stamp.message, domain=DOMAIN)
     return SUCCESS
 
@@ -224,30 +225,30 @@ def pop(_stamp: Stamp | None = None) -> int:
     """End the newest open range of this thread, whatever its stamp.
 
     Raises:
-        SessionError: None is open, or nothing is being recorded.
+        SessionError: No range is open, or nothing is being recorded.
     """
-    SESSION.insist_started("acl.prof.pop()")
+    SESSION.require_started("acl.prof.pop()")
     if not mstx.is_open(DOMAIN):
-        raise SessionError("acl.prof.pop(): no push() came before on this thread")
+        raise SessionError("acl.prof.pop(): no push() before it on this thread")
     mstx.range_pop(DOMAIN)
     return SUCCESS
 
 
 def range_start(stamp: Stamp) -> tuple[int, int]:
     """Begin a range that any thread may end; return its number and 0, as pyACL does."""
-    _insist("acl.prof.range_start()", stamp)
+    _check_stamp("acl.prof.range_start()", stamp)
     number = mstx.range_start(stamp.message, domain=DOMAIN)
     _ranges.add(number)
     return number, SUCCESS
 
 
 def range_stop(number: int | tuple[int, int]) -> int:
-    """End a range, by its number or by all that :func:`range_start` returned.
+    """End a range, by its number or by the tuple that :func:`range_start` returned.
 
     Raises:
-        SessionError: It was not begun or has ended, or nothing is being recorded.
+        SessionError: The range is not open, or nothing is being recorded.
     """
-    SESSION.insist_started("acl.prof.range_stop()")
+    SESSION.require_started("acl.prof.range_stop()")
     number = number[0] if isinstance(number, tuple) else number
     if number not in _ranges:
         raise SessionError(f"acl.prof.range_stop(): there is no open range {number!r}")
@@ -256,15 +257,15 @@ def range_stop(number: int | tuple[int, int]) -> int:
     return SUCCESS
 
 
-def _insist(call: str, stamp: Stamp) -> None:
-    SESSION.insist_started(call)
+def _check_stamp(call: str, stamp: Stamp) -> None:
+    SESSION.require_started(call)
     if not stamp._alive:
         raise SessionError(f"{call}: the stamp was destroyed")
 
 
-def _insist_fit(call: str, message: object) -> None:
+def _check_message(call: str, message: object) -> None:
     if not isinstance(message, str) or not message:
-        text = f"the message is {message!r}, it must be a string that is not empty"
+        text = f"the message is {message!r}; it must be a non-empty string"
     elif not is_short(message):
         text = f"the message has more than {MAX_BYTES} bytes"
     else:
@@ -278,19 +279,19 @@ def _insist_fit(call: str, message: object) -> None:
 def subscribe(callback: Callable[[Operator], object] | None = None) -> Subscription:
     """Deliver the operators that this thread runs from now on, and the backward of its graphs.
 
-    Each comes with its name, the time it began, and how long the host took for it; on a device
-    the work itself may take longer. It costs each operator some microseconds.
+    Each has its name, its begin and its duration on the host; the work on a device may take
+    longer. The delivery costs each operator some microseconds.
 
     Args:
-        callback: Gets each one, on the thread that ran it. Left out, iterate over what is
-            returned, on any other thread; the iteration ends with the subscription.
+        callback: Receives each operator, on the thread that ran it. Without it, iterate over the
+            subscription on any other thread; the iteration ends with the subscription.
 
     Returns:
-        The subscription, as a context manager too; end it with :func:`unsubscribe`.
+        The subscription, also a context manager; end it with :func:`unsubscribe`.
 
     Raises:
         BackendError: The script has not imported torch.
-        SessionError: Out of order: in a session, or beside another subscription.
+        SessionError: Out of order: in a session, or during another subscription.
     """
     call = "acl.prof.subscribe()"
     subscription = Subscription(callback, on_end=SESSION.unsubscribe, call=call)
@@ -300,7 +301,7 @@ def subscribe(callback: Callable[[Operator], object] | None = None) -> Subscript
 
 
 def unsubscribe(subscription: Subscription) -> None:
-    """Deliver no more; on the thread that subscribed.
+    """End a subscription, on the thread that subscribed.
 
     Raises:
         SessionError: It has ended, or another thread subscribed.

@@ -1,4 +1,4 @@
-"""The one session of a process, its window, and the order in which its calls may come."""
+"""The one session of a process, its window, and the allowed order of its calls."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class SessionWindow:
     """A window from the first start to the last stop.
 
     Args:
-        folder: Where its trace goes.
+        folder: The folder for its trace.
         config: What to record.
-        unknown: Keys of a file that mean nothing here.
+        unknown: Keys of the JSON file that have no effect.
 
     Raises:
-        CaptureError: A symbolic link leads there, it cannot be made, or nothing can be written.
+        CaptureError: The folder is behind a symbolic link, cannot be created, or is not writable.
     """
 
     def __init__(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> None:
@@ -50,17 +50,17 @@ class SessionWindow:
         self._warn_of_missing(config.devices)
 
     def join(self, config: Config) -> None:
-        """Let another config be recorded from here on; one profiler serves all."""
+        """Add another config to the recording; one profiler serves all."""
         self._devices.update(config.devices)
         self._warn_of_missing(config.devices)
         if config.settings() != self._first.settings():
             warn_script("one profiler serves all configs, with the settings of the first")
 
-    def insist_may_end(self, call: str) -> None:
-        """Raise where the window cannot be ended now, and goes on.
+    def require_may_end(self, call: str) -> None:
+        """Raise where the window cannot end now; it then continues.
 
         Raises:
-            BackendError: The capture of another thread does not end.
+            BackendError: A graph capture on another thread does not end.
             SessionError: Only the thread that opened it may end it, as on an NPU.
         """
         if self._windows.window and not self._windows.is_movable:
@@ -69,7 +69,7 @@ class SessionWindow:
         self._windows.wait_until_closable()
 
     def _warn_of_missing(self, devices: tuple[int, ...]) -> None:
-        """Warn of devices that this process does not see; what it sees is recorded."""
+        """Warn of devices that this process does not see; the others are recorded."""
         found = [name.lower() for name in self._windows.activities if name != "CPU"]
         count = getattr(sys.modules["torch"], found[0]).device_count() if found else 0
         missing = ", ".join(str(number) for number in devices if number >= count)
@@ -78,10 +78,10 @@ class SessionWindow:
             warn_script(f"there is no device {missing} here; {recorded} recorded")
 
     def end(self) -> None:
-        """Stop, and save the trace; in a graph capture of this thread when that has ended.
+        """Stop, and save the trace; inside this thread's graph capture, do so after the capture.
 
         Raises:
-            CaptureError: It could not be saved.
+            CaptureError: The trace could not be saved.
         """
         if not self._windows.window or self._windows.defers_close(self.end):
             return
@@ -91,15 +91,15 @@ class SessionWindow:
             save_now(recorded, export, analyse=False)
 
     def _end_at_exit(self) -> None:
-        """Do what the script forgot."""
+        """End at process exit what the script did not stop."""
         say("an acl session was never stopped; it ends with the process, and is saved")
         self.end()
 
 
 class Session:
-    """What was called so far; every wrong order raises and changes nothing.
+    """The state of the calls so far; a call out of order raises and changes nothing.
 
-    Any thread may call: a lock keeps the calls apart.
+    Any thread may call; a lock serialises the calls.
     """
 
     def __init__(self) -> None:
@@ -119,21 +119,23 @@ class Session:
         with self._lock:
             if self._begun:
                 raise SessionError("acl.init() was called before; it is called once in a process")
-            asked = None if config_path is None else read_json(config_path)
-            if asked:
-                self._by_file = self._open(Path(asked.output), asked.config(), asked.unknown)
+            requested = None if config_path is None else read_json(config_path)
+            if requested:
+                self._by_file = self._open(
+                    Path(requested.output), requested.config(), requested.unknown
+                )
             self._begun = True
 
     def finalize(self) -> None:
         """``acl.finalize``."""
         with self._lock:
-            self._insist_begun("acl.finalize()")
+            self._require_begun("acl.finalize()")
             if self._folder:
                 raise SessionError("acl.finalize() comes after acl.prof.finalize()")
             if self._subscription:
                 raise SessionError("acl.finalize() comes after the end of the subscription")
             if self._by_file:
-                self._by_file.insist_may_end("acl.finalize()")
+                self._by_file.require_may_end("acl.finalize()")
             self._ended = True
             window, self._by_file = self._by_file, None
             if window:
@@ -144,8 +146,8 @@ class Session:
     def prof_init(self, folder: str | os.PathLike[str]) -> None:
         """``acl.prof.init``."""
         with self._lock:
-            self._insist_begun("acl.prof.init()")
-            self._insist_no_file("acl.prof.init()")
+            self._require_begun("acl.prof.init()")
+            self._require_no_file("acl.prof.init()")
             if self._folder:
                 raise SessionError("acl.prof.init() was called before; acl.prof.finalize() first")
             if self._subscription:
@@ -155,7 +157,7 @@ class Session:
     def prof_finalize(self) -> None:
         """``acl.prof.finalize``."""
         with self._lock:
-            self._insist_init("acl.prof.finalize()")
+            self._require_init("acl.prof.finalize()")
             if self._started:
                 text = "acl.prof.finalize(): acl.prof.stop() is missing for devices "
                 raise SessionError(text + "; ".join(_devices(config) for config in self._started))
@@ -164,7 +166,7 @@ class Session:
     def start(self, config: Config) -> None:
         """``acl.prof.start``."""
         with self._lock:
-            folder = self._insist_init("acl.prof.start()")
+            folder = self._require_init("acl.prof.start()")
             if config in self._started:
                 raise SessionError(
                     "acl.prof.start(): this config was started before; stop it first"
@@ -182,28 +184,28 @@ class Session:
     def stop(self, config: Config) -> None:
         """``acl.prof.stop``."""
         with self._lock:
-            self._insist_init("acl.prof.stop()")
+            self._require_init("acl.prof.stop()")
             if config not in self._started:
-                text = "acl.prof.stop(): no acl.prof.start() came with this config"
+                text = "acl.prof.stop(): acl.prof.start() was not called with this config"
                 raise SessionError(f"{text} (devices {_devices(config)})")
             if self._started == [config] and self._window:
-                self._window.insist_may_end("acl.prof.stop()")
+                self._window.require_may_end("acl.prof.stop()")
                 window, self._window = self._window, None
                 self._started.clear()
                 window.end()
-            else:  # another one records, or the parent of this forked child
+            else:  # another config, or the parent of this forked child, still records
                 self._started.remove(config)
 
     def stop_all(self) -> None:
-        """Stop whatever is started."""
+        """Stop all started configs."""
         with self._lock:
             for config in list(self._started):
                 self.stop(config)
 
-    def insist_started(self, call: str) -> None:
-        """Raise unless something records: stamps stand between start and stop."""
+    def require_started(self, call: str) -> None:
+        """Raise unless a config is started: stamps belong between start and stop."""
         with self._lock:
-            self._insist_init(call)
+            self._require_init(call)
             if not self._started:
                 text = f"{call} must come between acl.prof.start() and acl.prof.stop()"
                 raise SessionError(text)
@@ -211,52 +213,51 @@ class Session:
     # subscription
 
     def subscribe(self, subscription: Subscription, call: str) -> None:
-        """Let operators be delivered."""
+        """Register a subscription."""
         with self._lock:
-            self._insist_begun(call)
-            self._insist_no_file(call)
-            self.insist_no_session(call)
+            self._require_begun(call)
+            self._require_no_file(call)
+            self.require_no_session(call)
             if self._subscription:
                 raise SessionError(f"{call}: there is a subscription already; end it first")
             self._subscription = subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
-        """Deliver no more."""
+        """Remove a subscription."""
         with self._lock:
             if self._subscription is not subscription:
                 raise SessionError("acl.prof.unsubscribe(): this subscription has ended")
             self._subscription = None
 
-    def insist_no_session(self, call: str) -> None:
-        """Raise between ``acl.prof.init`` and ``finalize``: they exclude a subscription."""
+    def require_no_session(self, call: str) -> None:
+        """Raise between ``acl.prof.init`` and ``finalize``, which exclude a subscription."""
         if self._folder:
             text = f"{call} must not come between acl.prof.init() and acl.prof.finalize()"
             raise SessionError(text)
 
-    def leave_child(self) -> None:
-        """Leave what is recorded to the parent of a child that was just forked.
+    def reset_in_child(self) -> None:
+        """Drop the parent's recording in a child that was just forked.
 
-        The child's calls go on from here: its last stop and its finalize save nothing.
+        The child keeps the state of the calls, but its last stop and its finalize save nothing.
         """
         self._lock = threading.RLock()  # the thread that held it is not in the child
         self._window = self._by_file = None
 
     def _open(self, folder: Path, config: Config, unknown: tuple[str, ...]) -> SessionWindow:
-
         return SessionWindow(folder, config, unknown)
 
-    def _insist_begun(self, call: str) -> None:
+    def _require_begun(self, call: str) -> None:
         if not self._begun or self._ended:
             when = "after acl.finalize()" if self._ended else "before acl.init()"
             raise SessionError(f"{call} was called {when}")
 
-    def _insist_no_file(self, call: str) -> None:
+    def _require_no_file(self, call: str) -> None:
         if self._by_file:
             raise SessionError(f"{call}: the file given to acl.init() says what is recorded")
 
-    def _insist_init(self, call: str) -> Path:
-        self._insist_begun(call)
-        self._insist_no_file(call)
+    def _require_init(self, call: str) -> Path:
+        self._require_begun(call)
+        self._require_no_file(call)
         if self._folder is None:
             raise SessionError(f"{call} was called before acl.prof.init()")
         return self._folder
@@ -267,5 +268,5 @@ def _devices(config: Config) -> str:
 
 
 SESSION = Session()
-"""The process has one."""
-forget_in_child(SESSION.leave_child)
+"""The process's session."""
+forget_in_child(SESSION.reset_in_child)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from dynprof.backends.torch.operator_stream import OperatorStream
 
-MOST_PENDING = 100_000
-"""Operators that wait for whoever iterates; what comes beyond them is counted as lost."""
+MAX_PENDING = 100_000
+"""Most operators that wait for iteration; operators beyond them are counted as lost."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Operator:
 
     Attributes:
         name: Its name, such as ``aten::mm``.
-        began_ns: When it began, in ns since the epoch.
-        duration_ns: How long the host took for it, in ns, without the delivery.
+        began_ns: Its begin, in ns since the epoch.
+        duration_ns: Its duration on the host, in ns, without the delivery.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Operator:
 
 
 class Subscription:
-    """Takes operators and hands them on; made by :func:`dynprof.acl.prof.subscribe`.
+    """Receives operators and passes them on; created by :func:`dynprof.acl.prof.subscribe`.
 
     Attributes:
-        lost: How many came while too many waited.
+        lost: Operators dropped because too many waited.
     """
 
     def __init__(
@@ -68,20 +68,20 @@ class Subscription:
         """Yield operators as they come, until the subscription ends."""
         while (operator := self._pending.get()) is not None:
             yield operator
-        self._put(None)  # for whoever iterates again
+        self._put(None)  # so that another iteration ends too
 
     def begin(self) -> None:
-        """Take what this thread runs from now on."""
+        """Receive the operators that this thread runs from now on."""
         from dynprof.backends.torch.operator_stream import OperatorStream
 
         self._stream = OperatorStream(self._take)
         self._stream.__enter__()
 
     def end(self, call: str = "acl.prof.unsubscribe()") -> None:
-        """Take no more.
+        """End the delivery.
 
         Args:
-            call: What the script called, for the error message.
+            call: The script's call, for the error message.
 
         Raises:
             SessionError: It has ended, or another thread subscribed.
@@ -104,14 +104,14 @@ class Subscription:
         if callback is None:
             self._put(operator)
         elif self._boundary.attempt("the subscriber", lambda: callback(operator)):
-            self._callback = _ignore  # one that fails is not called again
+            self._callback = _ignore  # a failing callback is not called again
 
     def _put(self, operator: Operator | None) -> None:
-        if operator is None or self._pending.qsize() < MOST_PENDING:  # the end must arrive
+        if operator is None or self._pending.qsize() < MAX_PENDING:  # the end must arrive
             self._pending.put(operator)
         else:
             self.lost += 1
 
 
 def _ignore(_: Operator) -> None:
-    """Take an operator and do nothing."""
+    """Do nothing."""

@@ -1,8 +1,9 @@
 """The profilers that can serve a window, in the order in which ``auto`` prefers them.
 
-In comes a plan; out goes a recording, which closes fast and is saved slowly. Torch is imported
-here alone, once the script has, and by the demo's script. Never decides when to open or close.
-Others use :func:`all_backends`, ``base`` (the seam), ``npu`` and ``npu_exports``.
+Input: a plan. Output: a recording, which closes fast and is saved slowly. Only this package and
+the demo's script import torch; this package does so after the script has. It never decides when
+to open or close. Others use :func:`all_backends`, ``base`` (the interface), ``npu`` and
+``npu_exports``.
 """
 
 from dynprof.backends.base import Backend, Recording
@@ -13,11 +14,11 @@ from dynprof.backends.torch.backend import TorchBackend
 
 
 def all_backends(*, for_script: bool = False, detaches: bool = True) -> tuple[Backend, ...]:
-    """Return every backend; making one imports nothing heavy.
+    """Return every backend; creating one imports nothing heavy.
 
     Args:
-        for_script: The script asks itself, and rather waits than be put off.
-        detaches: Whether a recording may be closed in the detached way, which is tested first.
+        for_script: The script itself requests the recording and prefers waiting to a refusal.
+        detaches: Whether a recording may use the detached close, after a self-test.
     """
     torch = TorchBackend(for_script=for_script, detaches=detaches)
     return (NpuBackend(), torch, PythonBackend(), MarksBackend())

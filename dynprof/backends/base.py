@@ -1,4 +1,4 @@
-"""The seam between the window and a profiler: what a backend must do, and nothing more."""
+"""The interface between a window and a profiler: what each backend must implement."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ if TYPE_CHECKING:
     from dynprof.runtime.rank import Rank
 
     MakeFolder = Callable[[], PrivateFolder]
-    """Makes a folder and returns it."""
+    """Creates a folder and returns it."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What is to be said of a trace that was written.
+    """Facts about a trace that was written.
 
     Attributes:
-        lost: What is missing from it or odd about it, each a sentence.
-        cut: What makes it less than what was asked for, each a sentence.
-        lost_steps: How many of the first steps are not there whole.
-        first_whole: The number of the one after these.
-        facts: Members to add to its JSON object.
-        folder: Name of the folder that the trace is, beside the path asked for; None where it is
-            that one file.
+        lost: What is missing from the trace or odd about it, each a sentence.
+        cut: What makes the trace less than requested, each a sentence.
+        lost_steps: The number of first steps that are incomplete.
+        first_whole: The number of the step after these.
+        facts: Members to add to the trace's JSON object.
+        folder: Name of the trace's folder, next to the requested path; None for a single file.
     """
 
     lost: tuple[str, ...] = ()
@@ -45,11 +44,11 @@ class Saved:
 
 @dataclass(frozen=True)
 class Load:
-    """What a recording holds so far, by an estimate made while it records.
+    """The estimated size of a running recording.
 
     Attributes:
-        events: How many events its trace will have.
-        saving_mb: How much memory it takes to save them, in MB (10^6 bytes).
+        events: The number of events that its trace will have.
+        saving_mb: The memory needed to save them, in MB (10^6 bytes).
     """
 
     events: int = 0
@@ -58,56 +57,56 @@ class Load:
 
 @dataclass(frozen=True)
 class Blocked:
-    """What keeps a window from opening now.
+    """A reason why a window cannot open now.
 
     Attributes:
-        by: What that is, in words for the log.
-        then: What becomes of the request: it has to ``wait`` until that has passed; it would
-            ``rather wait``, so it does where any step will do; or it is ``refused``.
+        reason: The reason, as text for the log.
+        effect: What happens to the request. ``wait``: it waits until the reason has passed.
+            ``prefer wait``: it waits if it may open at any step. ``refused``: it is refused.
     """
 
-    by: str
-    then: Literal["wait", "rather wait", "refused"] = "wait"
+    reason: str
+    effect: Literal["wait", "prefer wait", "refused"] = "wait"
 
 
 class Recording(Protocol):
-    """What a profiler records of one window, from its preparation to its file.
+    """One window's recording by a profiler, from its preparation to its file.
 
     ``start``, ``begin_step`` and ``close`` run inside ``step()`` on the training thread, in this
-    order; ``save`` runs once afterwards, on another thread; ``discard`` instead of what is left, or
-    ``abandon`` where its thread cannot. Any of them may raise; the session then gives the window
-    up.
+    order. ``save`` runs once afterwards, on another thread. ``discard`` replaces the remaining
+    calls; ``abandon`` does so where the recording's thread cannot. Any of them may raise; the
+    session then gives up the window.
     """
 
     @property
     def closing(self) -> str:
-        """How ``close`` goes about it, in a few words for the log and the manifest."""
+        """How ``close`` works, in a few words for the log and the manifest."""
 
     @property
     def without(self) -> tuple[str, ...]:
-        """Activities of the plan that it does not watch."""
+        """The plan's activities that it does not record."""
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """Slower or lesser ways in which it records, as remarks for log and manifest."""
+        """Where it records more slowly or less than planned, as remarks for log and manifest."""
 
     @property
     def collectors(self) -> Collector:
-        """What records beside it; the window starts and stops it, the exporter saves it."""
+        """The collectors of this window; the window starts and stops them, the exporter saves."""
 
     @property
     def results(self) -> Any:
-        """The profiler's own object that knows the results; None where only the trace does."""
+        """The profiler's own object with the results; None where only the trace has them."""
 
     @property
-    def saves_beside(self) -> bool:
-        """Whether other threads run Python while it is being saved."""
+    def saves_concurrently(self) -> bool:
+        """Whether other threads can run Python while it is being saved."""
 
     @property
     def note_step(self) -> Callable[[int | None, int], None] | None:
-        """Do as ``begin_step`` for a step that began some time ago, at a wall time in ns.
+        """A ``begin_step`` for a step that began some time ago, at a wall time in ns.
 
-        None where a recording needs to be told as it begins. Else nothing blocks its steps.
+        None where a recording must learn of a step as it begins. Else nothing blocks its steps.
         """
 
     @property
@@ -115,50 +114,50 @@ class Recording(Protocol):
         """Whether only the thread that prepared it may close or discard it."""
 
     def load(self, *, inside_step: bool) -> Load | None:
-        """Return what it holds so far, on any thread; None where nothing of it has to be bounded.
+        """Return the size so far, on any thread; None where the size needs no limit.
 
-        Asked for the first time as the recording begins: what was allocated before is not its own.
-        Must be fast, as it is asked at the ends of steps. Inside of one it may leave out of the
-        running step what cannot be told from the training's own.
+        The first call comes as the recording begins: earlier allocations are not counted. Must be
+        fast, because it is called at the end of steps. Inside a step it may leave out data of the
+        running step that it cannot tell from the training's own.
         """
 
     def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Have ``give_way`` called, on whichever thread, before another profiler would harm."""
+        """Register ``give_way``, called on any thread before a conflicting profiler starts."""
 
     def blocked_by(self) -> str | None:
-        """Say why its step cannot end, nor itself, at this very moment, or None where they can."""
+        """Return why neither the step nor the recording can end now; None where they can."""
 
     def start(self) -> None:
-        """End the warm-up: from here on everything is kept."""
+        """End the warm-up; from here on all events are kept."""
 
     def begin_step(self, number: int | None) -> None:
-        """End the step before, if any, and begin the step that the job calls ``number``.
+        """End the previous step, if any, and begin the step with the job's ``number``.
 
-        None where steps are not marked in the trace: something begins all the same.
+        None where steps are not marked in the trace; recording begins all the same.
         """
 
     def close(self) -> None:
         """End the last step and stop recording, to be saved; must be fast."""
 
     def save(self, path: Path) -> Saved:
-        """Write the trace to ``path`` as JSON, or to a folder beside it; may be slow.
+        """Write the trace to ``path`` as JSON, or to a folder next to it; may be slow.
 
         Raises:
-            BackendError: It could not be written whole.
+            BackendError: The trace could not be written completely.
         """
 
     def discard(self) -> None:
-        """Stop if running, and forget everything."""
+        """Stop if running, and drop all data."""
 
     def abandon(self) -> None:
-        """Do what can be done of that without its thread, whose end has come, on any other.
+        """Discard as far as possible on another thread, because the recording's thread has ended.
 
-        Also in a child that was just forked; there it must be fast and take no lock.
+        Also runs in a child that was just forked; there it must be fast and take no lock.
         """
 
 
 def discard(recording: Recording) -> None:
-    """Discard a recording, and what records beside it whether or not that works."""
+    """Discard a recording and its collectors, even where one of the two fails."""
     try:
         recording.collectors.discard()
     finally:
@@ -166,7 +165,7 @@ def discard(recording: Recording) -> None:
 
 
 class Backend(Protocol):
-    """A profiler that can be asked for recordings."""
+    """A profiler that makes recordings."""
 
     @property
     def name(self) -> str:
@@ -174,21 +173,21 @@ class Backend(Protocol):
 
     @property
     def trace_suffix(self) -> str:
-        """What the names of its traces end with, without a compression."""
+        """The suffix of its traces' names, without a compression suffix."""
 
     def capabilities(self) -> Capabilities:
-        """Say what it can do in this process, or why it cannot; imports what it needs."""
+        """Return what it can do in this process, or why it cannot; imports what it needs."""
 
     def versions(self) -> Mapping[str, str]:
-        """Return the versions of what takes part."""
+        """Return the versions of the software involved."""
 
     def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterable[Blocked]:
-        """Return what keeps a window from opening now, what comes first first.
+        """Return the reasons why a window cannot open now, in order of precedence.
 
         Args:
             plan: What the window would record.
-            elsewhere: It would open on another thread, or at another moment: what only that one
-                can see, graph captures and the like, is left out.
+            elsewhere: The window would open on another thread or at another moment. Reasons that
+                only that thread can see, such as graph captures, are left out.
         """
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> Recording:
@@ -196,10 +195,10 @@ class Backend(Protocol):
 
         Args:
             plan: What to record.
-            rank: Where this process stands in its job.
-            scratch: Makes a folder for what must be written while recording, on the disk of the
-                capture; ``save`` and ``discard`` remove it.
+            rank: This process's rank in its job.
+            scratch: Creates a folder for files written while recording, on the capture's disk;
+                ``save`` and ``discard`` remove it.
 
         Raises:
-            BackendError: It cannot record now, with the reason.
+            BackendError: The backend cannot record now; the message has the reason.
         """

@@ -1,4 +1,4 @@
-"""Tracing of Python's calls, by ``with_stack`` and VizTracer: each thread has a function for it."""
+"""The per-thread profile functions by which ``with_stack`` and VizTracer trace Python calls."""
 
 from __future__ import annotations
 
@@ -10,66 +10,68 @@ from collections import deque
 from itertools import accumulate, chain, repeat, takewhile
 from typing import Any
 
-_TORCHS = "TraceContext"
-"""The type of what torch's profile function is given."""
+_TORCH_CONTEXT = "TraceContext"
+"""The type name of the object that torch's profile function receives."""
 
 
-class CallsOfThread:
-    """Knows whether the function that the calls of this thread are given to still gets them.
+class ProfileFunctionCheck:
+    """Checks whether this thread's profile function was replaced during a recording.
 
     Args:
-        are_recorded: Whether anybody records them.
+        are_recorded: Whether a profiler records this thread's calls.
 
     Attributes:
-        cut: What has taken its place by the end, in a sentence; empty where nothing has, or another
-            thread came to the end.
+        cut: What replaced the function by the end, as a sentence; empty where nothing did, or
+            where another thread called :meth:`end`.
     """
 
     def __init__(self, *, are_recorded: bool) -> None:
-        self._here = threading.local()  # an ended thread's number is the next one's
+        self._here = threading.local()  # thread ids are reused
         self._here.is_it, self._given = True, are_recorded and sys.getprofile()
         self.cut: tuple[str, ...] = ()
 
     def end(self) -> None:
-        """Look once more."""
+        """Check at the end of the recording."""
         is_here = hasattr(self._here, "is_it")
         if is_here and self._given and sys.getprofile() is not self._given:
             what = "a profile function of its own, by sys.setprofile() or cProfile"
-            self.cut = (f"the script has set {what}: later calls of that thread are not there",)
+            self.cut = (f"the script has set {what}: later calls of that thread are missing",)
 
 
 def stop_tracing_calls() -> None:
-    """Have no thread of this process call a profile function any more; microseconds a thread.
+    """Remove the profile functions of all threads of this process; microseconds a thread.
 
-    Torch does so as it collects, and frees what its function writes into at once: a thread that
-    waits for the GIL amid that function would write into freed memory.
+    Torch removes its own as it collects, and at once frees the memory that the function writes
+    to. A thread that waits for the GIL inside that function would then write into freed memory.
     """
     if sys.version_info >= (3, 12):
         threading.setprofile_all_threads(None)
     else:
-        _take_off_each()
+        _clear_profile_functions()
 
 
-def _take_off_each() -> None:
-    """Do what Python 3.12 has a function for; with functions of C that Python exports, by name.
+def _clear_profile_functions() -> None:
+    """Do what Python 3.12 has a function for, by C functions that Python exports.
 
-    To leave the other threads to torch is no choice. Next to threads with compiled code one of two
-    runs of 80 windows that close inline crashed, and most calls in the traces came after the
-    window.
+    Leaving the other threads to torch is not safe. With threads that run compiled code, one of two
+    runs of 80 windows that close inline crashed. Most calls in the traces came after the window.
 
-    One call of C walks over the threads: between two bytecodes another one could run, and end.
+    A single C call walks over the threads: between two bytecodes another thread could run and end.
     """
     head, following = (
-        _of_python("PyInterpreterState_ThreadHead", 1),
-        _of_python("PyThreadState_Next", 2),
+        _python_function("PyInterpreterState_ThreadHead", 1),
+        _python_function("PyThreadState_Next", 2),
     )
-    first = map(head, (_of_python("PyInterpreterState_Get", 0)(),))
+    first = map(head, (_python_function("PyInterpreterState_Get", 0)(),))
     threads = accumulate(chain(first, repeat(None)), following)
     put = map(
-        _of_python("_PyEval_SetProfile", 3), takewhile(bool, threads), repeat(None), repeat(None)
+        _python_function("_PyEval_SetProfile", 3),
+        takewhile(bool, threads),
+        repeat(None),
+        repeat(None),
     )
     collects = gc.isenabled()
-    gc.disable()  # what is called back then may be Python
+    gc.disable()  # a collection could call back into Python
     try:
         deque(put, maxlen=0)
     finally:
@@ -77,17 +79,17 @@ def _take_off_each() -> None:
             gc.enable()
 
 
-def _of_python(name: str, arguments: int) -> Any:
-    """Return a function of Python's that takes and returns pointers; it keeps the GIL."""
+def _python_function(name: str, arguments: int) -> Any:
+    """Return a C function of Python's that takes and returns pointers and holds the GIL."""
     function = ctypes.pythonapi[name]
     function.restype, function.argtypes = ctypes.c_void_p, [ctypes.c_void_p] * arguments
     return function
 
 
-def leave_calls_untraced() -> None:
-    """Take torch's function off the only thread of a forked child.
+def remove_torch_tracing() -> None:
+    """Remove torch's profile function from the only thread of a forked child.
 
-    It would note every call for ever, in memory that grows, behind locks that others held.
+    It would record every call for ever, in growing memory, under locks that other threads held.
     """
-    if type(sys.getprofile()).__name__ == _TORCHS:
+    if type(sys.getprofile()).__name__ == _TORCH_CONTEXT:
         sys.setprofile(None)

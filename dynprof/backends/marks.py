@@ -1,4 +1,4 @@
-"""Marks alone, with the steps: what ``Level_none`` asks for; works in any Python, on any device."""
+"""The backend for ``Level_none``: marks and steps only, in any Python, on any device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MarksBackend:
-    """Records no profiler, only what stands beside one."""
+    """Records the collectors, without a profiler."""
 
     name = MARKS
     trace_suffix = "marks.trace.json"
@@ -38,24 +38,24 @@ class MarksBackend:
         return {"python": platform.python_version()}
 
     def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> tuple[()]:  # noqa: ARG002
-        """Return nothing: marks can be taken at any step, and go with all profilers."""
+        """Return nothing: marks can be recorded at any step, next to any profiler."""
         return ()
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> MarksRecording:  # noqa: ARG002
-        """Return a recording; there is no profiler to turn on."""
+        """Return a recording; there is no profiler to start."""
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        beside = collectors_for(plan.config.experimental, record_functions=True)
-        collectors = Collectors(beside)
+        members = collectors_for(plan.config.experimental, record_functions=True)
+        collectors = Collectors(members)
         return MarksRecording({"distributedInfo": place}, collectors)
 
 
 class MarksRecording:
-    """The steps of a window; its collectors have the marks."""
+    """The steps of a window; its collectors record the marks."""
 
     closing = "marks alone"
     without = fallbacks = ()
     results = None
-    saves_beside = True
+    saves_concurrently = True
     bound_to_thread = False
 
     def __init__(self, facts: dict[str, Any], collectors: Collector) -> None:
@@ -66,25 +66,25 @@ class MarksRecording:
         self._thread = threading.get_native_id()
 
     def blocked_by(self) -> str | None:
-        """Say None: it can close at any step."""
+        """Return None: it can close at any step."""
         return None
 
     def load(self, *, inside_step: bool) -> None:
-        """Say None: marks are few and small."""
+        """Return None: marks are few and small."""
 
     def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Do nothing: it holds nothing that another one would need."""
+        """Do nothing: it conflicts with no other profiler."""
 
     def start(self) -> None:
         """Keep everything from here on."""
         self._began_ns = time.time_ns()
 
     def begin_step(self, number: int | None) -> None:
-        """End the step before and begin a step."""
+        """End the previous step and begin a step."""
         self.note_step(number, time.time_ns())
 
     def note_step(self, number: int | None, at_ns: int) -> None:
-        """Do so for one that has begun."""
+        """Begin a step that began at a wall time in ns."""
         self._steps.append((number, at_ns))
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class MarksRecording:
         }
 
     def discard(self) -> None:
-        """Forget the steps."""
+        """Drop the steps."""
         self._steps.clear()
 
     abandon = discard

@@ -1,8 +1,8 @@
 """``torch_npu.profiler`` on Ascend NPUs, and marks that are passed on to it.
 
-Written against the Python layer of torch_npu 2.1 to 2.14 and tested with it over a stub of the
-native module; no NPU has run it yet. The vendor's methods swallow their errors and print them, so
-what stands behind the decorator is called.
+Written against the Python layer of torch_npu 2.1 to 2.14, and tested with it over a stub of the
+native module. No NPU has run it yet. The vendor's methods swallow their errors and print them, so
+this module calls the functions behind the decorator.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Blocked, Saved
 from dynprof.backends.collectors import Collectors
-from dynprof.backends.collectors.stream_marks import HOST, say_once
+from dynprof.backends.collectors.stream_marks import HOST_ONLY, warn_once
 from dynprof.backends.torch.memory_history import MemoryHistory
 from dynprof.errors import BackendError
 from dynprof.marks.nvtx import NVTX_MARKS
-from dynprof.marks.open_ranges import MOST_STARTED, all_open, forget_oldest
+from dynprof.marks.open_ranges import MAX_STARTED, all_open, forget_oldest
 from dynprof.marks.sinks import SINKS, Range, Sink, is_short
 from dynprof.requests.capabilities import Capabilities
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
@@ -44,11 +44,9 @@ if TYPE_CHECKING:
     from dynprof.runtime.rank import Rank
 
 MAX_METADATA_CHARS = 4096
-"""The vendor drops longer values, and all beyond about 50 KiB."""
-
-
+"""Longest metadata value; the vendor drops longer ones, and all values beyond about 50 KiB."""
 _VENDOR_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError)
-"""What its methods, written for many devices and versions, may raise."""
+"""Exceptions that the vendor's methods may raise; they serve many devices and versions."""
 
 
 class NpuBackend:
@@ -84,27 +82,27 @@ class NpuBackend:
     def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterator[Blocked]:  # noqa: ARG002
         """Wait while an NPU graph is being captured.
 
-        Each thread knows of its own profilers only; ``prepare`` looks for another one.
+        A thread sees only its own profilers; ``prepare`` checks for another one.
         """
-        if not elsewhere and (reason := _why_not_now()):
+        if not elsewhere and (reason := _why_blocked()):
             yield Blocked(reason)
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> NpuRecording:  # noqa: ARG002
-        """Turn the vendor's profiler on, for the warm-up."""
+        """Start the vendor's profiler, for the warm-up."""
         import torch
         import torch_npu.profiler as vendor
 
         if torch.autograd._profiler_enabled():
             raise BackendError("another profiler is active in this process; stop it first")
-        recording = NpuRecording(vendor, plan, _reached_by_name(scratch()))
+        recording = NpuRecording(vendor, plan, _with_trusted_path(scratch()))
         recording.warm_up()
         return recording
 
 
-def _reached_by_name(folder: PrivateFolder) -> PrivateFolder:
-    """Return a folder whose name leads the vendor's own programs there and nowhere else.
+def _with_trusted_path(folder: PrivateFolder) -> PrivateFolder:
+    """Return a folder whose path the vendor's own programs can trust.
 
-    Where others may write on the way, that is one of the temporary folder.
+    Where other users may write to a parent folder, it is a folder in the temporary directory.
     """
     if not who_else_may_change(folder.place):
         return folder
@@ -112,8 +110,8 @@ def _reached_by_name(folder: PrivateFolder) -> PrivateFolder:
     return PrivateFolder(Path(tempfile.gettempdir()) / folder.place.name)
 
 
-def _why_not_now() -> str | None:
-    """Wait while a graph is being captured: synchronising would break it."""
+def _why_blocked() -> str | None:
+    """Return the graph capture that blocks a window, if any: synchronising would break it."""
     if reason := GRAPH_CAPTURES.under_way():
         return reason
     capturing = getattr(sys.modules["torch_npu"].npu, "is_current_stream_capturing", None)
@@ -125,7 +123,7 @@ class NpuRecording:
 
     bound_to_thread = True
     results = None
-    saves_beside = True
+    saves_concurrently = True
     note_step = None
     closing = "inline: torch_npu collects on the training thread"
     without = fallbacks = ()
@@ -138,7 +136,7 @@ class NpuRecording:
         self._lost: list[str] = []
         self._actions = vendor.ProfilerAction
         self._action = self._actions.WARMUP
-        self._left = None if plan.script else config.active
+        self._steps_left = None if plan.script else config.active
         self._marks = _marks(config.experimental, self._lost)
         self._metadata = config.metadata
         self._scripts_metadata = plan.script.metadata if plan.script else {}
@@ -157,30 +155,30 @@ class NpuRecording:
 
     def blocked_by(self) -> str | None:
         """Wait while an NPU graph is being captured."""
-        return _why_not_now()
+        return _why_blocked()
 
     def load(self, *, inside_step: bool) -> None:
-        """Say None: the vendor writes as it records."""
+        """Return None: the vendor writes to disk as it records."""
 
     def _schedule(self, schedule: type, config: ProfilerConfig) -> Any:
-        """Return a schedule that shows the vendor's tools the config, but goes by this object."""
+        """Return a schedule that shows the vendor's tools the config; this object controls it."""
         steered = type("Schedule", (schedule,), {"__call__": lambda _self, _step: self._action})
         return steered(wait=0, warmup=config.warmup, active=config.active, repeat=1)
 
     def warm_up(self) -> None:
-        """Begin.
+        """Start the warm-up.
 
         Raises:
-            BackendError: The vendor's profiler did not.
+            BackendError: The vendor's profiler did not start.
         """
         try:
-            self._vendor("start")
+            self._call_vendor("start")
         except BackendError:
             self.discard()
             raise
 
     def start(self) -> None:
-        """Leave the warm-up; the vendor's profiler does so with its next step."""
+        """End the warm-up; the vendor's profiler does so with its next step."""
         self._add_metadata(self._metadata)
 
     def _add_metadata(self, metadata: Mapping[str, Any]) -> None:
@@ -191,38 +189,38 @@ class NpuRecording:
             self._profiler.add_metadata_json(key, text)
 
     def begin_step(self, number: int | None) -> None:
-        """End the step before and begin a step, under the job's number."""
-        if self._left is not None:
-            self._left -= 1
-        last = self._left == 0
+        """End the previous step and begin a step, under the job's number."""
+        if self._steps_left is not None:
+            self._steps_left -= 1
+        last = self._steps_left == 0
         self._action = self._actions.RECORD_AND_SAVE if last else self._actions.RECORD
         if number is not None:
-            self._profiler.step_num = number - 1  # which the vendor counts from 0
-        self._vendor("step")
+            self._profiler.step_num = number - 1  # the vendor counts steps from 0
+        self._call_vendor("step")
         if self._marks:
-            self._marks.start()  # only now the vendor's profiler takes them
+            self._marks.start()  # the vendor's profiler accepts marks only from here on
 
     def close(self) -> None:
-        """Stop, in the way in which the vendor's profiler ends a whole window, or a cut one."""
+        """Stop as the vendor's profiler ends a complete window, or a cut one."""
         self._end_marks()
         self._add_metadata(self._scripts_metadata)
         if self._action is self._actions.RECORD_AND_SAVE:
             self._action = self._actions.NONE
-            self._vendor("step")
-        self._vendor("stop")
+            self._call_vendor("step")
+        self._call_vendor("stop")
 
     def save(self, path: Path) -> Saved:
-        """Move the vendor's folder to where the trace is put together."""
+        """Move the vendor's folder to where the trace is assembled."""
         self._profiler = None
         folders = self._folders()
         if not folders or not any(folders[0].glob("profiler_info*.json")):
-            raise BackendError("torch_npu wrote no profiler_info beside its data")
+            raise BackendError("torch_npu wrote no profiler_info next to its data")
         folder = Path(shutil.move(folders[0], path.with_name(folders[0].name)))
         self._scratch.remove()
         return Saved(lost=tuple(self._lost), folder=folder.name)
 
     def discard(self) -> None:
-        """Stop, and delete what was recorded."""
+        """Stop, and delete the recorded data."""
         self._end_marks()
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
@@ -230,10 +228,10 @@ class NpuRecording:
         self._scratch.remove()
 
     def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Do nothing: the vendor's profiler knows no others."""
+        """Do nothing: the vendor's profiler does not detect others."""
 
     def abandon(self) -> None:
-        """Do as ``discard``, with the one profiler of the process; an NPU survives no fork."""
+        """Discard, except in a forked child: an NPU does not survive a fork."""
         if os.getpid() == self._pid:
             self.discard()
 
@@ -241,7 +239,7 @@ class NpuRecording:
         if self._marks:
             self._marks.stop()
 
-    def _vendor(self, name: str) -> None:
+    def _call_vendor(self, name: str) -> None:
         """Call a method of the vendor's profiler without its ``no_exception_func``."""
         try:
             with GRAPH_CAPTURES.block_captures():
@@ -254,7 +252,7 @@ class NpuRecording:
 
 
 def call_for_thread(call: str, **settings: bool) -> bool:
-    """Make a call of the vendor's ``profile`` that concerns the calling thread.
+    """Call a method of the vendor's ``profile`` that affects the calling thread.
 
     Returns:
         Whether this process has such a call.
@@ -272,12 +270,12 @@ def call_for_thread(call: str, **settings: bool) -> bool:
 
 
 def _marks(settings: ExperimentalConfig, lost: list[str]) -> VendorMarks | None:
-    """Return what hands marks on, where they are asked for and can be."""
+    """Return the sink that passes marks on; None where they are not requested or not supported."""
     device = sys.modules["torch_npu"].npu
     if not settings.marks:
         return None
     if not hasattr(device, "mstx"):
-        lost.append("this version of torch_npu has no mstx: marks of dynprof.mstx are not in it")
+        lost.append("this version of torch_npu has no mstx: marks of dynprof.mstx are missing")
         return None
     return VendorMarks(device, (NVTX_MARKS,))
 
@@ -287,8 +285,8 @@ def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> 
 
     Args:
         vendor: ``torch_npu.profiler``.
-        settings: What the config says.
-        lost: Gets a sentence for each setting that this version does not know.
+        settings: The config's settings.
+        lost: Receives a sentence for each setting that this version does not know.
     """
     accepted = inspect.signature(vendor._ExperimentalConfig.__init__).parameters
     known: dict[str, object] = {}
@@ -297,7 +295,7 @@ def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> 
         lost.append(f"this version of torch_npu has no aic_metrics {settings.aic_metrics}")
         metrics = vendor.AiCMetrics.AiCoreNone
     known["aic_metrics"] = metrics
-    for name, value in _wanted(vendor, settings, accepted):
+    for name, value in _vendor_settings(vendor, settings, accepted):
         if name in accepted:
             known[name] = value
         elif value:
@@ -305,10 +303,10 @@ def experimental(vendor: Any, settings: ExperimentalConfig, lost: list[str]) -> 
     return vendor._ExperimentalConfig(**known)
 
 
-def _wanted(
+def _vendor_settings(
     vendor: Any, settings: ExperimentalConfig, accepted: Any
 ) -> Iterator[tuple[str, object]]:
-    """Yield the settings under the vendor's names, in its own values."""
+    """Yield the settings under the vendor's names, as the vendor's values."""
     yield "profiler_level", getattr(vendor.ProfilerLevel, settings.profiler_level)
     types = [getattr(vendor.ExportType, name.capitalize()) for name in settings.export_types]
     one = accepted["export_type"].annotation in (str, "str")  # before 2.5 it took no list
@@ -324,80 +322,80 @@ def _wanted(
 
 
 class VendorMarks(Sink):
-    """Sets each mark and range there too while an NPU records; ranges that are open begin with it.
+    """Passes each mark and range on to torch_npu while an NPU records; open ranges begin with it.
 
     Args:
         device: ``torch_npu.npu``.
-        sources: What else is handed on.
+        sources: Other sources of marks to pass on.
     """
 
-    hears_begins = True
+    wants_begins = True
 
     def __init__(self, device: Any, sources: Collection[Source]) -> None:
         self._mstx, self._streams = device.mstx, getattr(device, "streams", None)
         self._sources, self._boundary = sources, ErrorBoundary(StderrNotes())
-        self._begun: dict[int, tuple[Range, int]] = {}
-        self._known = {
+        self._open: dict[int, tuple[Range, int]] = {}
+        self._accepted = {
             name: inspect.signature(getattr(self._mstx, name)).parameters
             for name in ("mark", "range_start", "range_end")
         }
 
     def start(self) -> None:
-        """Hand on what is marked from now on; once, however often it is called."""
+        """Pass on marks from now on; further calls do nothing."""
         if self in SINKS.on_streams:
             return
-        SINKS.plug(self)
+        SINKS.add(self)
         for source in self._sources:
-            source.plug(self)
+            source.add(self)
         for begun in all_open():
             if is_short(begun.message):
                 self.begin(begun)
 
     def stop(self) -> None:
-        """End what is open there, and hand on no more; also twice."""
-        SINKS.unplug(self)
+        """End the open ranges and stop passing on marks; may be called twice."""
+        SINKS.remove(self)
         for source in self._sources:
-            source.unplug(self)
-        while self._begun:
-            with contextlib.suppress(KeyError):  # another thread ends one
-                begun, _ = next(iter(self._begun.copy().values()))
+            source.remove(self)
+        while self._open:
+            with contextlib.suppress(KeyError):  # another thread may end one
+                begun, _ = next(iter(self._open.copy().values()))
                 self.end(begun)
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:
-        """Set it there."""
+        """Set the mark in torch_npu."""
         self._call("mark", message, stream=self._stream(stream), domain=domain)
 
     def begin(self, begun: Range) -> None:
-        """Begin it there, unless that is done."""
-        if id(begun) in self._begun:
+        """Begin the range in torch_npu, unless it has begun."""
+        if id(begun) in self._open:
             return
         stream = self._stream(begun.stream)
         number = self._call("range_start", begun.message, stream=stream, domain=begun.domain)
         if number:
-            self._begun[id(begun)] = (begun, number)
-        if len(self._begun) > MOST_STARTED:  # a script may never end any
-            forget_oldest(self._begun)
+            self._open[id(begun)] = (begun, number)
+        if len(self._open) > MAX_STARTED:  # a script may never end any
+            forget_oldest(self._open)
 
     def end(self, ended: Range) -> None:
-        """End it there, if it was begun there."""
-        _, number = self._begun.pop(id(ended), (None, None))
+        """End the range in torch_npu, if it was begun there."""
+        _, number = self._open.pop(id(ended), (None, None))
         if number is not None:
             self._call("range_end", number, domain=ended.domain)
 
     def _stream(self, stream: object) -> object:
-        """Return a stream of the vendor's; None for others, for which it would lose the mark."""
+        """Return a stream of the vendor's; None for others, which would make it lose the mark."""
         kind = getattr(self._streams, "Stream", None)
         if stream is None or (isinstance(stream, int) and not stream):
             return None
         if kind and isinstance(stream, kind):
             return stream
-        text = f"{HOST} where that is a {type(stream).__name__}; give a torch_npu.npu.Stream"
-        self._boundary.attempt("a warning", lambda: say_once(text))
+        text = f"{HOST_ONLY}: the stream is a {type(stream).__name__}; give a torch_npu.npu.Stream"
+        self._boundary.attempt("a warning", lambda: warn_once(text))
         return None
 
     def _call(self, name: str, first: object, **more: object) -> Any:
-        """Call a function with what its version knows; what it raises costs the mark."""
-        known = {key: value for key, value in more.items() if key in self._known[name]}
+        """Call a function with the arguments that its version knows; an error costs the mark."""
+        known = {key: value for key, value in more.items() if key in self._accepted[name]}
         found: list[Any] = []
         function = getattr(self._mstx, name)
         self._boundary.attempt(

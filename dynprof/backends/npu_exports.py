@@ -1,6 +1,6 @@
-"""torch_npu's own exports of what an NPU recorded, made in a fresh interpreter.
+"""torch_npu's own exports of an NPU's recording, run in a fresh interpreter.
 
-In the script's process they would fork it, and set how multiprocessing starts its processes.
+In the script's process they would fork it and change multiprocessing's start method.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ _DONE = "done"
 def exported(
     folder: Path, kind: Literal["export_chrome_trace", "export_stack"], metric: str = ""
 ) -> Iterator[Path]:
-    """Have torch_npu export what is in its folder; yield a file that is deleted after the body.
+    """Have torch_npu export its folder; yield a file that is deleted after the body.
 
     Args:
         folder: The vendor's folder of one recording.
-        kind: What to export, in the vendor's word.
-        metric: Whose time counts in stacks.
+        kind: What to export, as the vendor names it.
+        metric: The metric whose time counts in stacks.
 
     Raises:
-        BackendError: torch_npu made no file.
+        BackendError: torch_npu wrote no file.
     """
-    # The vendor writes stacks to a *.log only, and older versions a trace to a *.json only.
+    # The vendor writes stacks to *.log files only; older versions write traces to *.json only.
     name = "stacks.log" if kind == "export_stack" else "trace.json"
-    place = str(folder.resolve())  # /proc/self/fd leads another process elsewhere
+    place = str(folder.resolve())  # /proc/self/fd means other files in another process
     with tempfile.TemporaryDirectory(prefix="dynprof-") as private:
         file = Path(private, name)
         try:
@@ -51,7 +51,7 @@ def exported(
 
 
 def main() -> None:
-    """Export what the command line names."""
+    """Export the folder that the command line names."""
     from torch_npu.profiler.analysis._npu_profiler import NpuProfiler
 
     folder, kind, file, metric = sys.argv[1:]

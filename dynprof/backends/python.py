@@ -1,4 +1,4 @@
-"""VizTracer: every call of any Python loop; knows nothing of torch and never imports it."""
+"""The VizTracer backend, which records every call of any Python loop; never imports torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
-from dynprof.backends.call_tracing import CallsOfThread
+from dynprof.backends.call_tracing import ProfileFunctionCheck
 from dynprof.backends.collectors import Collectors, collectors_for
 from dynprof.errors import BackendError
 from dynprof.extras import missing
@@ -27,7 +27,29 @@ if TYPE_CHECKING:
     from dynprof.requests.plan import Plan
     from dynprof.runtime.rank import Rank
 
-_BEGIN = 1 << 16
+MAX_EVENTS = 500_000
+"""Events in VizTracer's ring; the oldest are dropped. Saving a full ring pauses the job 0.2 s."""
+_PACKAGE = Path(__file__).parent.parent
+_OWN_FILES = (
+    "backends",
+    "captures",
+    "config",
+    "journal",
+    "marks/open_ranges.py",
+    "marks/sinks.py",
+    "mstx.py",
+    "profiler",
+    "requests",
+    "runtime",
+    "session",
+    "windows",
+)
+"""dynprof's code that runs in ``step()`` or on other threads while a window is open.
+
+VizTracer also leaves out every call made from these files. So no file belongs here that calls the
+job's code, such as the wrapper of an annotated function. Each entry costs every call almost 1 ns.
+"""
+_HEAD_BYTES = 1 << 16
 _CALL = re.compile(rb'"ts":([\d.]+),"ph":"X","cat":"fee","dur":([\d.]+)')
 
 
@@ -38,7 +60,7 @@ class PythonBackend:
     trace_suffix = "py.trace.json"
 
     def capabilities(self) -> Capabilities:
-        """Offer CPU; VizTracer is imported now, so that opening a window need not."""
+        """Offer CPU; imports VizTracer now, so that opening a window need not."""
         try:
             import viztracer  # noqa: F401
         except ImportError as error:
@@ -62,8 +84,8 @@ class PythonBackend:
         if other := _other_profiler():
             raise BackendError(f"another profiler is active ({other}); stop it first")
         place = {"backend": "none", "rank": rank.number, "world_size": rank.world_size}
-        beside = collectors_for(plan.config.experimental, record_functions=True)
-        collectors = Collectors(beside)
+        members = collectors_for(plan.config.experimental, record_functions=True)
+        collectors = Collectors(members)
         tracer = VIZTRACERS.take()
         tracer.process_name = f"rank {rank.number}"
         recording = PythonRecording(tracer, {"distributedInfo": place}, collectors)
@@ -77,10 +99,10 @@ class PythonRecording:
     closing = "detached"
     without = ()
     results = None
-    saves_beside = True
+    saves_concurrently = True
     note_step = None
     bound_to_thread = sys.version_info < (3, 12)
-    """Up to Python 3.11 VizTracer can be ended on the thread that began it alone."""
+    """Up to Python 3.11 only the thread that started VizTracer can end it."""
 
     def __init__(
         self,
@@ -94,7 +116,7 @@ class PythonRecording:
         self._facts = facts
         self._step: tuple[int, float] | None = None
         self._steps: list[tuple[int, float]] = []
-        self._calls = CallsOfThread(are_recorded=False)
+        self._calls = ProfileFunctionCheck(are_recorded=False)
         self._stopped_itself = self._is_on = False
 
     def switch_on(self) -> None:
@@ -102,21 +124,21 @@ class PythonRecording:
         self._is_on = True
         self.fallbacks = _threads_left_out()
         start_tracing(self._tracer)
-        self._calls = CallsOfThread(are_recorded=True)
+        self._calls = ProfileFunctionCheck(are_recorded=True)
 
     def blocked_by(self) -> str | None:
-        """Say None: it can close at any step."""
+        """Return None: it can close at any step."""
         return None
 
     def load(self, *, inside_step: bool) -> None:
-        """Say None: VizTracer keeps the newest calls, and no more than fit."""
+        """Return None: VizTracer's buffer has a fixed size and keeps the newest calls."""
 
     def start(self) -> None:
-        """Forget the warm-up."""
+        """Drop the calls of the warm-up."""
         self._tracer.clear()
 
     def begin_step(self, number: int | None) -> None:
-        """End the step before and begin a step."""
+        """End the previous step and begin a step."""
         self._end_step()
         if number is not None:
             self._step = (number, self._tracer.getts())
@@ -125,15 +147,15 @@ class PythonRecording:
     def close(self) -> None:
         """Switch the tracing of calls off."""
         self._end_step()
-        self._stopped_itself = not _records(self._tracer)
+        self._stopped_itself = not _is_recording(self._tracer)
         self._calls.end()
         self._switch_off(self._tracer)
 
     def save(self, path: Path) -> Saved:
         """Write the events as a Chrome trace.
 
-        VizTracer's own ``save()`` makes a Python object of every event, 1 KB each, and keeps the
-        interpreter for most of 4 us each; its C code writes them in 0.4 us each, though without
+        VizTracer's own ``save()`` creates a Python object of 1 KB for every event and holds the
+        interpreter for most of 4 us an event. Its C code writes an event in 0.4 us, though without
         a pause in between.
         """
         tracer, self._tracer = self._tracer, None
@@ -142,8 +164,8 @@ class PythonRecording:
             tracer.dump(str(path), sanitize_function_name=True)
         finally:
             VIZTRACERS.give_back(tracer)
-        end = _end_of(path)
-        if b'"viztracer_metadata"' not in end:  # it does not look whether its writing succeeds
+        end = _tail(path)
+        if b'"viztracer_metadata"' not in end:  # VizTracer does not check for failed writes
             raise BackendError("VizTracer could not write the whole trace")
         lost = self._lost_steps(path) if b'"overflow":true' in end else None
         numbers = [number for number, _ in self._steps[lost:]] or [0]
@@ -156,22 +178,22 @@ class PythonRecording:
 
     def _cut(self, lost: int | None, first_whole: int) -> Iterator[str]:
         if lost is not None:
-            there = f"all are there from step {first_whole} on"
-            there = there if lost < len(self._steps) else "no step is there whole"
-            yield f"of more than {MAX_EVENTS:,} calls the oldest are lost: {there}"
+            there = f"steps from {first_whole} on are complete"
+            there = there if lost < len(self._steps) else "no step is complete"
+            yield f"of more than {MAX_EVENTS:,} calls the oldest are lost; {there}"
         yield from self._calls.cut
         if self._stopped_itself:
             yield "VizTracer stopped before the end, at a return from a call it had not seen begin"
 
     def _lost_steps(self, path: Path) -> int:
-        """Return how many steps began before the oldest call of the trace ended."""
+        """Return the number of steps that began before the oldest call of the trace ended."""
         with path.open("rb") as file:
-            oldest = _CALL.search(file.read(_BEGIN))
+            oldest = _CALL.search(file.read(_HEAD_BYTES))
         since = float(oldest[1]) + float(oldest[2]) if oldest else float("inf")
         return sum(began < since for _, began in self._steps)
 
     def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Have ``give_way`` called before another profiler gets the number that this one has."""
+        """Have ``give_way`` called before another profiler gets this one's tool id."""
 
         def give_back() -> None:
             tracer = self._tracer
@@ -179,10 +201,10 @@ class PythonRecording:
             if tracer is not None:  # the window may not have been closed
                 self._switch_off(tracer)
 
-        self._profiler_id.lend(give_back)
+        self._profiler_id.release_on_request(give_back)
 
     def discard(self) -> None:
-        """Switch tracing off and forget the events."""
+        """Switch tracing off and drop the events."""
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             self._switch_off(tracer)
@@ -208,7 +230,7 @@ class PythonRecording:
 
 
 def _threads_left_out() -> tuple[str, ...]:
-    """Name the threads whose calls VizTracer cannot record: up to Python 3.11, those before it."""
+    """Name the threads that VizTracer cannot record: up to Python 3.11, those older than it."""
     if sys.version_info >= (3, 12) or not (others := threads_of_others()):
         return ()
     names = sorted(thread.name for thread in others)
@@ -218,7 +240,7 @@ def _threads_left_out() -> tuple[str, ...]:
 
 
 def _other_profiler() -> str | None:
-    """Return what traces here already; two would take each other's place."""
+    """Return the profiler that already traces here; a second one would replace it."""
     if threading.getprofile() is not None:
         return "threading.setprofile"
     if sys.version_info >= (3, 12):
@@ -226,15 +248,15 @@ def _other_profiler() -> str | None:
     return None if sys.getprofile() is None else "sys.setprofile"
 
 
-def _end_of(path: Path) -> bytes:
+def _tail(path: Path) -> bytes:
     """Return the last bytes of a file."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 100))
         return file.read()
 
 
-def _records(tracer: Any) -> bool:
-    """Return whether VizTracer has not stopped by itself: then it does not look at arguments."""
+def _is_recording(tracer: Any) -> bool:
+    """Return whether VizTracer still records; once it has stopped it ignores wrong arguments."""
     try:
         tracer.add_instant()
     except TypeError:
@@ -243,17 +265,17 @@ def _records(tracer: Any) -> bool:
 
 
 class ProfilerId:
-    """Stands before ``sys.monitoring.use_tool_id`` while a window has the number."""
+    """Wraps ``sys.monitoring.use_tool_id`` while a window has the profiler's tool id."""
 
     def __init__(self) -> None:
         self._before: Any = None
-        self._put: Any = None
+        self._installed: Any = None
 
-    def lend(self, give_back: Callable[[], object]) -> None:
-        """Have it given back as soon as somebody else asks for it.
+    def release_on_request(self, give_back: Callable[[], object]) -> None:
+        """Release the id as soon as another profiler requests it.
 
         Args:
-            give_back: Does so, at once.
+            give_back: Releases it, at once.
         """
         monitoring: Any = getattr(sys, "monitoring", None)
         if monitoring is None:
@@ -262,83 +284,57 @@ class ProfilerId:
 
         @functools.wraps(before)
         def use_tool_id(tool: Any, name: Any) -> Any:
-            if tool == monitoring.PROFILER_ID and self._put is use_tool_id:
+            if tool == monitoring.PROFILER_ID and self._installed is use_tool_id:
                 give_back()
             return before(tool, name)
 
-        self._before, self._put = before, use_tool_id
+        self._before, self._installed = before, use_tool_id
         monitoring.use_tool_id = use_tool_id
 
     def end(self) -> None:
-        """Stand there no more, unless somebody has put something over it since."""
-        put, self._put = self._put, None
+        """Remove the wrapper, unless another one was put over it since."""
+        put, self._installed = self._installed, None
         monitoring: Any = getattr(sys, "monitoring", None)
         if put and monitoring.use_tool_id is put:
             monitoring.use_tool_id = self._before
 
 
-MAX_EVENTS = 500_000
-"""Size of VizTracer's ring; the oldest events give way. Saving a full one pauses the job 0.2 s."""
-
-_PACKAGE = Path(__file__).parent.parent
-_OWN_FILES = (
-    "backends",
-    "captures",
-    "config",
-    "journal",
-    "marks/open_ranges.py",
-    "marks/sinks.py",
-    "mstx.py",
-    "profiler",
-    "requests",
-    "runtime",
-    "session",
-    "windows",
-)
-"""What runs inside ``step()`` or beside it while a window is open and is not the job's.
-
-VizTracer leaves out all that is called there as well: nothing may be named that has calls of the
-job's in it, as what lies around an annotated function has. Each costs every call most of a
-nanosecond.
-"""
-
-
 def start_tracing(tracer: Any) -> None:
-    """Switch it on, on this thread and on those that begin from now on."""
-    _in_c(tracer).start()
+    """Start tracing on this thread and on threads that begin from now on."""
+    _c_methods(tracer).start()
     if sys.version_info < (3, 12):
-        threading.setprofile(tracer.threadtracefunc)  # VizTracer does so the first time only
+        threading.setprofile(tracer.threadtracefunc)  # VizTracer does this the first time only
 
 
 def stop_tracing(tracer: Any) -> None:
-    """Switch it off, and leave the script a profile function that it has set since."""
+    """Stop tracing; keep a profile function that the script has set since."""
     if sys.version_info < (3, 12) and sys.getprofile() not in (None, tracer):
-        stopping = own_thread(_in_c(tracer).stop, "dynprof-tracer", None)
-        stopping.start()  # VizTracer takes any function off the thread that stops it
+        stopping = own_thread(_c_methods(tracer).stop, "dynprof-tracer", None)
+        stopping.start()  # VizTracer removes any profile function of the thread that stops it
         stopping.join()
     else:
-        _in_c(tracer).stop(None)
+        _c_methods(tracer).stop(None)
     if threading.getprofile() == tracer.threadtracefunc:
         threading.setprofile(None)
 
 
-def _in_c(tracer: Any) -> Any:
-    """Return what has VizTracer's methods of C, without what its Python does around them."""
+def _c_methods(tracer: Any) -> Any:
+    """Return VizTracer's C methods, without its Python code around them."""
     return super(type(tracer), tracer)
 
 
-class _Viztracers:
-    """VizTracers that nobody uses: each window takes one and gives it back.
+class _VizTracerPool:
+    """Unused VizTracer objects: each window takes one and gives it back.
 
-    Each that is made keeps one of the 1,024 keys of thread-local storage that the system gives a
-    process, and VizTracer ends the process that has no more of them.
+    Each object keeps one of the process's 1,024 keys of thread-local storage for ever. VizTracer
+    ends a process that has no key left.
     """
 
     def __init__(self) -> None:
         self._free: list[Any] = []
 
     def take(self) -> Any:
-        """Return one that records nothing yet."""
+        """Return an object that records nothing yet."""
         return self._free.pop() if self._free else self._new()
 
     def _new(self) -> Any:
@@ -349,19 +345,19 @@ class _Viztracers:
             verbose=0,
             ignore_frozen=True,
             exclude_files=[str(_PACKAGE / name) for name in _OWN_FILES],
-            file_info=False,  # leaves the source code of the job out of the trace
+            file_info=False,  # keeps the job's source code out of the trace
             register_global=False,
         )
-        # Up to Python 3.11 one that goes while the interpreter is taken apart calls threading,
-        # which has gone by then, and leaves the error to whoever comes next. So none ever goes.
+        # The extra reference keeps the object alive for ever. Up to Python 3.11 its destructor
+        # uses threading, which is gone at interpreter shutdown; the error surfaces elsewhere.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(tracer))
-        stop_tracing(tracer)  # it is on where it was made
+        stop_tracing(tracer)  # a new object traces the thread that created it
         return tracer
 
     def give_back(self, tracer: Any) -> None:
-        """Forget what one has recorded, for the next window."""
+        """Clear an object's events and keep it for the next window."""
         tracer.clear()
         self._free.append(tracer)
 
 
-VIZTRACERS = _Viztracers()
+VIZTRACERS = _VizTracerPool()

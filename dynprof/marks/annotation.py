@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def around(function: Function, ranged: Ranged) -> Function:
-    """Return a function each call of which is a range, for as long as it runs.
+    """Return a wrapped function that makes each call a range.
 
-    That of a generator is from its first item asked for to its end; so too of an asynchronous one.
+    The range of a generator lasts from the request for its first item to its end.
 
     Args:
-        function: What is called.
-        ranged: Returns a range to be entered.
+        function: The function to wrap; a generator or coroutine function too.
+        ranged: Returns the range to enter.
     """
     if inspect.isasyncgenfunction(function):
         wrapped: Any = _around_async_generator(function, ranged)
@@ -65,16 +65,16 @@ def _around_async_generator(function: Callable[..., Any], ranged: Ranged) -> Cal
         inner = function(*args, **kwargs)
         with ranged():
             try:
-                asked = inner.asend(None)
+                pending = inner.asend(None)
                 while True:
                     try:
-                        item = await asked
+                        item = await pending
                     except StopAsyncIteration:
                         return
                     sent = None
                     with _Thrown() as thrown:
                         sent = yield item
-                    asked = inner.athrow(thrown.error) if thrown.error else inner.asend(sent)
+                    pending = inner.athrow(thrown.error) if thrown.error else inner.asend(sent)
             finally:
                 await inner.aclose()
 
@@ -82,7 +82,7 @@ def _around_async_generator(function: Callable[..., Any], ranged: Ranged) -> Cal
 
 
 class _Thrown:
-    """Keeps what is thrown into a generator, for the one inside of it."""
+    """Catches an exception thrown into a generator, to pass it to the inner generator."""
 
     error: BaseException | None = None
 

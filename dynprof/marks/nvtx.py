@@ -1,8 +1,8 @@
-"""NVTX: what a script marks through ``torch.cuda.nvtx``, and dynprof's own marks passed on to it.
+"""NVTX: marks set through ``torch.cuda.nvtx``, and dynprof's own marks passed on to NVTX.
 
-torch's functions call those of one object, which another one stands before while somebody listens:
-functions that the script has kept are heard too. What a call returns or raises is that object's, as
-without us: a torch without CUDA raises, and the mark is heard all the same.
+torch's functions call the functions of one object. While a sink listens, an interceptor replaces
+that object, so calls through functions that the script has kept are seen too. A call still returns
+or raises what the object does. A torch without CUDA raises, and the mark is recorded all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from threading import get_native_id
 from time import time_ns
 from typing import TYPE_CHECKING, Any
 
-from dynprof.marks.open_ranges import MOST_STARTED, forget_oldest
+from dynprof.marks.open_ranges import MAX_STARTED, forget_oldest
 from dynprof.marks.sinks import SINKS, Range, Sink
 from dynprof.marks.sources import Source
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
@@ -22,33 +22,36 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+UNNAMED = "(begun before the window)"
+"""Name of a range whose begin was not seen: NVTX's call that ends a range does not name it."""
 
-class ToNvtx(Sink):
-    """Sets each mark there too, and each range as one that may cross others.
 
-    For torch's NVTX has no domains, in each of which ours nest. Nothing goes in a circle: what a
-    window hears of NVTX comes to no sink of ``dynprof.mstx``, and it does not hear what is sent.
+class NvtxSink(Sink):
+    """Passes marks on to NVTX, and ranges as NVTX ranges that may cross others.
+
+    dynprof's ranges nest within a domain, and torch's NVTX has no domains. There is no loop: NVTX
+    marks go to no sink of ``dynprof.mstx``, and windows do not see the marks sent here.
 
     Args:
-        functions: Those that torch's module calls.
+        functions: The NVTX functions that torch's module calls.
     """
 
-    hears_begins = True
+    wants_begins = True
 
     def __init__(self, functions: Any) -> None:
         self._functions, self._boundary = functions, ErrorBoundary(StderrNotes())
         self._numbers: dict[int, tuple[Range, Any]] = {}
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
-        """Set it there."""
+        """Set the mark in NVTX."""
         self._do(lambda: self._functions.markA(_named(message, domain)))
 
     def begin(self, begun: Range) -> None:
-        """Begin it there."""
+        """Begin the range in NVTX."""
         self._do(lambda: self._begin(begun))
 
     def end(self, ended: Range) -> None:
-        """End it there, if it was begun there."""
+        """End the range in NVTX, if it was begun there."""
         _, number = self._numbers.pop(id(ended), (None, None))
         if number is not None:
             self._do(lambda: self._functions.rangeEnd(number))
@@ -56,7 +59,7 @@ class ToNvtx(Sink):
     def _begin(self, begun: Range) -> None:
         number = self._functions.rangeStartA(_named(begun.message, begun.domain))
         self._numbers[id(begun)] = (begun, number)
-        if len(self._numbers) > MOST_STARTED:  # a script may never end any
+        if len(self._numbers) > MAX_STARTED:  # a script may never end any
             forget_oldest(self._numbers)
 
     def _do(self, action: Callable[[], object]) -> None:
@@ -68,43 +71,39 @@ def _named(message: str, domain: str) -> str:
 
 
 def send_to_nvtx(*, on: bool) -> None:
-    """Begin or end sending marks to NVTX; what hinders it is said to the script."""
-    sending = [sink for sink in SINKS.on_streams if isinstance(sink, ToNvtx)]
+    """Start or stop sending marks to NVTX; warns the script where that is impossible."""
+    sending = [sink for sink in SINKS.on_streams if isinstance(sink, NvtxSink)]
     if not on:
         for sink in sending:
-            SINKS.unplug(sink)
+            SINKS.remove(sink)
     elif not sending:
         functions = nvtx_functions()
         if hasattr(functions, "rangeStartA"):
-            SINKS.plug(ToNvtx(functions))
+            SINKS.add(NvtxSink(functions))
         else:
             lacks = "this torch has no NVTX, which comes with CUDA"
-            why = lacks if functions else "import torch before"
+            why = lacks if functions else "import torch first"
             warn_script(f"dynprof sends no marks to NVTX: {why}")
 
 
-UNNAMED = "(begun before the window)"
-"""Stands for what such a range is called: NVTX is asked to end it, and not told which it is."""
-
-
 def _module() -> Any:
-    """Return torch's module; None where the script has not imported it, or not yet as a whole."""
+    """Return torch's module; None until the script has imported it completely."""
     found = sys.modules.get("torch.cuda.nvtx")
     return found if hasattr(found, "_nvtx") else None
 
 
 def nvtx_functions() -> Any:
-    """Return what torch's module calls, without us before it; None where it is not imported."""
+    """Return the object that torch's module calls, below our interceptor; None if not imported."""
     functions = getattr(_module(), "_nvtx", None)
-    return functions.functions if isinstance(functions, _Listening) else functions
+    return functions.functions if isinstance(functions, _Interceptor) else functions
 
 
-class _Listening:
-    """Stands before the functions that torch's module calls, and tells of them.
+class _Interceptor:
+    """Replaces the object whose functions torch's module calls, and reports the calls.
 
     Args:
-        functions: What stood there.
-        marks: Who is told.
+        functions: The replaced object.
+        marks: Receives the calls.
     """
 
     def __init__(self, functions: Any, marks: NvtxMarks) -> None:
@@ -113,11 +112,11 @@ class _Listening:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.functions, name)
 
-    def tell_no_more(self) -> None:
-        """Only pass on: this one is left below somebody else's, and another one tells."""
+    def disable(self) -> None:
+        """Only forward calls: this one is below another wrapper, and a newer one reports."""
         self._marks = NvtxMarks()
 
-    def markA(self, message: Any) -> Any:  # noqa: N802 - as NVTX has it, and so on
+    def markA(self, message: Any) -> Any:  # noqa: N802 - NVTX's names, here and below
         self._marks.mark(message)
         return self.functions.markA(message)
 
@@ -150,66 +149,66 @@ class _Listening:
 
 
 def _is_of_range(caller: FrameType | None) -> bool:
-    """Return whether torch's own ``range()`` pushes: where that fails, its block does not run."""
+    """Return whether torch's own ``range()`` pushes: if that fails, its block does not run."""
     return caller is not None and caller.f_globals is getattr(_module(), "__dict__", None)
 
 
 class NvtxMarks(Source):
-    """Tells sinks of NVTX's marks and ranges; those of a thread nest, the others may cross."""
+    """Sends NVTX's marks and ranges to sinks; ranges of a thread nest, others may cross."""
 
     domain = "nvtx"
-    _newest: _Listening | None = None
+    _newest: _Interceptor | None = None
 
     def mark(self, message: object) -> None:
-        """Tell of a moment."""
+        """Send a moment."""
         if isinstance(message, str):
-            self._tell_mark(message)
+            self._send_mark(message)
 
     def push(self, message: object) -> None:
-        """Note the begin of a range inside those of this thread."""
+        """Record the begin of a range inside those of this thread."""
         if isinstance(message, str):
             begun = self._begun(message)
             self._pushed.setdefault(begun.thread, []).append(begun)
-            self._tell_begin(begun)
+            self._send_begin(begun)
 
     def pop(self) -> bool:
-        """Tell of the newest of this thread; return whether its begin was noted."""
+        """Send the end of this thread's newest range; return whether its begin was seen."""
         stack = self._pushed.get(get_native_id())
         if not stack:
             return False
-        self._tell_end(stack.pop())
+        self._send_end(stack.pop())
         return True
 
     def start(self, message: object, number: Any) -> None:
-        """Note the begin of a range with a number."""
+        """Record the begin of a range with a number."""
         if isinstance(message, str):
             begun = self._started[number] = self._begun(message, number)
-            self._tell_begin(begun)
+            self._send_begin(begun)
 
     def end(self, number: Any) -> None:
-        """Tell of its end."""
+        """Send the end of a range with a number."""
         if not isinstance(number, int):
             return
         if ended := self._started.pop(number, None):
-            self._tell_end(ended)
+            self._send_end(ended)
         else:
             self.end_unnamed(number)
 
     def end_unnamed(self, number: Any = 0) -> None:
-        """Tell of one that began before anybody listened, at an unknown time."""
-        self._tell_end(Range(UNNAMED, self.domain, get_native_id(), 0, number))
+        """Send the end of a range that began unseen, at an unknown time."""
+        self._send_end(Range(UNNAMED, self.domain, get_native_id(), 0, number))
 
     def _begun(self, message: str, number: Any = 0) -> Range:
         return Range(message, self.domain, get_native_id(), time_ns(), number)
 
     def _listen(self) -> None:
         module = _module()
-        if module and not isinstance(module._nvtx, _Listening):
+        if module and not isinstance(module._nvtx, _Interceptor):
             if self._newest:
-                self._newest.tell_no_more()
-            module._nvtx = self._newest = _Listening(module._nvtx, self)
+                self._newest.disable()
+            module._nvtx = self._newest = _Interceptor(module._nvtx, self)
 
-    def _listen_no_more(self) -> None:
+    def _stop_listening(self) -> None:
         module = _module()
         if module:
             module._nvtx = nvtx_functions()
@@ -224,4 +223,4 @@ class NvtxMarks(Source):
 
 
 NVTX_MARKS = NvtxMarks()
-"""The process has one."""
+"""The process's source of NVTX marks."""

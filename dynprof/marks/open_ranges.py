@@ -1,4 +1,4 @@
-"""The ranges that have begun and not ended, whether or not anybody records."""
+"""The ranges that have begun and not ended, whether or not a window records."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from dynprof.runtime.forked_child import forget_in_child
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+MAX_STARTED = 10_000
+"""Most open ranges that any thread may end. The oldest are dropped: a script may never end any."""
+MAX_PUSHED = 10_000
+"""Most open ranges that a thread has pushed in a domain."""
+
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
-def left_out(result: object) -> Callable[[Function], Function]:
-    """Return a decorator: what is compiled has a result instead of the call.
+def compiled_as(result: object) -> Callable[[Function], Function]:
+    """Return a decorator that makes torch compile a call as a constant result.
 
-    Traced, each time and each number of a range would be compiled anew, until torch gives up and
-    compiles nothing; a graph that breaks inside a ``with`` block is not compiled either.
+    If torch traced the call, each new time and range number would cause a recompilation, until
+    torch gives up and compiles nothing. A graph that breaks inside a ``with`` block is not compiled
+    either.
 
     Args:
-        result: What the call returns where it is compiled.
+        result: The call's result in compiled code.
     """
 
     def nothing(*_args: object, **_kwargs: object) -> object:
@@ -38,13 +44,7 @@ def left_out(result: object) -> Callable[[Function], Function]:
     return decorate
 
 
-MOST_STARTED = 10_000
-"""Ranges that may be open across threads; the oldest gives way, for a script may never end any."""
-MOST_PUSHED = 10_000
-"""The same of those that a thread has pushed in a domain."""
-
-
-class _OfThread:
+class _PushedRanges:
     """The ranges that one thread has pushed, by domain."""
 
     def __init__(self) -> None:
@@ -53,77 +53,77 @@ class _OfThread:
 
 
 class _Stacks(threading.local):
-    """Has those of the calling thread, which are gone with it."""
+    """The calling thread's pushed ranges, which end with the thread."""
 
     def __init__(self) -> None:
-        self.mine = _OfThread()
+        self.pushed = _PushedRanges()
         self.number = threading.get_native_id()
 
 
-_threads: weakref.WeakSet[_OfThread] = weakref.WeakSet()
+_threads: weakref.WeakSet[_PushedRanges] = weakref.WeakSet()
 STACKS = _Stacks()
-"""Of the calling thread: what it has pushed, and its number without asking the system again."""
+"""The calling thread's pushed ranges, and its cached id."""
 _started: dict[int, Range] = {}
 _numbers = itertools.count(1)
-_made = tuple.__new__
-"""Makes a named tuple in half the time that its class takes."""
+_new_tuple = tuple.__new__
+"""Creates a named tuple in half the time of a call to its class."""
 
 
-@left_out(0)
+@compiled_as(0)
 def start(message: str, domain: str, stream: object = None) -> int:
     """Begin a range that any thread may end; return its number."""
     number = next(_numbers)
-    begun = _made(Range, (message, domain, STACKS.number, time_ns(), number, stream))
+    begun = _new_tuple(Range, (message, domain, STACKS.number, time_ns(), number, stream))
     _started[number] = begun
-    if len(_started) > MOST_STARTED:
+    if len(_started) > MAX_STARTED:
         forget_oldest(_started)
     if SINKS.of_begins or stream is not None:
-        _tell_begin(begun)
+        _send_begin(begun)
     return number
 
 
-@left_out(False)
+@compiled_as(False)
 def end(number: int) -> bool:
     """End a range; return whether it was open."""
     ended = _started.pop(number, None)
     if ended is not None and SINKS.on_streams:
-        _tell_end(ended)
+        _send_end(ended)
     return ended is not None
 
 
 def push(message: str, domain: str, stream: object = None) -> int:
     """Begin a range inside those of this thread; return how many were open before."""
-    mine = STACKS.mine
-    stack = mine.by_domain.get(domain)
+    pushed = STACKS.pushed
+    stack = pushed.by_domain.get(domain)
     if stack is None:
-        stack = mine.by_domain[domain] = []
-    begun = _made(Range, (message, domain, STACKS.number, time_ns(), 0, stream))
+        stack = pushed.by_domain[domain] = []
+    begun = _new_tuple(Range, (message, domain, STACKS.number, time_ns(), 0, stream))
     stack.append(begun)
-    if len(stack) > MOST_PUSHED:
+    if len(stack) > MAX_PUSHED:
         del stack[0]
     if SINKS.of_begins or stream is not None:
-        _tell_begin(begun)
+        _send_begin(begun)
     return len(stack) - 1
 
 
 def pop(domain: str) -> int:
     """End the newest range of this thread; return how many are still open, -1 where none was."""
-    stack = STACKS.mine.by_domain.get(domain)
+    stack = STACKS.pushed.by_domain.get(domain)
     if not stack:
         return -1
     ended = stack.pop()
     if SINKS.on_streams:
-        _tell_end(ended)
+        _send_end(ended)
     return len(stack)
 
 
 def is_open(domain: str) -> bool:
     """Return whether this thread has pushed a range that is open."""
-    return bool(STACKS.mine.by_domain.get(domain))
+    return bool(STACKS.pushed.by_domain.get(domain))
 
 
 def all_open() -> list[Range]:
-    """Return those of all threads that are open at this moment."""
+    """Return the open ranges of all threads."""
     found = list(_started.copy().values())
     for thread in _all_threads():
         for stack in thread.by_domain.copy().values():
@@ -131,31 +131,31 @@ def all_open() -> list[Range]:
     return found
 
 
-def _all_threads() -> list[_OfThread]:
+def _all_threads() -> list[_PushedRanges]:
     while True:
-        with contextlib.suppress(RuntimeError):  # one has just pushed its first range
+        with contextlib.suppress(RuntimeError):  # a thread has just pushed its first range
             return list(_threads)
 
 
 def forget_oldest(begun: dict[int, Any]) -> None:
-    """Let the oldest of the ranges that have begun give way to a newer one."""
-    with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end theirs
+    """Drop the oldest open range, to make room for a newer one."""
+    with contextlib.suppress(StopIteration, RuntimeError, KeyError):  # other threads end ranges
         del begun[next(iter(begun))]
 
 
-def _renumber() -> None:
-    """Learn the number of the one thread of a forked child, which is not its parent's."""
+def _update_thread_number() -> None:
+    """Update the cached id of a forked child's only thread, which differs from its parent's."""
     STACKS.number = threading.get_native_id()
 
 
-forget_in_child(_renumber)
+forget_in_child(_update_thread_number)
 
 
-def _tell_begin(begun: Range) -> None:
+def _send_begin(begun: Range) -> None:
     for sink in SINKS.for_begin(begun):
         sink.begin(begun)
 
 
-def _tell_end(ended: Range) -> None:
+def _send_end(ended: Range) -> None:
     for sink in SINKS.for_message(ended.message, ended.stream):
         sink.end(ended)

@@ -1,6 +1,6 @@
-"""``torch.profiler.record_function``: whoever has to know when such a range begins and ends.
+"""Listeners for the begin and end of ``torch.profiler.record_function`` ranges.
 
-Its two methods are wrapped while somebody listens, once for all; torch itself is never imported.
+One wrapper around each of its two methods serves all listeners. This module never imports torch.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class Listener(Protocol):
-    """Hears of ranges, on the thread that they are on; must be fast and raise nothing."""
+    """Is called for ranges, on their own thread; must be fast and must not raise."""
 
-    def entered(self, annotation: Any) -> None:
-        """Hear that one has begun."""
+    def on_enter(self, annotation: Any) -> None:
+        """Handle a range that has begun."""
 
-    def leaves(self, annotation: Any) -> None:
-        """Hear that one ends."""
+    def on_exit(self, annotation: Any) -> None:
+        """Handle a range that ends."""
 
 
 class RecordFunctions:
-    """Tells those who listen; the process needs one."""
+    """Calls the listeners; a process has one such object."""
 
     def __init__(self) -> None:
         self._made: Methods | None = None
@@ -41,19 +41,19 @@ class RecordFunctions:
         self.forget()
 
     def forget(self) -> None:
-        """Tell nobody, as in a child that was just forked."""
+        """Drop all listeners, as in a child that was just forked."""
         self._listeners: tuple[Listener, ...] = ()
         self._lock = threading.RLock()
 
-    def plug(self, listener: Listener) -> None:
-        """Let one hear of ranges from now on; once, however often it asks."""
+    def add(self, listener: Listener) -> None:
+        """Add a listener; adding it again changes nothing."""
         with self._lock:
             self._wrap()
             if listener not in self._listeners:
                 self._listeners = (*self._listeners, listener)
 
-    def unplug(self, listener: Listener) -> None:
-        """Let it hear of none any more, also twice."""
+    def remove(self, listener: Listener) -> None:
+        """Remove a listener; may be called twice."""
         with self._lock:
             self._listeners = tuple(one for one in self._listeners if one is not listener)
             if not self._listeners:
@@ -68,32 +68,32 @@ class RecordFunctions:
         @functools.wraps(enter)
         def begin(annotation: Any) -> Any:
             result = enter(annotation)
-            for listener in self._heard_by(begin):
-                listener.entered(annotation)
+            for listener in self._listeners_of(begin):
+                listener.on_enter(annotation)
             return result
 
         @functools.wraps(leave)
         def end(annotation: Any, *reason: Any) -> Any:
-            for listener in self._heard_by(end):
-                listener.leaves(annotation)
+            for listener in self._listeners_of(end):
+                listener.on_exit(annotation)
             return leave(annotation, *reason)
 
         self._before, self._made = (enter, leave), (begin, end)
         kind.__enter__, kind.__exit__ = begin, end
 
-    def _heard_by(self, method: Callable[..., Any]) -> tuple[Listener, ...]:
-        """Return who hears of a method of ours; nobody, where an older one is left below others."""
+    def _listeners_of(self, method: Callable[..., Any]) -> tuple[Listener, ...]:
+        """Return the listeners of a wrapper; none for an older wrapper below another one."""
         return self._listeners if self._made and method in self._made else ()
 
     def _is_wrapped(self, kind: Any) -> bool:
-        """Return whether ours is there, also below what somebody has put over it since."""
+        """Return whether our wrapper is installed, even below another one."""
         method = kind.__enter__
         while method and not (self._made and method is self._made[0]):
             method = getattr(method, "__wrapped__", None)
         return method is not None
 
     def _unwrap(self) -> None:
-        """Put back what was there, unless somebody has put something over it since."""
+        """Restore the original methods, unless another wrapper was put over ours."""
         kind = _record_function()
         if self._before and (kind.__enter__, kind.__exit__) == self._made:
             kind.__enter__, kind.__exit__ = self._before
@@ -106,27 +106,27 @@ def _record_function() -> Any:
 
 
 RECORD_FUNCTIONS = RecordFunctions()
-"""The process has one."""
+"""The process's listeners."""
 forget_in_child(RECORD_FUNCTIONS.forget)
 
 
 class RecordFunctionMarks(Source):
-    """Tells sinks of such ranges, torch's own among them: loaders' and optimizers'.
+    """Sends such ranges to sinks, including torch's own, from loaders and optimizers.
 
-    One object may be entered more than once at a time, as that which decorates a function is.
+    One object may be entered several times at once, such as the decorator of a function.
     """
 
     domain = "record_function"
 
-    def entered(self, annotation: Any) -> None:
-        """Note that one has begun."""
+    def on_enter(self, annotation: Any) -> None:
+        """Record and send the begin of a range."""
         begun = Range(str(annotation.name), self.domain, get_native_id(), time_ns(), 0)
         with self._lock:
             self._open.setdefault(id(annotation), (annotation, []))[1].append(begun)
-        self._tell_begin(begun)
+        self._send_begin(begun)
 
-    def leaves(self, annotation: Any) -> None:
-        """Tell of one that ends; what began before anybody listened did so at an unknown time."""
+    def on_exit(self, annotation: Any) -> None:
+        """Send the end of a range; a range that began unseen has an unknown begin."""
         thread = get_native_id()
         unknown = Range(str(annotation.name), self.domain, thread, 0, 0)
         with self._lock:
@@ -137,13 +137,13 @@ class RecordFunctionMarks(Source):
                 begun.remove(ended)
             if not begun:
                 self._open.pop(id(annotation), None)
-        self._tell_end(ended)
+        self._send_end(ended)
 
     def _listen(self) -> None:
-        RECORD_FUNCTIONS.plug(self)
+        RECORD_FUNCTIONS.add(self)
 
-    def _listen_no_more(self) -> None:
-        RECORD_FUNCTIONS.unplug(self)
+    def _stop_listening(self) -> None:
+        RECORD_FUNCTIONS.remove(self)
 
     def _all_open(self) -> list[Range]:
         return [one for _, begun in self._open.values() for one in begun]
@@ -153,4 +153,4 @@ class RecordFunctionMarks(Source):
 
 
 RECORD_FUNCTION_MARKS = RecordFunctionMarks()
-"""The process has one."""
+"""The process's source of such ranges."""

@@ -1,4 +1,4 @@
-"""Who hears of marks: the tracks of open windows, subscribers, another vendor's tools."""
+"""The sinks of marks: the tracks of open windows, subscribers, another vendor's tools."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAX_BYTES = 156
-"""Of a message in a trace; what the Ascend PyTorch Profiler takes of it."""
+"""Longest message in a trace, in bytes: the limit of the Ascend PyTorch Profiler."""
 MAX_BYTES_SUBSCRIBED = 255
-"""Of one for a subscriber, as Ascend's MSPTI takes it."""
-SURELY_SHORT = MAX_BYTES // 4
-"""Fewer characters than that are short: one has no more than four bytes."""
+"""Longest message for a subscriber, in bytes: the limit of Ascend's MSPTI."""
+ALWAYS_SHORT_CHARS = MAX_BYTES // 4
+"""A message with fewer characters is always short: a character has at most four bytes."""
 
 
 class Range(NamedTuple):
     """A range that has begun.
 
     Attributes:
-        message: What the script calls it.
-        domain: A group of marks that the config can keep or leave out.
-        thread: The system's number of the thread that began it.
-        began_ns: When, in ns since the epoch.
-        number: From 1, what the script ends it by; 0 where it lies inside those that were open on
-            its thread.
-        stream: Of a device, as the script gave it; None where it gave none.
+        message: The script's name for it.
+        domain: The group of marks that the config can keep or leave out.
+        thread: The system's id of the thread that began it.
+        began_ns: Its begin, in ns since the epoch.
+        number: The number by which the script ends it, from 1; 0 for a pushed range, which nests
+            in its thread's open ranges.
+        stream: The device's stream, as the script gave it; None where it gave none.
     """
 
     message: str
@@ -40,55 +40,56 @@ class Range(NamedTuple):
 
 
 class Sink:
-    """Hears of marks and ranges, on the thread that sets them; must be fast.
+    """Receives marks and ranges, on the thread that sets them; must be fast.
 
     Attributes:
-        max_bytes: Of the messages that it takes; it does not hear of longer ones.
-        hears_begins: Whether it hears of the begin of ranges too, of usual messages.
-        of_streams: Whether it hears only of those with a stream.
+        max_bytes: Longest message that it receives, in bytes.
+        wants_begins: Whether it also receives the begin of ranges, with messages of usual length.
+        only_streams: Whether it receives only marks and ranges with a stream.
     """
 
     max_bytes = MAX_BYTES
-    hears_begins = False
-    of_streams = False
+    wants_begins = False
+    only_streams = False
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:
-        """Note a moment: now."""
+        """Record a moment: now."""
 
     def marker(self) -> Callable[[str, str], None]:
-        """Return what notes a moment without a stream, while this is plugged in."""
+        """Return the function that records a moment without a stream, while this sink is added."""
         return self.mark
 
     def taker(self) -> Callable[[tuple[str, str, int, int]], object] | None:
-        """Return what takes each moment without a stream, ready made, while this is plugged in.
+        """Return a function that takes each moment without a stream as a ready tuple.
 
-        That is its message, domain, thread and time in ns; None where the sink wants to see it.
+        The tuple has the message, domain, thread and time in ns. None where the sink needs
+        :meth:`mark` to be called.
         """
         return None
 
     def begin(self, begun: Range) -> None:
-        """Note its begin: now."""
+        """Record the begin of a range: now."""
 
     def end(self, ended: Range) -> None:
-        """Note its end: now. It may have begun before this sink was plugged in."""
+        """Record the end of a range: now. It may have begun before this sink was added."""
 
 
 class Sinks:
-    """Those that are plugged in.
+    """The added sinks.
 
     Attributes:
-        all: Of messages of a usual length, without a stream.
-        marks: What tells each of these of a moment.
-        take: What takes the moments of the only one of these, ready made; None for nothing.
-        on_streams: Of the same with one.
-        of_long: Of those that only some of them take.
-        of_begins: Those that hear of begins, without a stream.
-        longest: Bytes of the longest message that any takes.
-        before_plug: Has what marks by itself look for what it marks; returns whether it has found
-            it. Is called before one is plugged in; None for nothing.
+        all: Sinks for messages of usual length without a stream.
+        marks: The functions that record a moment in each sink of ``all``.
+        take: The ``taker`` of the only sink of ``all``; None where there is none.
+        on_streams: Sinks for messages of usual length with a stream: every added sink.
+        of_long: Sinks for longer messages.
+        of_begins: Sinks for the begin of ranges without a stream.
+        longest: Longest message that a sink takes, in bytes.
+        before_add: Called before a sink is added, so that automatic marks find the functions to
+            wrap; returns whether it found them. None for no call.
     """
 
-    before_plug: Callable[[], bool] | None = None
+    before_add: Callable[[], bool] | None = None
 
     def __init__(self) -> None:
         self.all: tuple[Sink, ...] = ()
@@ -100,50 +101,50 @@ class Sinks:
         self.longest = MAX_BYTES
         self._lock = threading.RLock()
 
-    def plug(self, sink: Sink) -> None:
-        """Let one hear of marks."""
-        if self.before_plug:
-            self.before_plug()
+    def add(self, sink: Sink) -> None:
+        """Add a sink."""
+        if self.before_add:
+            self.before_add()
         with self._lock:
             self._set((*self.on_streams, sink))
 
-    def unplug(self, sink: Sink) -> None:
-        """Let it hear of none any more."""
+    def remove(self, sink: Sink) -> None:
+        """Remove a sink."""
         with self._lock:
             self._set(tuple(other for other in self.on_streams if other is not sink))
 
     def for_message(self, message: str, stream: object) -> tuple[Sink, ...]:
-        """Return those that take a message."""
-        if len(message) < SURELY_SHORT or is_short(message):
+        """Return the sinks that take a message."""
+        if len(message) < ALWAYS_SHORT_CHARS or is_short(message):
             return self.all if stream is None else self.on_streams
         return self.of_long
 
     def for_begin(self, begun: Range) -> tuple[Sink, ...]:
-        """Return those that hear of the begin of a range."""
+        """Return the sinks that take the begin of a range."""
         if begun.stream is None:
             return self.of_begins if is_short(begun.message) else ()
-        return tuple(s for s in self.for_message(begun.message, begun.stream) if s.hears_begins)
+        return tuple(s for s in self.for_message(begun.message, begun.stream) if s.wants_begins)
 
     def _set(self, sinks: tuple[Sink, ...]) -> None:
         self.on_streams = sinks
-        self.all = tuple(sink for sink in sinks if not sink.of_streams)
+        self.all = tuple(sink for sink in sinks if not sink.only_streams)
         self.marks = tuple(sink.marker() for sink in self.all)
         self.take = self.all[0].taker() if len(self.all) == 1 else None
         self.of_long = tuple(sink for sink in sinks if sink.max_bytes > MAX_BYTES)
-        self.of_begins = tuple(sink for sink in self.all if sink.hears_begins)
+        self.of_begins = tuple(sink for sink in self.all if sink.wants_begins)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])
 
     def forget(self) -> None:
-        """Let none hear of marks in a forked child: what its parent records is not of it."""
+        """Remove all sinks in a forked child: they belong to its parent."""
         self._lock = threading.RLock()
         self._set(())
 
 
 SINKS = Sinks()
-"""The process has one set of them."""
+"""The process's sinks."""
 forget_in_child(SINKS.forget)
 
 
 def is_short(message: str, most: int = MAX_BYTES) -> bool:
-    """Return whether a message has no more bytes than that."""
-    return len(message) < SURELY_SHORT or len(message.encode(errors="replace")) <= most
+    """Return whether a message has at most ``most`` bytes."""
+    return len(message) < ALWAYS_SHORT_CHARS or len(message.encode(errors="replace")) <= most

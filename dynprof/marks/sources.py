@@ -1,4 +1,4 @@
-"""Marks that a script sets through functions of others, for whoever asks for them."""
+"""Sources of marks that a script sets through other libraries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class Source:
-    """Listens to somebody's functions while a sink is plugged in, and to nothing else.
+    """Intercepts a library's functions while it has a sink.
 
-    Unlike marks of ``dynprof.mstx``, these go to no subscriber, and to no other vendor's tools.
+    Unlike marks of ``dynprof.mstx``, these go to no subscriber and to no other vendor's tools.
 
     Attributes:
-        domain: What its marks stand in.
+        domain: The domain of its marks.
     """
 
     domain = ""
@@ -28,51 +28,51 @@ class Source:
         _all.add(self)
 
     def forget(self) -> None:
-        """Tell nobody, as in a child that was just forked."""
+        """Drop all sinks, as in a child that was just forked."""
         self._sinks: tuple[Sink, ...] = ()
         self._lock = threading.RLock()
         self._forget_open()
 
-    def plug(self, sink: Sink) -> None:
-        """Let one hear of marks; of ranges that are open already, once they end."""
+    def add(self, sink: Sink) -> None:
+        """Add a sink; it receives the end of ranges that are already open."""
         with self._lock:
             self._listen()
             self._sinks = (*self._sinks, sink)
 
-    def unplug(self, sink: Sink) -> list[Range]:
-        """Let it hear of none any more; return the ranges that are open, the first time."""
+    def remove(self, sink: Sink) -> list[Range]:
+        """Remove a sink; the first call returns the open ranges."""
         with self._lock:
             if sink not in self._sinks:
                 return []
             found = self._all_open()
             self._sinks = tuple(other for other in self._sinks if other is not sink)
             if not self._sinks:
-                self._listen_no_more()
+                self._stop_listening()
                 self._forget_open()
         return found
 
     def _listen(self) -> None:
-        """Put what listens in its place, where it is not there yet."""
+        """Install the wrappers, where they are not installed yet."""
 
-    def _listen_no_more(self) -> None:
-        """Put back what was there."""
+    def _stop_listening(self) -> None:
+        """Restore the original functions."""
 
     def _all_open(self) -> list[Range]:
-        """Return the ranges that have begun while it listened."""
+        """Return the open ranges whose begin was seen."""
         return []
 
     def _forget_open(self) -> None:
-        """Know of no open ranges."""
+        """Drop the open ranges."""
 
-    def _tell_mark(self, message: str) -> None:
+    def _send_mark(self, message: str) -> None:
         for sink in self._sinks:
             sink.mark(message, self.domain)
 
-    def _tell_end(self, ended: Range) -> None:
+    def _send_end(self, ended: Range) -> None:
         for sink in self._sinks:
             sink.end(ended)
 
-    def _tell_begin(self, begun: Range) -> None:
+    def _send_begin(self, begun: Range) -> None:
         for sink in self._sinks:
             sink.begin(begun)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from dynprof.marks.native.library import Listener, NativeMark
     from dynprof.marks.sinks import Range
 
-_LAST_S = 1.0
-"""How long ``cancel()`` waits for C's last marks; a callback may need what the caller holds."""
-_SKIPPING_S = 0.5
-"""How long ``cancel()`` then waits for the marks that are left to be counted, undelivered."""
+_DRAIN_S = 1.0
+"""Longest wait of ``cancel()`` for C's last marks; a callback may need a lock of the caller."""
+_COUNTING_S = 0.5
+"""Longest wait of ``cancel()`` after that, while the undelivered marks are counted."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Marker:
     """A moment, or a range that has ended.
 
     Attributes:
-        message: What the script calls it.
-        domain: The group it stands in.
-        thread: The system's number of the thread that set it.
-        began_ns: When, in ns since the epoch.
-        ended_ns: The same for a moment.
+        message: The script's name for it.
+        domain: Its group of marks.
+        thread: The system's id of the thread that set it.
+        began_ns: Its begin, in ns since the epoch.
+        ended_ns: Its end, in ns since the epoch; equals ``began_ns`` for a moment.
     """
 
     message: str
@@ -46,13 +46,13 @@ class Marker:
 
 
 class Subscription(Sink):
-    """Hands markers to a function; ends as a context manager does.
+    """Passes markers to a function; also a context manager, which ends it.
 
-    Those of Python come on the thread that sets them, those of C on a thread of dynprof's.
+    Python's markers arrive on the thread that sets them, C's markers on a thread of dynprof.
 
     Args:
-        callback: Is given each, but for those that it sets itself. What it raises is said once and
-            hurts nobody.
+        callback: Receives each marker, except those that it sets itself. Its exception is reported
+            once, and does not reach the script.
     """
 
     max_bytes = MAX_BYTES_SUBSCRIBED
@@ -63,7 +63,7 @@ class Subscription(Sink):
         self._native, self._is_over = native_marks(), False
         self._skipped = 0
         self._listener: Listener | None = None
-        SINKS.plug(self)
+        SINKS.add(self)
         if self._native:
             self._boundary.attempt("listening to marks of C", self._listen)
 
@@ -79,27 +79,29 @@ class Subscription(Sink):
         )
 
     def cancel(self) -> None:
-        """Deliver what C has marked so far, and then no more."""
-        SINKS.unplug(self)
+        """Deliver C's marks so far, then stop."""
+        SINKS.remove(self)
         listener, self._listener = self._listener, None
         if self._native and listener:
-            self._native.dismiss(listener)
-            if not vars(self._delivering):  # the callback may cancel
-                self._tell_lost(listener)
+            self._native.remove(listener)
+            if not vars(self._delivering):  # the callback itself may cancel
+                self._warn_lost(listener)
         self._is_over = True
 
-    def _tell_lost(self, listener: Listener) -> None:
-        """Wait until C's last marks are delivered, or else counted, and warn of those lost."""
+    def _warn_lost(self, listener: Listener) -> None:
+        """Wait until C's last marks are delivered or counted; warn of lost marks."""
         lost = []
-        in_time = listener.left(_LAST_S)
+        in_time = listener.wait_drained(_DRAIN_S)
         self._is_over = True
-        if not in_time and not listener.left(_SKIPPING_S):
+        if not in_time and not listener.wait_drained(_COUNTING_S):
             lost.append("the callback does not return: all marks of C since are lost")
         if listener.dropped:
-            lost.append(f"{counted(listener.dropped, 'mark')} of C found no room and are lost")
+            lost.append(
+                f"{counted(listener.dropped, 'mark')} of C were dropped: the queue was full"
+            )
         if self._skipped:
             waiting = f"{counted(self._skipped, 'mark')} of C were not delivered"
-            lost.append(f"{waiting} within {_LAST_S:g} s of the end and are lost")
+            lost.append(f"{waiting} within {_DRAIN_S:g} s of the end and are lost")
         if lost:
             text = "; ".join([*lost, "a faster callback loses fewer"])
             warn_script(f"mstx.subscribe(): {text}")
@@ -109,7 +111,7 @@ class Subscription(Sink):
             self._listener = self._native.listen(self._take, self.max_bytes)
 
     def _take(self, mark: NativeMark) -> None:
-        """Deliver what C has marked, but for what the callback itself marks through C."""
+        """Deliver a mark from C, unless the callback itself set it."""
         if mark.thread == threading.get_native_id():
             return
         if self._is_over:

@@ -34,7 +34,7 @@ def install() -> None:
     """
     alias_import("mstx_torch_plugin", __name__)
     with _lock:
-        SINKS.before_plug = _wrap
+        SINKS.before_add = _wrap
         _wrap()
         if not _patches.on and os.environ.get("DYNPROF_PLUGIN") != "1":
             warn_script(f"dynprof.plugin {_TOO_EARLY}")
@@ -51,7 +51,7 @@ def _wrap() -> bool:
 def uninstall() -> None:
     """Restore every function."""
     with _lock:
-        SINKS.before_plug = None
+        SINKS.before_add = None
         if _patches.on:
             unwrap_all(_patches)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.closing import is_being_tested
+from dynprof.backends.torch.closing import start_self_test
 from dynprof.config import Limits
 from dynprof.errors import CaptureError, DynprofError, describe
 from dynprof.profiler.output_paths import tidy
@@ -171,9 +171,9 @@ class _Autosaves:
         """Save a window; one whose saving would block the training waits for the process's end."""
         kept = self._queued.popleft()
         recording = kept.window.recording
-        while not (self._ending.is_set() or recording.saves_beside) and is_being_tested():
+        while not (self._ending.is_set() or recording.saves_concurrently) and start_self_test():
             self._ending.wait(0.05)
-        if self._ending.is_set() or recording.saves_beside:
+        if self._ending.is_set() or recording.saves_concurrently:
             _save(kept)
             return
         if self._deferred:

@@ -88,7 +88,7 @@ class ScriptWindows:
         """
         backend = self._process.backend(self._plan.backend)
         while any(
-            one.then == "rather wait" for one in backend.blocked_by(self._plan, elsewhere=True)
+            one.effect == "prefer wait" for one in backend.blocked_by(self._plan, elsewhere=True)
         ):
             time.sleep(0.05)
 
@@ -144,7 +144,7 @@ class ScriptWindows:
         """
         with GRAPH_CAPTURES.block_captures():
             reasons = backend.blocked_by(self._plan)
-            return next((one.by for one in reasons if one.then == "wait"), "")
+            return next((one.reason for one in reasons if one.effect == "wait"), "")
 
     def defers_close(self, again: Callable[[], object]) -> bool:
         """Return whether closing must wait; ``again`` is called as soon as it is possible."""

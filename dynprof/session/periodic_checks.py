@@ -74,8 +74,8 @@ class PeriodicChecks:
 
     def _look_for_torch(self) -> None:
         """Have the plugin, if there is one, mark a torch that was imported since."""
-        if SINKS.before_plug and not self._marks_torch:
-            self._marks_torch = SINKS.before_plug()
+        if SINKS.before_add and not self._marks_torch:
+            self._marks_torch = SINKS.before_add()
 
     def _look_at_disk(self) -> None:
         if waiting := self._inbox.waiting:

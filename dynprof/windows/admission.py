@@ -67,7 +67,7 @@ class Admission:
             self._reasons_of_backend(request),
             map(_refused, self._reasons_to_refuse(request)),
         )
-        return next((one for one in reasons if any_step or one.then != "rather wait"), None)
+        return next((one for one in reasons if any_step or one.effect != "prefer wait"), None)
 
     def _reasons_to_wait(self) -> Iterator[Blocked]:
         if self._exporter.busy:
@@ -77,14 +77,16 @@ class Admission:
 
     def _reasons_of_backend(self, request: Request) -> Iterator[Blocked]:
         for one in self._process.backend(request.plan.backend).blocked_by(request.plan):
-            if one.then == "wait" and GRAPH_CAPTURES.under_way():
-                self._waited = (request.number, one.by)
-            yield _refused(Problem(f"{one.by}.", "/backend")) if one.then == "refused" else one
+            if one.effect == "wait" and GRAPH_CAPTURES.under_way():
+                self._waited = (request.number, one.reason)
+            yield (
+                _refused(Problem(f"{one.reason}.", "/backend")) if one.effect == "refused" else one
+            )
 
     def refused_by(self, plan: Plan) -> str:
         """Return which reason of the backend's refuses a plan, on any thread; empty for none."""
         reasons = self._process.backend(plan.backend).blocked_by(plan, elsewhere=True)
-        return next((one.by for one in reasons if one.then == "refused"), "")
+        return next((one.reason for one in reasons if one.effect == "refused"), "")
 
     def waited_for(self, request: Request) -> str:
         """Return which graph capture a request had to wait for; empty where for none."""

@@ -266,13 +266,13 @@ class Loop:
         finally:
             if not is_known and self._inbox.take(request):
                 self._claimed = request  # to be given up
-        if blocked and blocked.then != "refused":
-            self._journal.note_blocked(request.number, blocked.by)
+        if blocked and blocked.effect != "refused":
+            self._journal.note_blocked(request.number, blocked.reason)
             return
         self._claimed = request
         if self._inbox.take(request):  # else replaced or cancelled; the next step looks again
             if blocked:
-                self._journal.report_refusal(request.number, [blocked.by])
+                self._journal.report_refusal(request.number, [blocked.reason])
             else:
                 self._open_window(request)
         self._claimed = None

@@ -103,9 +103,9 @@ def below(folder: Path, pattern: str) -> list[Path]:
 @functools.cache
 def _ask_the_self_test() -> None:
     """Have jobs find its answer: each that is killed before the end of its own would ask again."""
-    from dynprof.backends.torch.detached_close_selftest import remembered_verdict
+    from dynprof.backends.torch.detached_close_selftest import cached_verdict
 
-    remembered_verdict()
+    cached_verdict()
 
 
 class RunningJob:

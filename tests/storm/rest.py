@@ -68,7 +68,7 @@ def left_over() -> list[str]:
     """Return what should not be there when nothing is recorded."""
     facts = {
         "dynprof has libkineto's session": KINETO.has_window,
-        "the script has libkineto's session": KINETO.script_has_it,
+        "the script has libkineto's session": KINETO.script_is_profiling,
         "ranges are followed": bool(ANNOTATIONS._open),
         "a profiler is on": torch.autograd._profiler_enabled(),
     }

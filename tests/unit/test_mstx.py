@@ -106,18 +106,18 @@ def test_without_a_window_nothing_is_kept() -> None:
 def test_ranges_that_are_never_ended_do_not_fill_the_memory() -> None:
     """The oldest gives way; the others end as ever."""
     first = mstx.range_start("first")
-    for _ in range(open_ranges.MOST_STARTED):
+    for _ in range(open_ranges.MAX_STARTED):
         last = mstx.range_start("more")
-    assert len(open_ranges.all_open()) == open_ranges.MOST_STARTED
+    assert len(open_ranges.all_open()) == open_ranges.MAX_STARTED
     assert not open_ranges.end(first)
     assert open_ranges.end(last)
 
 
 def test_ranges_that_are_never_popped_do_not_either() -> None:
     """As where an exception jumps over the pop, step by step."""
-    for _ in range(open_ranges.MOST_PUSHED + 3):
+    for _ in range(open_ranges.MAX_PUSHED + 3):
         mstx.range_push("lost", domain="lost")
-    assert len(open_ranges.all_open()) == open_ranges.MOST_PUSHED
+    assert len(open_ranges.all_open()) == open_ranges.MAX_PUSHED
     while mstx.is_open("lost"):
         mstx.range_pop("lost")
 

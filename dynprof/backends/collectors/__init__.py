@@ -1,15 +1,15 @@
-"""What is recorded beside the profiler, over the same window: the host, collections, marks.
+"""Collectors record along with the profiler: the host, garbage collections, marks.
 
-In come a window's start and stop; out go events for its trace. A collector knows no profiler, and
-what it cannot save costs its own track only. Others use :func:`collectors_for`, ``base`` for their
-own, and of ``stream_marks`` what a device is to marks.
+Input: a window's start and stop. Output: events for its trace. A collector knows no profiler, and
+a failure costs only its own track. Others use :func:`collectors_for`, ``base`` for their own
+collectors, and the device interface of ``stream_marks``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.backends.collectors.base import Collector, Collectors, Event, Events, Lacking
+from dynprof.backends.collectors.base import Collector, Collectors, Event, Events, Unavailable
 from dynprof.backends.collectors.garbage_collections import CollectionTrack
 from dynprof.backends.collectors.host import HostSampler
 from dynprof.backends.collectors.marks import Domains, MarkTracks
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 def collectors_for(
     settings: ExperimentalConfig, *, record_functions: bool = False, device: Device | None = None
 ) -> list[Collector]:
-    """Return the collectors that a config asks for and that need no particular profiler.
+    """Return the collectors that a config requests and that need no particular profiler.
 
     Args:
-        settings: What it asks for.
-        record_functions: Whether torch's ``record_function`` is to be heard, as nobody else does.
-        device: What is recorded beside the host, where marks can be set on its streams.
+        settings: The config's settings.
+        record_functions: Whether to record torch's ``record_function``, where no profiler does.
+        device: The recorded device whose streams can carry marks; None for none.
     """
     found: list[Collector] = []
     if settings.host_sys:
@@ -44,4 +44,4 @@ def collectors_for(
     return found
 
 
-__all__ = ["Collector", "Collectors", "Event", "Events", "Lacking", "collectors_for"]
+__all__ = ["Collector", "Collectors", "Event", "Events", "Unavailable", "collectors_for"]

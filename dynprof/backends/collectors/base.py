@@ -1,4 +1,4 @@
-"""What a collector of a recording is, and the events that it adds to the trace."""
+"""The base class of a recording's collectors, and the events that they add to the trace."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Event = dict[str, Any]
-"""An event of the Chrome trace format, but for ``ts`` and ``dur``: whole nanoseconds, the former
-since the epoch."""
+"""An event of the Chrome trace format, except that ``ts`` and ``dur`` are whole nanoseconds;
+``ts`` counts from the epoch."""
 Events = Iterable[Event]
 
 
 class Collector:
-    """Records something beside the profiler, from the first recorded step to the last.
+    """Records along with the profiler, from the first recorded step to the last.
 
-    ``start`` and ``stop`` run inside ``step()``; ``events`` and ``save`` once afterwards, on
-    another thread; ``discard`` or ``abandon`` instead of what is left.
+    ``start`` and ``stop`` run inside ``step()``. ``events`` and ``save`` run once afterwards, on
+    another thread. ``discard`` or ``abandon`` replaces the remaining calls.
     """
 
     def start(self) -> None:
-        """Begin; must be fast."""
+        """Start recording; must be fast."""
 
     def stop(self) -> None:
-        """End, also twice, also where it was not started; must be fast."""
+        """Stop recording; must be fast. May be called twice, or without ``start``."""
 
     def discard(self) -> None:
-        """End and forget, instead of what is left."""
+        """Stop and drop the data; replaces the remaining calls."""
         self.stop()
 
     def abandon(self) -> None:
-        """End in a child that was just forked; must take no lock."""
+        """Stop in a child that was just forked; must take no lock."""
 
     def events(self) -> Events:
-        """Return what it adds to the trace."""
+        """Return the events that it adds to the trace."""
         return ()
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Write files of its own, whose paths begin with ``stem``.
+        """Write its own files, whose paths begin with ``stem``.
 
         Returns:
             What is missing or odd, each a sentence.
@@ -49,53 +49,53 @@ class Collector:
         return ()
 
 
-class Lacking(Collector):
-    """Records nothing, and says what is missing.
+class Unavailable(Collector):
+    """Records nothing and reports what is missing.
 
     Args:
-        what: In words.
+        what: A sentence that names it.
     """
 
     def __init__(self, what: str) -> None:
         self._what = what
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Say it."""
+        """Return the sentence."""
         return (self._what,)
 
 
 class Collectors(Collector):
-    """Several of them as one."""
+    """Several collectors as one."""
 
     def __init__(self, members: Iterable[Collector] = ()) -> None:
         self._members = tuple(members)
 
     def start(self) -> None:
-        """Begin all."""
+        """Start all."""
         for member in self._members:
             member.start()
 
     def stop(self) -> None:
-        """End all."""
+        """Stop all."""
         for member in self._members:
             member.stop()
 
     def discard(self) -> None:
-        """End and forget all."""
+        """Stop all and drop their data."""
         for member in self._members:
             member.discard()
 
     def abandon(self) -> None:
-        """End all in a forked child."""
+        """Stop all in a forked child."""
         for member in self._members:
             member.abandon()
 
     def events(self) -> Events:
-        """Return what all add to the trace."""
+        """Return the events of all."""
         return chain.from_iterable(member.events() for member in self._members)
 
     def save(self, stem: Path) -> tuple[str, ...]:
-        """Write the files of all; one that cannot be written does not cost the trace."""
+        """Write the files of all; a failure costs that collector's file, not the trace."""
         return tuple(chain.from_iterable(_saved(member, stem) for member in self._members))
 
 
@@ -107,11 +107,11 @@ def _saved(member: Collector, stem: Path) -> tuple[str, ...]:
 
 
 def named_track(number: int, name: str) -> Event:
-    """Return the event that gives a track of this process its name.
+    """Return the event that names a track of this process.
 
     Args:
-        number: Stands where a thread's id stands, and must not be one.
-        name: What viewers show.
+        number: The track's number, in place of a thread's id; must not be one.
+        name: The name that viewers show.
     """
     return {
         "ph": "M",

@@ -1,4 +1,4 @@
-"""Python's garbage collections, on a track of their own."""
+"""Python's garbage collections, on their own track."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TRACK = 0x6763_0000
 
 
 class CollectionTrack(Collector):
-    """Notes collections that take long.
+    """Records long garbage collections.
 
     Args:
-        threshold_ms: Those that take less are left out; 0 keeps all.
+        threshold_ms: Shortest collection to keep, in ms; 0 keeps all.
     """
 
     def __init__(self, threshold_ms: float) -> None:
@@ -30,11 +30,11 @@ class CollectionTrack(Collector):
         self._found: list[Event] = []
 
     def start(self) -> None:
-        """Ask the interpreter to say when it collects."""
+        """Register a callback for collections."""
         gc.callbacks.append(self._note)
 
     def stop(self) -> None:
-        """Ask it no more."""
+        """Remove the callback."""
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._note)
 

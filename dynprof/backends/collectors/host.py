@@ -1,4 +1,4 @@
-"""The host while a window records: processor, memory, disk and network as counter tracks."""
+"""Counter tracks of the host during a window: processor, memory, disk and network."""
 
 from __future__ import annotations
 
@@ -19,22 +19,27 @@ if TYPE_CHECKING:
     from dynprof.backends.collectors.base import Event, Events
 
 INTERVAL_S = 0.1
-"""Between two samples; one takes about 0.2 ms of a processor."""
+"""Seconds between two samples; a sample takes about 0.2 ms of a processor."""
+
+_MAX_RATE = {"CPU": 100.0}
+"""Highest rate shown: the system counts in ticks, so a share can seem to exceed 100 percent."""
+_PER_SECOND = {"CPU": (psutil.cpu_count() or 1) / 100, "DISK": 1e6, "NETWORK": 1e6}
+"""Gauges that count up, and the count per second that is one unit of the track."""
 
 Gauge = dict[str, float]
 
 
 class HostSampler(Collector):
-    """Samples the host from a thread of its own.
+    """Samples the host on its own thread.
 
     Args:
-        parts: What to sample, as ``host_sys`` names it; ``osrt`` and ``numa`` are left out.
+        parts: Parts to sample, by their names in ``host_sys``; ``osrt`` and ``numa`` are left out.
     """
 
     def __init__(self, parts: Iterable[str]) -> None:
         asked = dict.fromkeys(part.upper() for part in parts)
         self._gauges = {part: _GAUGES[part] for part in asked if part in _GAUGES}
-        self._left_out = tuple(
+        self._unsupported = tuple(
             f"host_sys {part} is not sampled: dynprof samples {', '.join(_GAUGES)}"
             for part in asked
             if part not in _GAUGES
@@ -50,22 +55,22 @@ class HostSampler(Collector):
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end by itself."""
+        """Tell the thread to end; does not wait for it."""
         self._ended.set()
 
     def events(self) -> Events:
-        """Return the samples, the last one from the end of the window."""
+        """Return the samples; the last one is from the end of the window."""
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
         found, self._found = self._found, []
         return found
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Say what could not be sampled."""
-        return (*self._left_out, *sorted(self._lost))
+        """Return what could not be sampled."""
+        return (*self._unsupported, *sorted(self._lost))
 
     def _run(self) -> None:
-        self._sample(time.time_ns())  # rates are those since this one
+        self._sample(time.time_ns())  # the base of the first rates
         self._found = [event for event in self._found if event["name"] == "host mem"]
         while not self._ended.wait(INTERVAL_S):
             self._sample(time.time_ns())
@@ -85,15 +90,15 @@ class HostSampler(Collector):
             self._found.append(_counter(f"host {part.lower()}", since_ns, reading))
 
     def _rates(self, part: str, now_ns: int, totals: Gauge) -> tuple[int, Gauge]:
-        """Return when the last sample was, and by how much totals grew a second since then.
+        """Return the time of the last sample, and the growth per second since then.
 
-        Viewers draw a value forwards, so it stands at the begin of what it is of.
+        Viewers draw a value forwards, so the rate has the time at which its interval begins.
         """
         since_ns, before = self._totals.get(part, (now_ns, totals))
         self._totals[part] = now_ns, totals
         per_unit = max(now_ns - since_ns, 1) / 1e9 * _PER_SECOND[part]
         grown = {name: (total - before[name]) / per_unit for name, total in totals.items()}
-        most = _MOST.get(part, float("inf"))
+        most = _MAX_RATE.get(part, float("inf"))
         return since_ns, {name: min(rate, most) for name, rate in grown.items()}
 
 
@@ -111,7 +116,7 @@ def _counter(name: str, now_ns: int, reading: Gauge) -> Event:
 
 
 def _cpu() -> Gauge:
-    times = psutil.cpu_times()  # cpu_percent() would share its memory with the script's own calls
+    times = psutil.cpu_times()  # cpu_percent() keeps state that the script's own calls share
     busy_s = sum(times) - times.idle - getattr(times, "iowait", 0.0)
     return {"busy percent": busy_s}
 
@@ -139,7 +144,3 @@ _GAUGES: dict[str, Callable[[], Gauge]] = {
     "DISK": _disk,
     "NETWORK": _network,
 }
-_MOST = {"CPU": 100.0}
-"""The system counts in ticks: a share may seem to be more than the whole."""
-_PER_SECOND = {"CPU": (psutil.cpu_count() or 1) / 100, "DISK": 1e6, "NETWORK": 1e6}
-"""Gauges that count up, and how much of their count a second is one unit of what is shown."""

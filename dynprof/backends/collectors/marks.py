@@ -1,4 +1,4 @@
-"""The script's marks and ranges, on tracks of their own: one a domain, more where they cross."""
+"""The script's marks and ranges on their own tracks: one a domain, more where ranges cross."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ if TYPE_CHECKING:
     from dynprof.marks.sources import Source
 
 TRACK = 0x6D78_0000
-"""The first of the tracks; no thread has such a number."""
+"""Number of the first track; no thread has such an id."""
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""A lone surrogate, which a script's string may have and a JSON reader may refuse."""
 BEGAN_BEFORE, ENDS_AFTER = "began before the window", "ends after the window"
 
 
 class Domains(dict[str, bool]):
-    """Whether a window keeps each; asked at every mark.
+    """A cache of which domains a window keeps; read at every mark.
 
     Args:
-        include: Those to keep; empty for all.
-        exclude: Those to leave out; ignored where some are included.
+        include: Domains to keep; empty for all.
+        exclude: Domains to leave out; ignored where ``include`` has any.
 
     Attributes:
-        are_all: Whether it keeps any.
+        are_all: Whether the window keeps every domain.
     """
 
     def __init__(self, include: Collection[str] = (), exclude: Collection[str] = ()) -> None:
@@ -50,16 +52,16 @@ class Domains(dict[str, bool]):
 
 
 class MarkTracks(Collector, Sink):
-    """Takes what :mod:`dynprof.mstx` is told while a window records.
+    """Records the marks of :mod:`dynprof.mstx` while a window records.
 
     Args:
-        domains: Which to keep.
-        sources: What else is to be heard: marks that the script sets through others' functions.
+        domains: Domains to keep.
+        sources: Other sources: marks that the script sets through other libraries.
     """
 
     def __init__(self, domains: Domains, sources: Collection[Source] = ()) -> None:
         self._keeps, self._sources = domains, sources
-        self._moments: list[Any] = []  # message, domain, thread and time of one after the other
+        self._moments: list[Any] = []  # flat: message, domain, thread and time of each mark
         self._note = self._moments.extend
         self._mark = self._make_marker()
         self._ended: list[tuple[Range, int]] = []
@@ -69,47 +71,47 @@ class MarkTracks(Collector, Sink):
         self._listener: Listener | None = None
 
     def start(self) -> None:
-        """Take marks."""
+        """Start recording marks."""
         self._began_ns = time_ns()
-        SINKS.plug(self)
+        SINKS.add(self)
         for source in self._sources:
-            source.plug(self)
+            source.add(self)
         if self._native:
             self._listener = self._native.listen(self._take, self.max_bytes)
 
     def stop(self) -> None:
-        """Take no more."""
-        SINKS.unplug(self)
-        others = [begun for source in self._sources for begun in source.unplug(self)]
+        """Stop recording marks."""
+        SINKS.remove(self)
+        others = [begun for source in self._sources for begun in source.remove(self)]
         if not self._ended_ns:
             self._ended_ns = time_ns()
-            mine = (begun for begun in all_open() if self._keeps[begun.domain])
-            self._open = [begun for begun in mine if is_short(begun.message)]
+            kept = (begun for begun in all_open() if self._keeps[begun.domain])
+            self._open = [begun for begun in kept if is_short(begun.message)]
             self._open += [begun for begun in others if self._keeps[begun.domain]]
             if self._native and self._listener:
-                self._native.dismiss(self._listener)
+                self._native.remove(self._listener)
                 for mark in self._native.all_open(self.max_bytes):
                     self._take(mark)
 
     def abandon(self) -> None:
-        """Let the child's marks go nowhere: they are never saved there."""
+        """Do nothing: a child's marks are never saved."""
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:  # noqa: ARG002
-        """Note a moment."""
+        """Record a moment."""
         self._mark(message, domain)
 
     def marker(self) -> Callable[[str, str], None]:
-        """Return what notes a moment: a function that has at hand all that it needs."""
+        """Return the function that records a moment: a closure, for speed."""
         return self._mark
 
     def taker(self) -> Callable[[tuple[str, str, int, int]], object] | None:
-        """Return what takes moments of all domains, if this window keeps them all."""
+        """Return the function that records moments of any domain; None unless all are kept."""
         return self._note if self._keeps.are_all else None
 
     def _make_marker(self) -> Callable[[str, str], None]:
         keeps, note, here, now_ns = self._keeps, self._note, STACKS, time_ns
 
-        # Apart: a tuple for each mark would have garbage looked for, again and again.
+        # The fields are stored flat: a tuple per mark would trigger garbage collections.
         def mark(message: str, domain: str) -> None:
             note((message, domain, here.number, now_ns()))
 
@@ -120,12 +122,12 @@ class MarkTracks(Collector, Sink):
         return mark if keeps.are_all else mark_if_kept
 
     def end(self, ended: Range) -> None:
-        """Note the end of a range."""
+        """Record the end of a range."""
         if self._keeps[ended.domain]:
             self._ended.append((ended, time_ns()))
 
     def _take(self, mark: NativeMark) -> None:
-        """Note what C has marked; what came after the end is left out later."""
+        """Record a mark from C; marks after the end are left out later."""
         if not self._keeps[mark.domain]:
             return
         if not mark.range:
@@ -138,25 +140,29 @@ class MarkTracks(Collector, Sink):
             self._open.append(begun)
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Write nothing; say how many marks of C found no room."""
-        dropped = self._listener.dropped if self._listener and self._listener.left() else 0
-        return (f"{counted(dropped, 'mark')} of C found no room and are lost",) if dropped else ()
+        """Write nothing; return how many marks of C were dropped."""
+        dropped = self._listener.dropped if self._listener and self._listener.wait_drained() else 0
+        return (
+            (f"{counted(dropped, 'mark')} of C were dropped: the queue was full",)
+            if dropped
+            else ()
+        )
 
     def events(self) -> Events:
-        """Return the marks, and all ranges of the time between start and stop."""
+        """Return the marks and ranges between start and stop."""
         if self._listener:
-            self._listener.left()
+            self._listener.wait_drained()
         moments, ended, still_open = self._moments, self._ended, self._open
         self._moments, self._ended, self._open = [], [], []
         self._note = self._moments.extend
-        known = {begun[:5] for begun, _ in ended}  # without the stream, of whatever kind it is
-        # One that ended in the midst of stop() stands in both lists.
+        known = {begun[:5] for begun, _ in ended}  # without the stream, which may be unhashable
+        # A range that ended during stop() is in both lists.
         ended += [(begun, self._ended_ns + 1) for begun in still_open if begun[:5] not in known]
         by_domain: dict[str, list[Event]] = {}
         for message, domain, thread, at_ns in zip(*[iter(moments)] * 4, strict=True):
             if not self._began_ns <= at_ns <= self._ended_ns:
                 continue
-            event = {"ph": "i", "s": "t", "ts": at_ns, **_described(message, domain, thread)}
+            event = {"ph": "i", "s": "t", "ts": at_ns, **_event_fields(message, domain, thread)}
             by_domain.setdefault(domain, []).append(event)
         for begun, ended_ns in ended:
             if begun.began_ns <= self._ended_ns and ended_ns >= self._began_ns:
@@ -164,9 +170,9 @@ class MarkTracks(Collector, Sink):
         return list(_on_tracks(dict(sorted(by_domain.items()))))
 
     def _as_event(self, begun: Range, ended_ns: int) -> Event:
-        """Return a range as it stands in the trace: cut where the window begins and ends."""
+        """Return a range as an event of the trace, cut at the window's begin and end."""
         since_ns, until_ns = max(begun.began_ns, self._began_ns), min(ended_ns, self._ended_ns)
-        event = _described(begun.message, begun.domain, begun.thread)
+        event = _event_fields(begun.message, begun.domain, begun.thread)
         event["args"]["kind"] = "start/end" if begun.number else "push/pop"
         if begun.number:
             event["args"]["range"] = begun.number
@@ -177,21 +183,17 @@ class MarkTracks(Collector, Sink):
         return {"ph": "X", "ts": since_ns, "dur": max(0, until_ns - since_ns), **event}
 
 
-_HALF_A_PAIR = re.compile("[\ud800-\udfff]")
-"""What a script may have in a string, and no reader of JSON has to take."""
+def _event_fields(message: str, domain: str, thread: int) -> dict[str, Any]:
+    args = {"domain": _valid_text(domain), "thread": thread}
+    return {"cat": "mstx", "name": _valid_text(message), "pid": os.getpid(), "args": args}
 
 
-def _described(message: str, domain: str, thread: int) -> dict[str, Any]:
-    args = {"domain": _whole(domain), "thread": thread}
-    return {"cat": "mstx", "name": _whole(message), "pid": os.getpid(), "args": args}
-
-
-def _whole(text: str) -> str:
-    return text if text.isascii() else _HALF_A_PAIR.sub("\ufffd", text)
+def _valid_text(text: str) -> str:
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
 
 
 def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
-    """Yield events with a track each: on one, ranges lie inside each other or follow each other."""
+    """Yield events with their track numbers; ranges of a track nest or follow each other."""
     number = TRACK
     for domain, events in by_domain.items():
         tracks = _Tracks()
@@ -199,24 +201,24 @@ def _on_tracks(by_domain: dict[str, list[Event]]) -> Iterator[Event]:
             place = tracks.place(event["ts"], event["ts"] + event.get("dur", 0))
             yield {**event, "tid": number + place}
         for place in range(tracks.count):
-            yield named_track(number + place, f"marks: {_whole(domain)}")
+            yield named_track(number + place, f"marks: {_valid_text(domain)}")
         number += tracks.count
 
 
 class _Tracks:
-    """Finds room for one after the other, in order of time; thousands may be open at once."""
+    """Assigns ranges to tracks, in order of time; thousands may be open at once."""
 
     def __init__(self) -> None:
-        self._open: list[list[int]] = []  # the ends of what is open on each track
-        self._innermost: list[tuple[float, int]] = []  # of these the newest, in order, and where
+        self._open: list[list[int]] = []  # the ends of the open ranges, by track
+        self._innermost: list[tuple[float, int]] = []  # sorted: the newest end and its track
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of tracks."""
         return len(self._open)
 
     def place(self, begin: int, end: int) -> int:
-        """Return on which track something fits, most tightly, and note it there."""
+        """Put a range on the track where it fits most tightly; return the track."""
         while self._innermost and self._innermost[0][0] <= begin:
             place = self._innermost.pop(0)[1]
             self._open[place].pop()

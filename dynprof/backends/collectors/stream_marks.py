@@ -1,4 +1,4 @@
-"""Marks that name a stream of a device: set on its track too, where the window records a device."""
+"""Marks that name a device's stream: also set on its track, where the window records a device."""
 
 from __future__ import annotations
 
@@ -15,36 +15,38 @@ if TYPE_CHECKING:
 
     from dynprof.backends.collectors.marks import Domains
 
-HOST = "marks that name a stream stand on the host's side alone"
-NO_DEVICE = f"{HOST}: no window has recorded a CUDA device"
-IN_CAPTURE = f"{HOST} while a graph is being captured"
+HOST_ONLY = "marks that name a stream are on the host's track only"
+NO_DEVICE = f"{HOST_ONLY}: no window has recorded a CUDA device"
+IN_CAPTURE = f"{HOST_ONLY} while a graph is being captured"
 BEGIN, END = " (begin)", " (end)"
-"""What the ends of a range are called on a device, after its own name."""
+"""Suffixes that name the two ends of a range on a device."""
+_warned: set[str] = set()
+"""Warnings that this process has given."""
 
 
 class Device(Protocol):
-    """What can be marked; nothing that it does may wait for the device."""
+    """A device whose streams can be marked; no method may wait for the device."""
 
     def stream(self, given: object) -> object | None:
-        """Return the stream that a script has given; None where it is none of this device's."""
+        """Return the stream that a script has given; None where it belongs to another device."""
 
     def is_capturing(self, stream: object) -> bool:
-        """Return whether what is put on a stream becomes part of a graph."""
+        """Return whether work put on a stream becomes part of a graph."""
 
     def mark(self, message: str, stream: object) -> None:
-        """Put a mark behind what is on a stream so far."""
+        """Put a mark on a stream, after the work queued so far."""
 
 
 class StreamMarks(Collector, Sink):
-    """Sets them on the device; says once in the process where that cannot be.
+    """Sets marks on the device; where that is impossible, warns once in the process.
 
     Args:
-        device: What the window records; None for none.
-        domains: Which to take.
+        device: The device that the window records; None for none.
+        domains: Domains to keep.
     """
 
-    hears_begins = True  # also without a device: a range may never end, and is said to be of none
-    of_streams = True
+    wants_begins = True  # also without a device: a range may never end, so its begin must warn
+    only_streams = True
 
     def __init__(self, device: Device | None, domains: Domains) -> None:
         self._device, self._domains = device, domains
@@ -52,66 +54,66 @@ class StreamMarks(Collector, Sink):
         self._texts: list[str] = []
 
     def start(self) -> None:
-        """Take marks."""
-        SINKS.plug(self)
+        """Start setting marks."""
+        SINKS.add(self)
 
     def stop(self) -> None:
-        """Take no more."""
-        SINKS.unplug(self)
+        """Stop setting marks."""
+        SINKS.remove(self)
 
     def abandon(self) -> None:
-        """Do nothing: a device does not survive a fork, and no sink does."""
+        """Do nothing: neither a device nor a sink survives a fork."""
 
     def mark(self, message: str, domain: str, stream: object = None) -> None:
-        """Set a moment."""
+        """Mark a moment on the stream."""
         self._set(message, domain, stream)
 
     def begin(self, begun: Range) -> None:
-        """Set where a range begins."""
+        """Mark where a range begins."""
         self._set(begun.message + BEGIN, begun.domain, begun.stream)
 
     def end(self, ended: Range) -> None:
-        """Set where it ends."""
+        """Mark where a range ends."""
         self._set(ended.message + END, ended.domain, ended.stream)
 
     def save(self, stem: Path) -> tuple[str, ...]:  # noqa: ARG002
-        """Write nothing; say what was said to the script."""
+        """Write nothing; return the warnings that the script got."""
         return tuple(self._texts)
 
     def _set(self, message: str, domain: str, stream: object) -> None:
         none = stream is None or (isinstance(stream, int) and not stream)
         if none or not self._domains[domain]:
             return
-        failed = self._boundary.attempt("marking a stream", lambda: self._try(message, stream))
+        failed = self._boundary.attempt(
+            "marking a stream", lambda: self._mark_on_device(message, stream)
+        )
         if failed:
             self.stop()
 
-    def _try(self, message: str, given: object) -> None:
+    def _mark_on_device(self, message: str, given: object) -> None:
         if self._device is None:
-            self._say(NO_DEVICE)
+            self._warn(NO_DEVICE)
             return
         stream = self._device.stream(given)
         if stream is None:
             kind = type(given).__name__
-            self._say(f"{HOST} where that is a {kind}; give a torch.cuda.Stream or its handle")
+            self._warn(
+                f"{HOST_ONLY}: the stream is a {kind}; give a torch.cuda.Stream or its handle"
+            )
         elif GRAPH_CAPTURES.under_way() or self._device.is_capturing(stream):
-            self._say(IN_CAPTURE)
+            self._warn(IN_CAPTURE)
         else:
             self._device.mark(message, stream)
 
-    def _say(self, text: str) -> None:
-        if say_once(text):
+    def _warn(self, text: str) -> None:
+        if warn_once(text):
             self._texts.append(text)
 
 
-_said: set[str] = set()
-"""What was said in this process."""
-
-
-def say_once(text: str) -> bool:
-    """Warn the script, once in the process; return whether it is the first time."""
-    if text in _said:
+def warn_once(text: str) -> bool:
+    """Warn the script, once in the process; return whether this was the first time."""
+    if text in _warned:
         return False
-    _said.add(text)
+    _warned.add(text)
     warn_script(f"dynprof.mstx: {text}")
     return True

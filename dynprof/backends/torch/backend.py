@@ -1,7 +1,7 @@
 """``torch.profiler`` on CPU, CUDA and XPU.
 
-torch is never imported here before the training script has done so: a job that does not use it
-must not pay for it.
+This module never imports torch before the training script does: a job without torch must not pay
+for it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Blocked, discard
-from dynprof.backends.collectors import Collectors, Lacking, collectors_for
+from dynprof.backends.collectors import Collectors, Unavailable, collectors_for
 from dynprof.backends.torch.closing import (
     COLLECTOR,
     choose_close,
-    usable,
+    usable_functions,
     why_close_is_unknown,
     why_detached_is_unsafe,
     why_inline,
 )
 from dynprof.backends.torch.cuda_streams import CUDA_STREAMS
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.devices import HOST, device_activities, used
+from dynprof.backends.torch.devices import HOST, device_activities, used_activities
 from dynprof.backends.torch.features import experimental_config, has, has_on, lacks, takes_trace_id
-from dynprof.backends.torch.forks import end_settings_thread, guard_forks, undisturbed
+from dynprof.backends.torch.forks import end_config_thread, guard_forks, profiler_change
 from dynprof.backends.torch.kineto import KINETO, OCCUPIED, ScriptSession
 from dynprof.backends.torch.memory_history import MemoryHistory
-from dynprof.backends.torch.operator_arguments import OperatorArguments, ScriptsObserver
-from dynprof.backends.torch.quiescence import tasks
+from dynprof.backends.torch.operator_arguments import OperatorArguments, ScriptObserver
+from dynprof.backends.torch.quiescence import native_thread_ids
 from dynprof.backends.torch.recorded_events import why_not_counted
 from dynprof.backends.torch.torch_recording import (
     TorchRecording,
@@ -58,8 +58,8 @@ class TorchBackend:
     """Records with ``torch.profiler``.
 
     Args:
-        for_script: The script asks itself, and rather waits than be put off.
-        detaches: Whether a recording may be closed in the detached way, which is tested first.
+        for_script: The script itself requests the recording and prefers waiting to a refusal.
+        detaches: Whether a recording may use the detached close, after a self-test.
     """
 
     name = "torch"
@@ -67,7 +67,7 @@ class TorchBackend:
 
     def __init__(self, *, for_script: bool = False, detaches: bool = True) -> None:
         self._for_script, self._detaches = for_script, detaches
-        self._made: TorchRecording | None = None
+        self._last_prepared: TorchRecording | None = None
 
     def capabilities(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
@@ -89,19 +89,19 @@ class TorchBackend:
         return self._with_fallbacks(capable) if self._detaches else capable
 
     def _with_fallbacks(self, capable: Capabilities) -> Capabilities:
-        """Say what the self-test means for windows here; nothing where they wait for its answer."""
+        """Add what the self-test means for windows here; nothing while they wait for its answer."""
         awaited = why_close_is_unknown((HOST,))
         return replace(
             capable,
             inline=why_inline((HOST,)),
-            inline_on_device=why_inline(used(sys.modules["torch"], capable.activities)),
+            inline_on_device=why_inline(used_activities(sys.modules["torch"], capable.activities)),
             one_thread="" if awaited else _why_no_threads(),
             uncounted=why_not_counted(),
             is_testing=SELF_TEST.is_running,
         )
 
     def versions(self) -> dict[str, str]:
-        """Return the versions of torch and of what it was built with."""
+        """Return the versions of torch and of the toolkits it was built with."""
         import torch
 
         devices = {"cuda": torch.version.cuda, "hip": torch.version.hip}
@@ -109,48 +109,48 @@ class TorchBackend:
         return {"python": platform.python_version(), "torch": str(torch.__version__), **found}
 
     def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterator[Blocked]:
-        """Wait for the end of backward passes, graph captures, the last collecting and a test.
+        """Wait for backward passes, graph captures, the last collection and the self-test.
 
-        The test of the detached close takes seconds once for each build of torch.
+        The self-test of the detached close takes some seconds, once for each build of torch.
         """
         if not elsewhere:
             anywhere = bool(plan.script) or _records_all_threads(plan)
             if reason := why_not_now(in_backward_too=anywhere):
                 yield Blocked(reason)
         if KINETO.collecting and not self._for_script:
-            yield Blocked("the events of the last one are being collected")
+            yield Blocked("the events of the last window are being collected")
         asked = plan.activities
-        watched = asked if self._for_script else used(sys.modules["torch"], asked)
+        watched = asked if self._for_script else used_activities(sys.modules["torch"], asked)
         if reason := why_close_is_unknown(watched):
-            yield Blocked(reason, "rather wait")
-        if KINETO.script_has_it:
+            yield Blocked(reason, "prefer wait")
+        if KINETO.script_is_profiling:
             yield Blocked(OCCUPIED, "refused")
 
     def prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
-        """Turn ``torch.profiler`` on."""
+        """Start ``torch.profiler``, for the warm-up."""
         while True:
             if plan.script:
-                KINETO.make_room()  # outside of the lock, which closing a window needs as well
+                KINETO.end_open_window()  # not under the lock: closing a window takes it
             KINETO.wait()
-            with undisturbed():  # and of two threads that come at once, one sees the other
+            with profiler_change():  # of two concurrent threads, one sees the other
                 if not (KINETO.collecting or (plan.script and KINETO.has_window)):
                     return self._prepare(plan, rank, scratch)
 
     def _prepare(self, plan: Plan, rank: Rank, scratch: MakeFolder) -> TorchRecording:
         import torch
 
-        self._discard_strayed()
-        windowed = plan.script and KINETO.has_window  # else it was given up; its thread stays away
-        if KINETO.script_has_it or windowed or _is_on_here(torch):
+        self._discard_orphan()
+        windowed = plan.script and KINETO.has_window  # else that window was given up
+        if KINETO.script_is_profiling or windowed or _is_on_here(torch):
             raise BackendError(OCCUPIED)
         with contextlib.suppress(BackendError):
-            usable().end_forgotten()
-        theirs = [home.__name__ for home in (sys, threading) if home.getprofile()]
-        if plan.config.with_stack and theirs:
-            text = f"with_stack would take the place of the job's own {theirs[0]}.setprofile()"
-            raise BackendError(f"{text}; ask without it")
+            usable_functions().remove_parent_callback()
+        in_use = [home.__name__ for home in (sys, threading) if home.getprofile()]
+        if plan.config.with_stack and in_use:
+            text = f"with_stack would replace the job's own {in_use[0]}.setprofile()"
+            raise BackendError(f"{text}; turn with_stack off")
         asked = plan.activities
-        plan = plan if plan.script else replace(plan, activities=used(torch, asked))
+        plan = plan if plan.script else replace(plan, activities=used_activities(torch, asked))
         session = ScriptSession() if plan.script else KINETO
         facts = _rank_facts(rank)
         in_place = plan.script.in_place if plan.script else ""
@@ -169,34 +169,34 @@ class TorchBackend:
         recording.fallbacks = _fallbacks(plan, "" if in_place else inline)
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
-            self._made = None if plan.script else recording
-            before = tasks()
+            self._last_prepared = None if plan.script else recording
+            before = native_thread_ids()
             recording.prepare()
-            end_settings_thread(tasks() - before)
+            end_config_thread(native_thread_ids() - before)
             undo.pop_all()
         return recording
 
-    def _discard_strayed(self) -> None:
-        """Discard the last recording if Ctrl-C kept it from the window that it was made for."""
-        made, self._made = self._made, None
-        if made and not made.arrived:
+    def _discard_orphan(self) -> None:
+        """Discard the last recording if Ctrl-C came before its window took it over."""
+        made, self._last_prepared = self._last_prepared, None
+        if made and not made.is_adopted:
             discard(made)
 
 
 def _is_on_here(torch: Any) -> bool:
     """Return whether a profiler is on, on this thread.
 
-    A backward pass brings back what its forward pass saw, a window that has ended since, say.
+    A backward pass restores the state of its forward pass, for example a window that has ended.
     """
     return bool(torch.autograd._profiler_enabled()) and not in_backward()
 
 
-def _not_used(activity: str) -> Lacking:
-    return Lacking(f"{activity} was not recorded: this process had not used it yet")
+def _not_used(activity: str) -> Unavailable:
+    return Unavailable(f"{activity} was not recorded: this process had not used it yet")
 
 
 def _profiler(plan: Plan, *, all_threads: bool) -> Any:
-    """Map the config onto ``torch.profiler``; the table in docs/settings.md says the same."""
+    """Map the config to ``torch.profiler``; the table in docs/settings.md says the same."""
     from torch.profiler import ProfilerActivity, _KinetoProfile
 
     config, script = plan.config, plan.script
@@ -212,15 +212,15 @@ def _profiler(plan: Plan, *, all_threads: bool) -> Any:
         or _experimental(plan, all_threads=all_threads),
         **({"custom_trace_id_callback": script.trace_id} if script and gives_id else {}),
     )
-    _complete(profiler)
+    _create_profiler(profiler)
     return profiler
 
 
-def _complete(kineto_profile: Any) -> None:
-    """Do what torch's ``prepare_trace()`` does before it prepares, without ``torch._inductor``.
+def _create_profiler(kineto_profile: Any) -> None:
+    """Create torch's inner profiler as ``prepare_trace()`` does, without ``torch._inductor``.
 
-    torch imports that, for a second or more, to ask whether compiled code uses CUDA graphs; a job
-    that has not loaded it has no compiled code.
+    torch imports that module, for a second or more, to ask whether compiled code uses CUDA graphs.
+    A job that has not loaded it has no compiled code.
     """
     from torch.autograd.profiler import profile
 
@@ -235,23 +235,23 @@ def _complete(kineto_profile: Any) -> None:
         with_stack=kineto_profile.with_stack,
         use_kineto=True,
         experimental_config=kineto_profile.experimental_config,
-        **_newer(kineto_profile),
+        **_newer_arguments(kineto_profile),
     )
-    # Not as an argument: newer versions warn of it, on the job's stderr; the plan's remark says it.
+    # Not an argument: newer versions warn of it on the job's stderr. The plan's remark says it.
     kineto_profile.profiler.with_modules = kineto_profile.with_modules
 
 
-def _newer(kineto_profile: Any) -> dict[str, Any]:
-    """Return what is handed on only where it was asked for: older versions do not know it."""
+def _newer_arguments(kineto_profile: Any) -> dict[str, Any]:
+    """Return the arguments that older versions do not know; only those that are in use."""
     callback = getattr(kineto_profile, "custom_trace_id_callback", None)
     return {"custom_trace_id_callback": callback} if callback else {}
 
 
 def _records_all_threads(plan: Plan) -> bool:
-    """Return whether to record all threads, which lets any of them end a step or the window.
+    """Return whether to record all threads, so that any thread can end a step or the window.
 
-    The allocator reports to the profiler of its own thread only, so where memory is asked for,
-    that thread alone is recorded. A script gets what torch would give it, unless it asks.
+    The allocator reports to the profiler of its own thread only. So a window that records memory
+    records only that thread. A script gets torch's default, unless it requests all threads.
     """
     if plan.script and plan.script.experimental_config:
         return has_on(plan.script.experimental_config, "profile_all_threads")
@@ -261,14 +261,14 @@ def _records_all_threads(plan: Plan) -> bool:
 
 
 def _why_no_threads() -> str:
-    """Say why no window of this process can record all threads; empty where they can."""
+    """Return why no window of this process can record all threads; empty where they can."""
     if not has("profile_all_threads"):
         return "torch lacks profile_all_threads"
     return why_detached_is_unsafe()
 
 
 def _why_one_thread() -> str:
-    """Say why a window cannot record all threads without harm; empty where it can."""
+    """Return why a window cannot safely record all threads; empty where it can."""
     if reason := _why_no_threads():
         return reason
     threads = UNFINISHED.threads()
@@ -277,20 +277,20 @@ def _why_one_thread() -> str:
 
 
 def _fallbacks(plan: Plan, inline: str) -> tuple[str, ...]:
-    """Return how a window is recorded or closed in a lesser way than it was meant."""
+    """Return where a window records or closes in a slower or lesser way than planned."""
     one_thread = "" if plan.script or plan.config.records_memory else _why_one_thread()
     return fallbacks(inline, one_thread, "" if plan.script else why_not_counted())
 
 
 def _collectors(plan: Plan, scratch: MakeFolder) -> Iterator[Collector]:
-    """Yield what records beside the profiler."""
+    """Yield the window's collectors."""
     config = plan.config
     device = CUDA_STREAMS if "CUDA" in plan.activities else None
     yield from collectors_for(config.experimental, device=device)
     if config.experimental.record_op_args:
         yield OperatorArguments(scratch())
     if plan.script and plan.script.observer:
-        yield ScriptsObserver(plan.script.observer)
+        yield ScriptObserver(plan.script.observer)
     if config.memory_snapshot:
         yield from MemoryHistory.of_devices(plan.activities)
 
@@ -306,7 +306,7 @@ def _experimental(plan: Plan, *, all_threads: bool) -> Any:
 
 
 def _rank_facts(rank: Rank) -> str | None:
-    """Return what readers of the trace find the rank in; None where torch writes it itself."""
+    """Return the metadata that gives a trace its rank; None where torch writes it itself."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():

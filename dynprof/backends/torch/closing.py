@@ -1,4 +1,4 @@
-"""Which way a ``torch.profiler`` recording is closed, and where the slow half of it runs."""
+"""The choice between detached and inline close, and the thread that runs the slow half."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.detached_close import DetachedClose, find
+from dynprof.backends.torch.detached_close import DetachedClose, find_functions
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError, describe
@@ -25,20 +25,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _KINDS = (1, 2, 4, 5, 10, 17, 38, 39)
-"""What Kineto has recorded, by the numbers of ``CUpti_ActivityKind``: copies, sets, calls of the
-driver and of the runtime, kernels, overhead, synchronisations, correlations."""
+"""The activities that Kineto enables, as numbers of ``CUpti_ActivityKind``: copies, sets, calls of
+the driver and of the runtime, kernels, overhead, synchronisations, correlations."""
+VARIABLE = "DYNPROF_CLOSE"
+SELF_TEST_WAIT_S = 15.0
+"""Longest wait for the self-test since its begin; beyond it the machine is busy."""
+_TESTING = "the self-test of the detached close is still running"
+NICENESS = 10
+"""Niceness of the collecting thread; gives it a tenth of a contended processor.
+
+Measured with a loop whose OpenMP threads kept both cores busy, saving 20 steps with shapes and
+memory. 0: collects in 2 s, with steps 3 times as long. 10: collects in 12 s, with steps a tenth
+longer; the total cost is the same. 19: collects in 60 to 110 s, at five times the cost. Each of
+its time slices keeps all threads of a parallel region waiting.
+"""
 
 
-def stop_recording() -> None:
-    """Record nothing more, as Kineto says it itself once it begins to collect; microseconds."""
-    if library := loaded():
+def stop_cupti() -> None:
+    """Disable CUPTI's activities, as Kineto does when it begins to collect; microseconds."""
+    if library := loaded_cupti():
         for kind in _KINDS:
             library.cuptiActivityDisable(kind)
 
 
 @functools.cache
-def loaded() -> ctypes.CDLL | None:
-    """Return the library that torch has loaded with itself; None where it has none."""
+def loaded_cupti() -> ctypes.CDLL | None:
+    """Return the CUPTI library that torch has loaded; None where it has none."""
     major = str(sys.modules["torch"].version.cuda).partition(".")[0]
     with contextlib.suppress(OSError, AttributeError):
         library = ctypes.CDLL(f"libcupti.so.{major}", mode=os.RTLD_NOLOAD)
@@ -47,61 +59,55 @@ def loaded() -> ctypes.CDLL | None:
     return None
 
 
-VARIABLE = "DYNPROF_CLOSE"
-PATIENCE_S = 15.0
-"""So long after the self-test began nobody waits for it any more: the machine is busy."""
-_TESTING = "the self-test of the detached close is still running"
-
-
 def why_close_is_unknown(activities: tuple[str, ...]) -> str | None:
-    """Say why it is not known yet how a window will be closed; None where it is."""
+    """Return why the way of closing a window is not known yet; None where it is known."""
     if _why_inline(activities) is not None or SELF_TEST.answer is not None:
         return None
-    return _TESTING if SELF_TEST.running_s() < PATIENCE_S else None
+    return _TESTING if SELF_TEST.running_s() < SELF_TEST_WAIT_S else None
 
 
 def why_inline(activities: tuple[str, ...]) -> str:
-    """Say why windows close inline; empty where they do not, or that is not known yet."""
+    """Return why windows close inline; empty where they do not, or where it is not known yet."""
     return "" if why_close_is_unknown(activities) else choose_close(activities)[1]
 
 
 def why_detached_is_unsafe() -> str:
-    """Say what the self-test has against this build, or that it has not ended; empty if nothing."""
+    """Return why the self-test forbids the detached close, or that it still runs; else empty."""
     return _TESTING if SELF_TEST.answer is None else SELF_TEST.answer
 
 
-def is_being_tested() -> bool:
-    """Have the self-test made, unless it was; return whether its answer is worth waiting for."""
+def start_self_test() -> bool:
+    """Start the self-test unless it has run; return whether to wait for its answer."""
     SELF_TEST.begin()
-    return SELF_TEST.answer is None and SELF_TEST.running_s() < PATIENCE_S
+    return SELF_TEST.answer is None and SELF_TEST.running_s() < SELF_TEST_WAIT_S
 
 
-def ended_on(device: str | None) -> str:
-    """Wait for a kind of device, as the ordinary close does, and record nothing more of it.
+def synchronize_device(device: str | None) -> str:
+    """Wait for a kind of device, as the ordinary close does, and stop recording it.
 
-    Its last kernels are kept, and none of the steps that come while the events are collected.
+    This keeps the window's last kernels, and none of the steps that run during the collection.
 
     Returns:
-        In words for how long; nothing where there is no device.
+        Text that says how long it waited; empty where there is no device.
     """
     if not device:
         return ""
     began_s = time.perf_counter()
     getattr(sys.modules["torch"], device).synchronize()
-    stop_recording()
+    stop_cupti()
     return f", {(time.perf_counter() - began_s) * 1e3:.1f} ms of it waiting for the device"
 
 
-def ask_for_nothing(profile: Any) -> bool:
-    """Let a profile of torch's that was only prepared record as little as it can.
+def record_minimum(profile: Any) -> bool:
+    """Make a torch profile that was only prepared record as little as possible.
 
-    To be ended it has to begin; no call and no operator of another thread needs to be seen for it.
+    It must start before it can end; for that it need not record calls or other threads.
 
     Args:
         profile: A ``torch.autograd.profiler.profile``.
 
     Returns:
-        Whether it traces calls of Python: no.
+        Whether it traces Python calls: always False.
     """
     for name in ("with_stack", "profile_memory", "record_shapes", "with_flops", "with_modules"):
         setattr(profile, name, False)
@@ -110,13 +116,13 @@ def ask_for_nothing(profile: Any) -> bool:
 
 
 def _why_inline(activities: tuple[str, ...]) -> str | None:
-    """Say why the self-test does not matter; None where it does."""
+    """Return why to close inline whatever the self-test says; None where its answer decides."""
     asked = os.environ.get(VARIABLE, "")
     if asked == "inline":
         return f"{VARIABLE}=inline"
     if activities != ("CPU",) and asked != "detached":
-        return f"on a device {VARIABLE}=detached asks for the detached close"
-    if activities != ("CPU",) and not loaded():
+        return f"on a device the detached close needs {VARIABLE}=detached"
+    if activities != ("CPU",) and not loaded_cupti():
         return "without CUPTI a device is recorded beyond the window"
     if asked != "detached" and (limit := _limit_of_memory()):
         return f"the process's memory is limited ({limit})"
@@ -124,30 +130,30 @@ def _why_inline(activities: tuple[str, ...]) -> str | None:
 
 
 def _limit_of_memory() -> str:
-    """Return by what a thread may find no memory, where C++ knows no other way than to abort."""
-    for name in ("RLIMIT_AS", "RLIMIT_DATA"):  # which counts stacks of threads, too
+    """Return the limit on this process's memory, at which C++ aborts; empty for none."""
+    for name in ("RLIMIT_AS", "RLIMIT_DATA"):  # the latter counts thread stacks too
         if resource.getrlimit(getattr(resource, name))[0] != resource.RLIM_INFINITY:
             return name
     return ""
 
 
-def usable() -> DetachedClose:
-    """Return the functions of libtorch, unless the self-test has something against them.
+def usable_functions() -> DetachedClose:
+    """Return libtorch's functions, unless the self-test forbids them.
 
-    While it runs they may be used: a forked child has to take a profiler off its thread.
+    They may be used while the test runs: a forked child has to detach a profiler.
 
     Raises:
-        BackendError: It has, and to call them may crash the job; or they are missing.
+        BackendError: The self-test found that calls may crash the job, or functions are missing.
     """
     if SELF_TEST.answer:
         raise BackendError(SELF_TEST.answer)
-    return find()
+    return find_functions()
 
 
-def records_everywhere() -> bool | None:
-    """Return whether a profiler of all threads is on; None where that cannot be asked."""
+def records_all_threads() -> bool | None:
+    """Return whether a profiler of all threads is on; None where that is unknown."""
     with contextlib.suppress(BackendError):
-        return usable().records_everywhere()
+        return usable_functions().records_all_threads()
     return None
 
 
@@ -157,21 +163,21 @@ def choose_close(
     """Return the detached close where it may be used, else why the close is inline.
 
     Args:
-        activities: What is recorded.
-        in_place: Why the script wants the ordinary close; empty where it does not.
+        activities: The recorded activities.
+        in_place: Why the script needs the ordinary close; empty where it does not.
     """
     if in_place:
         return None, in_place
     if reason := _why_inline(activities) or why_detached_is_unsafe():
         return None, reason
     try:
-        return find(), ""
+        return find_functions(), ""
     except BackendError as error:
         return None, str(error)
 
 
 def choose_writer(profiler: Any) -> Callable[[Path], None] | None:
-    """Return what writes without the GIL what torch has closed; None where only torch may write.
+    """Return a function that writes torch's results without the GIL; None where torch must write.
 
     Args:
         profiler: A ``torch.profiler.profile`` that has ended.
@@ -182,37 +188,26 @@ def choose_writer(profiler: Any) -> Callable[[Path], None] | None:
     return None
 
 
-NICENESS = 10
-"""Of the collecting thread; gives it a tenth of a processor that others want as well.
-
-Measured beside a loop whose OpenMP threads kept both cores busy, saving 20 steps with shapes and
-memory: 0 collects in 2 s, with steps 3 times as long meanwhile; 10 in 12 s, with steps a tenth
-longer, at the same price in all; 19 in 60 to 110 s, at five times the price, because each slice
-it gets keeps all threads of a parallel region waiting.
-"""
-
-
 class LowPriorityThread:
-    """A thread that gives way to others, started when it is first needed.
+    """A thread of low priority, started when it is first needed.
 
-    One for all windows: malloc gives a new thread another heap, and each of these would grow to
-    what the largest window needs. No ``ThreadPoolExecutor``: the end of the process would wait for
-    it, however long it collects.
+    It serves all windows: malloc gives each new thread a heap, which would grow to the size of the
+    largest window. A ``ThreadPoolExecutor`` will not do: process exit would wait for it without a
+    limit.
     """
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[tuple[Callable[[], None], Future[None]]]
         self._tasks = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._starting = threading.RLock()  # two threads would use libkineto at once
+        self._starting = threading.RLock()  # a second thread would use libkineto at the same time
 
     def begin(self, action: Callable[[], None]) -> Future[None]:
-        """Have ``action`` run there, after what was begun before.
+        """Run ``action`` on the thread, after the earlier ones.
 
-        The result of the future raises a ``BackendError`` or an ``OSError`` where it failed.
+        The future's result raises ``BackendError`` or ``OSError`` where the action failed.
 
-        Only for work without the GIL: a thread that is kept from the processor while it holds
-        the GIL keeps everybody waiting.
+        Only for work without the GIL: a low-priority thread that holds the GIL blocks all others.
         """
         outcome = Future[None]()
         try:
@@ -236,7 +231,7 @@ class LowPriorityThread:
                 self._thread = thread
 
     def forget(self) -> None:
-        """Begin anew in a forked child, which has no such thread."""
+        """Reset in a forked child, which does not have the thread."""
         self._tasks, self._thread = queue.SimpleQueue(), None
         self._starting = threading.RLock()
 
@@ -246,7 +241,7 @@ class LowPriorityThread:
         while True:
             action, outcome = self._tasks.get()
             _run(action, outcome)
-            del action, outcome  # they hold the events of a whole window
+            del action, outcome  # they reference the events of a whole window
 
 
 def _run(action: Callable[[], None], outcome: Future[None]) -> None:
@@ -263,4 +258,4 @@ def _run(action: Callable[[], None], outcome: Future[None]) -> None:
 
 
 COLLECTOR = LowPriorityThread()
-"""The process needs one: libkineto has one session."""
+"""The process's collecting thread; one is enough, as libkineto has one session."""

@@ -1,29 +1,29 @@
-"""Marks on the streams of a CUDA device, where Kineto draws them."""
+"""Marks on the streams of a CUDA device, as Kineto draws them."""
 
 from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.open_annotations import unseen
+from dynprof.backends.torch.open_annotations import hidden_from_modes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 LABEL = "dynprof: device mark"
-"""Lies around each on the host, so that the analysis knows whose work it is."""
+"""Name of the host range around each mark, by which the analysis recognises it."""
 _LEAST_HANDLE = 4096
-"""No pointer is smaller, but for 1 and 2, by which CUDA knows two streams of each device."""
+"""Smallest handle that is a pointer; CUDA also uses 1 and 2, for two streams of each device."""
 
 
 def draw(message: str, buffer: Callable[[], Any]) -> None:
-    """Put the smallest work there is on the current stream, under a name.
+    """Put a minimal kernel on the current stream, under a name.
 
-    Kineto gives what a device does for a range of ``record_function`` the range's name there.
+    Kineto gives the device work of a ``record_function`` range the range's name.
 
     Args:
         message: The name.
-        buffer: Returns what may be written to; only the first time it makes it.
+        buffer: Returns a tensor to write to; creates it at the first call.
     """
     from torch.autograd.profiler import record_function
 
@@ -34,15 +34,15 @@ def draw(message: str, buffer: Callable[[], Any]) -> None:
 
 
 class CudaStreams:
-    """Marks them, without waiting for the device; the process needs one."""
+    """Marks CUDA streams, without waiting for the device; a process has one such object."""
 
     def __init__(self) -> None:
         self._buffers: dict[Any, Any] = {}
 
     def stream(self, given: object) -> object | None:
-        """Return a stream of CUDA's, or the one that a handle of CUDA's stands for.
+        """Return the CUDA stream for a stream object or a CUDA handle; None for others.
 
-        Nobody can ask CUDA whether a handle is one: it has to be, as everywhere.
+        CUDA cannot check whether a handle is valid; the script must pass a valid one.
         """
         import torch
 
@@ -57,30 +57,30 @@ class CudaStreams:
         return found
 
     def is_capturing(self, stream: Any) -> bool:
-        """Return whether what is put on a stream becomes part of a graph."""
+        """Return whether work put on a stream becomes part of a graph."""
         import torch
 
         with torch.cuda.stream(stream):
             return bool(torch.cuda.is_current_stream_capturing())
 
     def mark(self, message: str, stream: Any) -> None:
-        """Put a mark behind what is on a stream so far."""
+        """Put a mark on a stream, after the work queued so far."""
         import torch
 
-        with unseen(), torch.cuda.stream(stream):
+        with hidden_from_modes(), torch.cuda.stream(stream):
             draw(message, functools.partial(self._buffer, stream.device))
 
     def _buffer(self, device: Any) -> Any:
         import torch
 
         if device not in self._buffers:
-            with torch.inference_mode(False):  # to be written to in any mode
+            with torch.inference_mode(False):  # writable in any mode
                 self._buffers[device] = torch.zeros(1, device=device)
         return self._buffers[device]
 
 
 def _of_cuda(stream: Any) -> object:
-    """Return a stream of whatever device as one of CUDA's; None where it is none."""
+    """Return a stream of any device as a CUDA stream; None where it is no CUDA stream."""
     import torch
 
     if stream.device.type != "cuda":
@@ -98,4 +98,4 @@ def _is_handle(number: int) -> bool:
 
 
 CUDA_STREAMS = CudaStreams()
-"""The process has one."""
+"""The process's CUDA streams."""

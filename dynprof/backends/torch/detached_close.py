@@ -1,21 +1,21 @@
 """Ends a ``torch.profiler`` recording without stopping the training thread.
 
-The ordinary close collects all events of the window inside one Python call, for longer than the
-window itself took. But libtorch exports the C++ functions that this call is made of, and ctypes
-lets go of the GIL while it calls them: so the training thread only takes the profiler's state
-off itself, in some 20 microseconds, and another thread turns it into a trace.
+The ordinary close collects all events of the window inside one Python call, which takes longer
+than the window itself. But libtorch exports the C++ functions behind this call, and ctypes
+releases the GIL while it calls them. So the training thread only detaches the profiler's state, in
+about 20 microseconds. Another thread turns the state into a trace.
 
-The functions, all in ``libtorch_cpu.so``, and what they return:
+The functions are in ``libtorch_cpu.so``:
 
 - ``ProfilerStateBase::pop(bool) -> std::shared_ptr``, ``push(std::shared_ptr&&)``,
-  ``removeCallback()``: the profiler state of a thread, or of all;
+  ``removeCallback()``: the profiler state of one thread, or of all;
 - ``get(bool) -> ProfilerStateBase*`` or ``getGlobal() -> std::shared_ptr``: the state of all
-  threads, which stays theirs. :data:`_STATE_OF_ALL` tells which builds have which;
+  threads, which stays in place. :data:`_STATE_OF_ALL` says which builds have which;
 - ``disableProfiler() -> std::unique_ptr<ProfilerResult>``: stops libkineto, collects the events;
 - ``ProfilerResult::save(const std::string&)``, ``~ProfilerResult()``.
 
-Objects with a destructor are returned through a hidden pointer, on x86-64 and aarch64 alike,
-which is also how ctypes receives a structure of more than 16 bytes.
+C++ returns objects with a destructor through a hidden pointer, on x86-64 and aarch64. ctypes
+receives a structure of more than 16 bytes in the same way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.quiescence import let_operators_end, let_others_leave
+from dynprof.backends.torch.quiescence import wait_for_operators, wait_for_threads_inside
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ _SYMBOLS = {
 }
 _EXCHANGE_AND_ADD = "_ZN9__gnu_cxx18__exchange_and_addEPVii"
 _USE_COUNT_AT = 8
-"""In the control block of a ``std::shared_ptr``, after the pointer to its virtual functions."""
-UNDER_WAY_S = 0.1
-"""For so long operators of other threads that are under way at the end may write when they end."""
+"""Offset in the control block of a ``std::shared_ptr``, after its vtable pointer."""
+OPERATORS_WAIT_S = 0.1
+"""Longest wait for other threads' running operators, which write to the recording at their end."""
 
 
 class _Returned(ctypes.Structure):
-    """A smart pointer, in a structure so large that it is returned through a hidden pointer."""
+    """A smart pointer, in a structure large enough to be returned through a hidden pointer."""
 
     _fields_ = [
         ("pointer", ctypes.c_void_p),
@@ -72,15 +72,15 @@ _STATE_OF_ALL: tuple[tuple[str, Any, tuple[Any, ...], Callable[[Any], int | None
     (f"{_STATE}3getEb", ctypes.c_void_p, (ctypes.c_bool,), lambda get: get(True)),
     (f"{_STATE}9getGlobalEv", _Returned, (), _shared_address),
 )
-"""Symbol, result, arguments, and how to call it for the address of the state of all threads.
+"""Symbol, result, arguments, and a call that returns the address of the state of all threads.
 
-What differs between builds of torch is here and nowhere else: up to 2.13 they have the first, from
-2.14 on the second. The first that is found is taken, and the self-test tries it.
+This table holds the only difference between builds of torch: up to 2.13 they have the first entry,
+from 2.14 on the second. The first symbol found is used, and the self-test tries it.
 """
 
 
 class _StdString(ctypes.Structure):
-    """A ``const std::string`` of libstdc++, to be read only."""
+    """A read-only ``const std::string`` of libstdc++."""
 
     _fields_ = [
         ("data", ctypes.c_char_p),
@@ -91,7 +91,7 @@ class _StdString(ctypes.Structure):
 
 
 class DetachedClose:
-    """The functions, found.
+    """libtorch's functions for the detached close.
 
     Raises:
         BackendError: This build of torch lacks one of them.
@@ -99,7 +99,7 @@ class DetachedClose:
 
     def __init__(self) -> None:
         path = library()
-        self._forgotten: int | None = None
+        self._parent_state: int | None = None
         try:
             with_gil, without_gil = ctypes.PyDLL(str(path)), ctypes.CDLL(str(path))
             self._state_of_all = _state_of_all(with_gil)
@@ -112,197 +112,200 @@ class DetachedClose:
             runtime = ctypes.CDLL("libstdc++.so.6")
             self._delete = runtime["_ZdlPv"]
         except (OSError, AttributeError) as error:
-            raise BackendError(f"this build of torch lacks what it needs: {error}") from None
+            text = "this build of torch lacks functions of the detached close"
+            raise BackendError(f"{text}: {error}") from None
         self._delete.argtypes, self._delete.restype = [ctypes.c_void_p], None
 
-    def records_everywhere(self) -> bool:
+    def records_all_threads(self) -> bool:
         """Return whether a profiler of all threads is on."""
         return bool(self._state_of_all())
 
-    def take_off(self) -> Taken:
-        """Take the profiler's state off the calling thread and return it; microseconds.
+    def detach(self) -> DetachedState:
+        """Detach the profiler's state from the calling thread and return it; microseconds.
 
         Raises:
-            BackendError: There is none.
+            BackendError: No profiler is on.
         """
-        return Taken(self, self.taken_from(everywhere=False))
+        return DetachedState(self, self.detached_state(all_threads=False))
 
-    def take_off_all(self, *, at_once: bool = False) -> Taken:
+    def detach_all(self, *, at_once: bool = False) -> DetachedState:
         """End the recording of all threads and return its state; microseconds.
 
         Args:
-            at_once: Take the state from the threads, too. Else it lies on them until it is
-                collected, so that operators which are under way can write when they end.
+            at_once: Also detach the state. Else it stays attached until it is collected, so that
+                running operators can write when they end.
 
         Raises:
-            BackendError: There is none.
+            BackendError: No profiler of all threads is on.
         """
         if at_once:
-            return Taken(self, self.taken_from(everywhere=True))
+            return DetachedState(self, self.detached_state(all_threads=True))
         state = self._state_of_all()
         if not state:
-            raise BackendError("no profiler state lies on all threads")
+            raise BackendError("no profiler of all threads is on")
         self._remove_callback(state)
-        return Taken(self, None)
+        return DetachedState(self, None)
 
-    def settle_all(self) -> None:
+    def end_for_all_threads(self) -> None:
         """End the recording of all threads, so that it can be collected.
 
-        Waits for operators of others, a tenth of a second at most.
+        Waits for other threads' running operators, up to :data:`OPERATORS_WAIT_S`.
 
         Raises:
-            BackendError: There is none.
+            BackendError: No profiler of all threads is on.
         """
-        state = self.take_off_all().off(under_way=let_operators_end)
+        state = self.detach_all().state_off_threads(under_way=wait_for_operators)
         if state is not None:
-            self._put_on(state)
+            self._install(state)
 
-    def forget_all(self) -> None:
-        """Record nothing on any thread of a child that was just forked; takes no lock."""
-        self._forgotten = self._pop(True).pointer or self._forgotten
+    def detach_in_child(self) -> None:
+        """Detach the parent's recording of all threads in a forked child; takes no lock."""
+        self._parent_state = self._pop(True).pointer or self._parent_state
 
-    def end_forgotten(self) -> None:
-        """Remove the parent's callback, with which a profiler of the child's would record twice."""
-        forgotten, self._forgotten = self._forgotten, None
-        if forgotten:
-            self._remove_callback(forgotten)
+    def remove_parent_callback(self) -> None:
+        """Remove the parent's callback, which would make a child's profiler record twice."""
+        parent_state, self._parent_state = self._parent_state, None
+        if parent_state:
+            self._remove_callback(parent_state)
 
-    def taken_from(self, *, everywhere: bool) -> _Returned:
-        """Take the state off the calling thread, or off all."""
-        state = self._popped(everywhere=everywhere)
+    def detached_state(self, *, all_threads: bool) -> _Returned:
+        """Detach the state from the calling thread, or from all, and return it."""
+        state = self._pop_state(all_threads=all_threads)
         self._remove_callback(state.pointer)
         return state
 
-    def _popped(self, *, everywhere: bool) -> _Returned:
-        state: _Returned = self._pop(everywhere)
+    def _pop_state(self, *, all_threads: bool) -> _Returned:
+        state: _Returned = self._pop(all_threads)
         if not state.pointer:
-            raise BackendError("no profiler state lies on this thread")
+            raise BackendError("no profiler is on, on this thread")
         return state
 
-    def hold(self) -> Taken:
-        """Share the state that lies on the calling thread, and return it.
+    def share(self) -> DetachedState:
+        """Return a shared reference to the calling thread's state.
 
-        It outlives its thread then: where a thread ends with a state of its own, C++ destroys
-        that, Python frames and all, when the thread has no interpreter any more.
+        The state then outlives its thread. Without the reference C++ destroys the state, with its
+        Python frames, as the thread ends and has no interpreter any more.
 
         Raises:
-            BackendError: There is none.
+            BackendError: No profiler is on.
         """
-        state = self._popped(everywhere=False)
+        state = self._pop_state(all_threads=False)
         self._push(ctypes.byref(state))
-        return Taken(self, state)
+        return DetachedState(self, state)
 
-    def let_go(self, state: _Returned) -> None:
-        """Share a state no more; somebody else still has it."""
+    def release(self, state: _Returned) -> None:
+        """Release a shared reference to a state that has another owner."""
         _drop_reference(state)
 
     def collect(self, state: _Returned) -> _Returned:
-        """Turn a state into what it recorded, on the calling thread; seconds, without the GIL."""
-        self._put_on(state)
+        """Turn a state into its events, on the calling thread; seconds, without the GIL."""
+        self._install(state)
         result: _Returned = self._disable()
         return result
 
-    def write_at(self, address: int | None, path: Path) -> None:
-        """Write what was recorded and lies there as a trace; seconds, without the GIL."""
+    def write_result(self, address: int | None, path: Path) -> None:
+        """Write the result at an address as a trace; seconds, without the GIL."""
         name = os.fsencode(path)
         string = _StdString(name, len(name), len(name), 0)
         self._save(address, ctypes.byref(string))
 
     def free(self, result: _Returned) -> None:
-        """Let go of what was recorded."""
+        """Free a result."""
         if result.pointer:
             self._destroy(result.pointer)
             self._delete(result.pointer)
 
-    def _put_on(self, state: _Returned) -> None:
-        """Give a state to the calling thread, or to the process.
+    def _install(self, state: _Returned) -> None:
+        """Attach a state to the calling thread, or to the process.
 
-        ``push`` copies the pointer that it is given, where its signature says that it moves it;
-        the reference that remains is ours to drop, or every window leaks its state.
+        ``push`` copies its pointer, although its signature says that it moves it. This drops the
+        remaining reference; else every window would leak its state.
         """
         self._push(ctypes.byref(state))
-        self.let_go(state)
+        self.release(state)
 
 
-class Taken:
-    """What a profiler recorded, off every thread; collected once, then written once or dropped.
+class DetachedState:
+    """A detached recording; it is collected once, then written once or dropped.
 
-    Whoever holds this object owns it. Its calls follow each other on one thread at a time.
+    The holder of this object owns the recording. Its methods are called on one thread at a time.
 
     Args:
-        functions: Those of libtorch.
-        state: The profiler's state; None where it still lies on all threads.
+        functions: libtorch's functions.
+        state: The profiler's state; None where it is still attached to all threads.
     """
 
     def __init__(self, functions: DetachedClose, state: _Returned | None) -> None:
         self._functions = functions
-        self._state, self._lies_on_all = state, state is None
+        self._state, self._is_on_all_threads = state, state is None
         self._result: _Returned | None = None
 
-    def let_go(self) -> None:
-        """Leave a state that is shared to whoever else has it."""
+    def release(self) -> None:
+        """Release a shared state, which has another owner."""
         state, self._state = self._state, None
         if state is not None:
-            self._functions.let_go(state)
+            self._functions.release(state)
 
-    def off(self, under_way: Callable[[float], object] = time.sleep) -> _Returned | None:
-        """Return the state once no thread can write into it any more; None where it is gone.
+    def state_off_threads(
+        self, under_way: Callable[[float], object] = time.sleep
+    ) -> _Returned | None:
+        """Return the state once no thread can write to it any more; None where it is gone.
 
         Args:
-            under_way: Waits for operators that are, so many seconds at most.
+            under_way: Waits for running operators, up to a number of seconds.
 
         Raises:
-            BackendError: It does not lie on all threads any more.
+            BackendError: The state is not attached to all threads any more.
         """
-        if self._lies_on_all:
-            self._lies_on_all = False
-            under_way(UNDER_WAY_S)
-            self._state = self._functions.taken_from(everywhere=True)
+        if self._is_on_all_threads:
+            self._is_on_all_threads = False
+            under_way(OPERATORS_WAIT_S)
+            self._state = self._functions.detached_state(all_threads=True)
         state, self._state = self._state, None
         if state is not None:
-            let_others_leave()
+            wait_for_threads_inside()
         return state
 
     def collect(self) -> None:
-        """Have libkineto stopped and the events gathered; the state is gone then.
+        """Stop libkineto and collect the events; the state is gone afterwards.
 
         Raises:
-            BackendError: As :meth:`off`.
+            BackendError: As :meth:`state_off_threads`.
         """
-        state = self.off()
+        state = self.state_off_threads()
         if state is not None:
             self._result = self._functions.collect(state)
 
     def forget(self) -> None:
-        """Leave what was recorded to torch, uncollected.
+        """Leave the uncollected recording to torch.
 
         Raises:
-            BackendError: As :meth:`off`.
+            BackendError: As :meth:`state_off_threads`.
         """
-        self._state = self.off()
-        self.let_go()
+        self._state = self.state_off_threads()
+        self.release()
 
     def write(self, path: Path) -> None:
-        """Write the trace, and let go of the events.
+        """Write the trace and free the events.
 
         Raises:
-            BackendError: There are none.
+            BackendError: There are no events.
         """
         result, self._result = self._result, None
         if result is None or not result.pointer:
             raise BackendError("torch collected no events")
-        self._functions.write_at(result.pointer, path)
+        self._functions.write_result(result.pointer, path)
         self._functions.free(result)
 
     def drop(self) -> None:
-        """Let go of the events; do nothing where that was done."""
+        """Free the events; does nothing the second time."""
         result, self._result = self._result, None
         if result is not None:
             self._functions.free(result)
 
 
 def _state_of_all(library: Any) -> Callable[[], int | None]:
-    """Return what tells the address of the state that lies on all threads, None where none does.
+    """Return a function for the address of the state of all threads; it returns None for none.
 
     Raises:
         AttributeError: This build of torch has none of the functions.
@@ -316,7 +319,7 @@ def _state_of_all(library: Any) -> Callable[[], int | None]:
 
 
 def _drop_reference(state: _Returned) -> None:
-    """Share a state no more that somebody else still has: it is not destroyed."""
+    """Drop a reference to a state that has another owner: this never destroys the state."""
     if state.control_block:
         _exchange_and_add()(state.control_block + _USE_COUNT_AT, -1)
 
@@ -336,14 +339,14 @@ def library() -> Path:
 
 
 @functools.cache
-def find() -> DetachedClose:
-    """Return the functions, tried or not; a job asks :mod:`dynprof.backends.torch.closing`.
+def find_functions() -> DetachedClose:
+    """Return the functions, tested or not; jobs use :mod:`dynprof.backends.torch.closing`.
 
     Raises:
-        BackendError: They cannot be had here.
+        BackendError: They are not available here.
     """
     if sys.platform != "linux":
-        raise BackendError(f"it has not been tried on {sys.platform}")
+        raise BackendError(f"the detached close has not been tried on {sys.platform}")
     return DetachedClose()
 
 

@@ -1,13 +1,13 @@
-"""Does the detached close work with this build of torch? Asked once a build, in a fresh process.
+"""The self-test of the detached close; runs once for each build of torch, in a fresh process.
 
 ``dynprof.backends.torch.detached_close_selftest LIBRARY`` records a few operators, closes the
-recording in the detached way, reads the trace back, does so with one that torch closed,
-and says what it found. If a call goes wrong, that process crashes, not a training job. Its exit
-code means nothing: a job that ignores SIGCHLD, or waits for any child, leaves none to be read.
+recording in the detached way and reads the trace back. It repeats this with a recording that torch
+closed, and prints what it found. If a call goes wrong, that process crashes, not a training job.
+Its exit code means nothing: a job that ignores SIGCHLD, or waits for any child, cannot read it.
 
-Kept for other processes is only what the test itself found out. A process that crashed, was
-killed or could not start says nothing of the build: a limit on memory aborts it just so. Whoever
-asks later tries again.
+Only the test's own findings are cached for other processes. A process that crashed, was killed or
+could not start proves nothing about the build: a memory limit also aborts it. A later request
+tries again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.detached_close import find, library
+from dynprof.backends.torch.detached_close import find_functions, library
 from dynprof.backends.torch.features import experimental_config, has
 from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError
@@ -40,33 +40,33 @@ from dynprof.runtime.threads import own_thread
 if TYPE_CHECKING:
     import threading
 
-    from dynprof.backends.torch.detached_close import Taken
+    from dynprof.backends.torch.detached_close import DetachedState
 
 STEPS = 3
 UNFINISHED = "has not ended"
-PATIENCE_S = 180.0
+TIMEOUT_S = 180.0
 RETRY_S = 600.0
-"""After so long a request has the test made again that came to no end."""
+"""Seconds after which a request repeats a test that gave no final answer."""
 NEEDS_MB = 200
-"""MB (10^6 bytes) of memory that must be free for it: to load torch takes 155 of a container."""
+"""Free memory that the test needs, in MB (10^6 bytes): loading torch takes 155 of a container."""
 MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a test.
+    """The result of a test.
 
     Attributes:
         answer: Empty where the detached close may be used, else why not.
-        lasts: Whether it holds for this build; else it is of this time only.
+        is_final: Whether it holds for this build; else only for this attempt.
     """
 
     answer: str
-    lasts: bool = False
+    is_final: bool = False
 
 
 class SelfTest:
-    """The answer, as soon as it is known; until then the ordinary close is used.
+    """The answer of the self-test; until it is known, the ordinary close is used.
 
     Attributes:
         answer: Empty where the detached close may be used, else why not; None while unknown.
@@ -74,12 +74,12 @@ class SelfTest:
 
     def __init__(self) -> None:
         self.answer: str | None = None
-        self._lasts = False
+        self._is_final = False
         self._thread: threading.Thread | None = None
         self._began_s = 0.0
 
     def running_s(self) -> float:
-        """Return for how many seconds it has been looked for."""
+        """Return the seconds since the test began."""
         return time.monotonic() - self._began_s if self._thread else 0.0
 
     @property
@@ -88,43 +88,43 @@ class SelfTest:
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self) -> None:
-        """Look for the answer of this build, in the background; once, unless that was hindered."""
-        if self._thread is None or (not self._lasts and self.running_s() > RETRY_S):
+        """Find this build's answer in the background; once, unless there was no final answer."""
+        if self._thread is None or (not self._is_final and self.running_s() > RETRY_S):
             self._began_s = time.monotonic()
-            self._thread = own_thread(self._ask, "dynprof-selftest")
+            self._thread = own_thread(self._run, "dynprof-selftest")
             self._thread.start()
 
-    def _ask(self) -> None:
+    def _run(self) -> None:
         verdict = Verdict("the self-test of the detached close failed")
         try:
-            verdict = remembered_verdict()
+            verdict = cached_verdict()
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             verdict = Verdict(f"the self-test of the detached close could not run: {error}")
         finally:  # windows wait for an answer
-            self.answer, self._lasts = verdict.answer, verdict.lasts
+            self.answer, self._is_final = verdict.answer, verdict.is_final
 
 
 SELF_TEST = SelfTest()
-"""The process asks once."""
+"""The process's self-test."""
 
 
-def remembered_verdict() -> Verdict:
-    """Return the verdict that is kept for this build, else that of a fresh interpreter.
+def cached_verdict() -> Verdict:
+    """Return the cached verdict for this build, else that of a fresh interpreter.
 
     Raises:
         OSError: No process can be started.
     """
     cache = cache_file()
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return Verdict(_kept(cache), lasts=True)
-    verdict = ask_fresh_interpreter()
-    if verdict.lasts:
+        return Verdict(_read_cache(cache), is_final=True)
+    verdict = run_in_fresh_interpreter()
+    if verdict.is_final:
         with contextlib.suppress(OSError):
-            _keep(cache, verdict.answer)
+            _write_cache(cache, verdict.answer)
     return verdict
 
 
-def ask_fresh_interpreter() -> Verdict:
+def run_in_fresh_interpreter() -> Verdict:
     """Run the self-test.
 
     Raises:
@@ -143,35 +143,35 @@ def ask_fresh_interpreter() -> Verdict:
             env=environment(CUDA_VISIBLE_DEVICES=""),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=PATIENCE_S,
+            timeout=TIMEOUT_S,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Verdict(f"the self-test of the detached close took longer than {PATIENCE_S:.0f} s")
+        return Verdict(f"the self-test of the detached close took longer than {TIMEOUT_S:.0f} s")
     with contextlib.suppress(ValueError, LookupError, TypeError):
-        return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), lasts=True)
-    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no words"]
+        return Verdict(str(json.loads(done.stdout.splitlines()[-1])["verdict"]), is_final=True)
+    said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no output"]
     return Verdict(
         f"the self-test of the detached close ended with code {done.returncode}: {said[0][:200]}"
     )
 
 
 def cache_file() -> Path:
-    """Return where the answer for this build of torch, Python and dynprof is kept."""
+    """Return the cache file for this build of torch, Python and dynprof."""
     facts = library().stat()
     build = f"{library()} {facts.st_size} {facts.st_mtime_ns} {sys.version} {__file__} 4"
     digest = hashlib.sha256(build.encode()).hexdigest()[:16]
-    home = Path(os.environ.get("XDG_CACHE_HOME", ""))  # not taken where it is not absolute
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))  # ignored unless absolute
     home = home if home.is_absolute() else Path(os.path.expanduser("~/.cache"))  # noqa: PTH111
     return home / "dynprof" / f"close-{digest}.json"
 
 
-def _kept(cache: Path) -> str:
-    """Return the answer in a cache, which whoever could write it might use to crash the job.
+def _read_cache(cache: Path) -> str:
+    """Return the answer in a cache file. A user who can write the file could crash the job.
 
     Raises:
-        OSError: There is none, or another user may have put it there.
-        ValueError: It is no answer; so too KeyError and TypeError.
+        OSError: There is no file, or another user may have written it.
+        ValueError: It holds no answer; likewise KeyError and TypeError.
     """
     _check_own(cache.parent.stat())
     if cache.parent.stat().st_mode & 0o022:
@@ -184,11 +184,11 @@ def _kept(cache: Path) -> str:
     return answer
 
 
-def _keep(cache: Path, answer: str) -> None:
-    """Put an answer into a cache of this user's alone.
+def _write_cache(cache: Path, answer: str) -> None:
+    """Write an answer to a cache file that only this user can access.
 
     Raises:
-        OSError: That cannot be done.
+        OSError: It cannot be written.
     """
     make_dir(cache.parent)
     _check_own(cache.parent.stat())
@@ -205,16 +205,16 @@ def main() -> None:
     """Record, close, read back.
 
     Raises:
-        SystemExit: It was asked about another build.
+        SystemExit: The command line names another build.
     """
-    os.nice(5)  # at 19 a busy machine kept it waiting for a minute and more
+    os.nice(5)  # at 19 it waited a minute and more on a busy machine
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is an answer
     limit_file_size(Path(tempfile.gettempdir()))
     if [str(library())] != sys.argv[1:]:
         raise SystemExit(f"it was asked about {sys.argv[1:]}, but found {library()}")
     missing = ""
-    for everywhere in (False, True)[: 1 + has("profile_all_threads")]:
-        if missing := _record(everywhere=everywhere):
+    for all_threads in (False, True)[: 1 + has("profile_all_threads")]:
+        if missing := _record(all_threads=all_threads):
             break
     missing = missing or _write_torchs_own()
     print(
@@ -222,48 +222,48 @@ def main() -> None:
     )
 
 
-def _record(*, everywhere: bool) -> str:
+def _record(*, all_threads: bool) -> str:
     """Record some steps, on this thread or on all; return what the trace lacks."""
     import torch
     from torch.autograd.profiler import profile, record_function
 
     try:
-        functions = find()
+        functions = find_functions()
     except BackendError as error:
         return str(error)
-    config = experimental_config({"profile_all_threads": everywhere})
-    more = {"experimental_config": config, "profile_memory": not everywhere}
+    config = experimental_config({"profile_all_threads": all_threads})
+    more = {"experimental_config": config, "profile_memory": not all_threads}
     profile(use_kineto=True, use_cpu=True, record_shapes=True, with_stack=True, **more).__enter__()
     for number in range(STEPS):
         with record_function(f"ProfilerStep#{number}"):
             torch.mm(torch.ones(4, 5), torch.ones(5, 6))
     with record_function(UNFINISHED):
-        taken = functions.take_off_all() if everywhere else functions.take_off()
-        if missing := _read_back(taken, with_memory=not everywhere):
+        taken = functions.detach_all() if all_threads else functions.detach()
+        if missing := _read_back(taken, with_memory=not all_threads):
             return missing
     return ""
 
 
 def _write_torchs_own() -> str:
-    """Let torch close, and write without the GIL; return what the trace lacks."""
+    """Let torch close, then write without the GIL; return what the trace lacks."""
     import torch
     from torch.autograd.profiler import profile
 
     with profile(use_kineto=True, use_cpu=True) as profiler:
         torch.mm(torch.ones(4, 5), torch.ones(5, 6))
     try:
-        write = writer_of(profiler, find())
-    except BackendError:  # jobs find that themselves, and let torch write
+        write = writer_of(profiler, find_functions())
+    except BackendError:  # jobs detect this themselves, and let torch write
         return ""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         write(path)
         names = {event["name"] for event in json.loads(path.read_text())["traceEvents"]}
-    return "" if "aten::mm" in names else "what torch closes itself cannot be written"
+    return "" if "aten::mm" in names else "a recording that torch closed cannot be written"
 
 
-def _read_back(taken: Taken, *, with_memory: bool) -> str:
-    """Collect and write on another thread, beside operators; return what the trace lacks."""
+def _read_back(taken: DetachedState, *, with_memory: bool) -> str:
+    """Collect and write on another thread while operators run; return what the trace lacks."""
     from concurrent.futures import ThreadPoolExecutor
 
     import torch
@@ -278,7 +278,7 @@ def _read_back(taken: Taken, *, with_memory: bool) -> str:
 
 
 def what_is_missing(path: Path, *, with_memory: bool = True) -> str:
-    """Return what a self-test's trace lacks; empty where it is whole."""
+    """Return what a self-test's trace lacks; empty where it is complete."""
     events = json.loads(path.read_text())["traceEvents"]
     products = [e for e in events if e["name"] == "aten::mm" and e.get("cat") == "cpu_op"]
     names = {event["name"] for event in events}
@@ -291,7 +291,7 @@ def what_is_missing(path: Path, *, with_memory: bool = True) -> str:
         return "the steps or the memory events are not in the trace"
     unfinished = [event["args"].get("finished") for event in events if event["name"] == UNFINISHED]
     if unfinished != [False]:
-        return "the trace does not tell what had not ended"
+        return "the trace does not mark a range that has not ended"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Which devices ``torch.profiler`` can watch in this process, without starting any of them."""
+"""The devices that ``torch.profiler`` can record in this process, found without starting any."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ HOST, DEVICES = "CPU", ("CUDA", "XPU")
 
 
 def device_activities(torch: Any) -> tuple[str, ...]:
-    """Return what torch can watch here.
+    """Return the activities that torch can record here.
 
-    Asked so that forks stay possible: ``supported_activities()`` and ``is_available()`` start the
-    driver of CUDA, after which no child that is forked can use it. ``device_count()`` asks NVML,
-    where that answers.
+    This keeps forks possible. ``supported_activities()`` and ``is_available()`` start CUDA's
+    driver, after which no forked child can use it. ``device_count()`` asks NVML where that answers.
     """
     return (HOST, *(name for name in DEVICES if _is_offered(torch, name)))
 
 
-def used(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
-    """Return those of some activities whose device this process has begun to use, or the host.
+def used_activities(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the activities whose device this process already uses; the host where there is none.
 
-    Kineto would begin to: half a GiB of an H100 for a process that runs nothing there, and no use
-    of the device by children that are forked from then on.
+    Kineto would start an unused device. That takes half a GiB of an H100 for a process that runs
+    nothing there, and children forked later could not use the device.
     """
     found = tuple(name for name in activities if name == HOST or is_used(torch, name))
     return found or (HOST,)
@@ -34,11 +33,11 @@ def _is_offered(torch: Any, name: str) -> bool:
 
 
 def is_used(torch: Any, name: str) -> bool:
-    """Return whether this process has begun to use a device, by the name of its activity."""
+    """Return whether this process already uses a device, by the name of its activity."""
     device = getattr(torch, name.lower(), None)
     return bool(getattr(device, "is_initialized", lambda: True)())
 
 
 def _is_supported(torch: Any, name: str) -> bool:
-    """Return whether Kineto was built for it; asked where the driver runs already."""
+    """Return whether Kineto was built for it; called only where the driver runs already."""
     return name in {activity.name for activity in torch.profiler.supported_activities()}

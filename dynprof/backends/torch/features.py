@@ -1,6 +1,6 @@
-"""What differs between the versions of torch, from 2.4 on.
+"""The differences between the versions of torch, from 2.4 on.
 
-Asked of torch itself and not of its number: builds of vendors have one without the other.
+Each check looks at torch itself, not at its version: vendors' builds may have either alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DROPPED = ", and torch is about to drop it (yours is {version})"
 
 
 def lacks() -> Iterator[Lack]:
-    """Yield the settings that this torch serves in part only."""
+    """Yield the settings that this torch serves only in part."""
     import torch
 
     version = torch.__version__
@@ -36,10 +36,10 @@ def lacks() -> Iterator[Lack]:
 
 
 def experimental_config(asked: Mapping[str, bool]) -> Any:
-    """Return torch's ``_ExperimentalConfig`` with what is asked for, as far as this torch has it.
+    """Return torch's ``_ExperimentalConfig`` with the requested switches that this torch has.
 
     Args:
-        asked: Names of its switches, and whether each shall be on.
+        asked: Names of switches, and whether each shall be on.
     """
     from torch._C._profiler import _ExperimentalConfig
 
@@ -55,7 +55,7 @@ def has(switch: str) -> bool:
 def has_on(config: Any, switch: str) -> bool:
     """Return whether a switch is on in an ``_ExperimentalConfig`` that the script made.
 
-    Torch tells it only as one of the values that are pickled: the one that the switch changes.
+    Torch shows it only in the pickled values; this finds the value that the switch changes.
     """
     if not has(switch):
         return False
@@ -66,7 +66,7 @@ def has_on(config: Any, switch: str) -> bool:
 
 @functools.cache
 def takes_trace_id() -> bool:
-    """Return whether torch lets its caller give the id of a trace."""
+    """Return whether torch accepts a callback for the id of a trace."""
     from torch.profiler import _KinetoProfile
 
     return "custom_trace_id_callback" in inspect.signature(_KinetoProfile).parameters
@@ -74,7 +74,7 @@ def takes_trace_id() -> bool:
 
 @functools.cache
 def _switches() -> frozenset[str]:
-    """Return the names in the signature, which pybind writes into the first line of the text."""
+    """Return the names in the signature, which pybind writes to the docstring's first line."""
     from torch._C._profiler import _ExperimentalConfig
 
     signature = str(_ExperimentalConfig.__init__.__doc__).partition("\n")[0]

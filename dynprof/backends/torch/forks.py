@@ -1,18 +1,18 @@
-"""Lets a process that has used libkineto fork, on any thread, children that end.
+"""Makes forks safe, on any thread, in a process that has used libkineto.
 
-The first use of ``torch.profiler`` starts a thread of libkineto's that waits for new settings. A
-child forked later has no such thread, but waits for it in ``exit()``, for ever; with torch 2.13.0
-three lines without dynprof show it. Only dynolog's daemon has use for that thread; where that is
-asked for (``KINETO_USE_DAEMON``), it is left alone, else it is ended as soon as it is there. No
-fork needs to do that, then, and no two of them can do it at once.
+The first use of ``torch.profiler`` starts a libkineto thread that waits for new settings. A child
+forked later has no such thread, but waits for it in ``exit()``, for ever. With torch 2.13.0 three
+lines without dynprof show it. Only dynolog's daemon uses that thread. Where the environment
+requests the daemon (``KINETO_USE_DAEMON``), dynprof leaves the thread alone; else it ends the
+thread as soon as it exists. So no fork has to end it, and no two forks can do so at once.
 
 While a profiler is being opened or closed its locks are held, and a child forked at that moment
-could never take them. So forks wait for the moment to pass, and a little longer: every other thread
-takes one of torch's locks at its next operator, for less than a microsecond, to learn of it.
+could never take them. So forks wait until the change is over, and a little longer. Every other
+thread learns of the change at its next operator, under one of torch's locks, in under 1 us.
 
-They wait, too, while events of a kind are collected or written for the first time: what C++ makes
-then and is to destroy at the end it tells glibc, under a lock that no child lets go of. The thread
-that has it may be kept from a processor for long, or by a fork itself.
+Forks also wait while events of a kind are collected or written for the first time. C++ then
+registers destructors with glibc, under a lock that a forked child would never release. The thread
+that holds it may wait long for a processor, or be held up by a fork itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.closing import COLLECTOR, usable
+from dynprof.backends.torch.closing import COLLECTOR, usable_functions
 from dynprof.backends.torch.detached_close import library
 from dynprof.backends.torch.kineto import KINETO
 from dynprof.backends.torch.open_annotations import ANNOTATIONS
@@ -41,120 +41,120 @@ _INSTANCE, _STOP_THREAD = f"{_LOADER}8instanceEv", f"{_LOADER}10stopThreadEv"
 
 _SETTINGS = ("use_device", "record_shapes", "profile_memory", "with_stack", "with_flops")
 _PAUSE_S = 0.005
-NEWS_S = 0.03
-"""For so long after a change busy threads may still be learning of it."""
-FIRST_S = 5.0
-"""For so long forks wait for what is done for the first time."""
+PROPAGATION_S = 0.03
+"""How long busy threads may take to learn of a change."""
+FIRST_USE_S = 5.0
+"""Longest wait of a fork for a first use."""
 
 
 class _Gate:
-    """Lets either profilers be opened and closed, or the process fork."""
+    """Keeps profiler changes and forks apart."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._calm_s = self._first_s = 0.0
+        self._settled_at_s = self._first_use_until_s = 0.0
         self._done: set[object] = set()
 
     @contextlib.contextmanager
     def change(self) -> Iterator[None]:
-        """Let forks of other threads wait for the body, which changes a profiler."""
+        """Hold back forks of other threads during the body, which changes a profiler."""
         with self._lock:
             try:
                 yield
             finally:
-                self._calm_s = time.monotonic() + NEWS_S
+                self._settled_at_s = time.monotonic() + PROPAGATION_S
 
     @contextlib.contextmanager
-    def first(self, what: object) -> Iterator[None]:
-        """Let forks wait for the body if it is the first of its kind, :data:`FIRST_S` at most."""
+    def first_use(self, what: object) -> Iterator[None]:
+        """Hold forks back during the body, once for each kind, up to :data:`FIRST_USE_S`."""
         if what in self._done:
             yield
             return
-        with self._lock:  # forks that are under way end before
-            self._first_s = time.monotonic() + FIRST_S
+        with self._lock:  # waits for forks in progress
+            self._first_use_until_s = time.monotonic() + FIRST_USE_S
         try:
             yield
             self._done.add(what)
         finally:
-            self._first_s = 0.0
+            self._first_use_until_s = 0.0
 
     def begin_fork(self) -> None:
-        """Wait for such a change."""
-        while time.monotonic() < self._first_s:
+        """Wait for changes and first uses, and take the gate."""
+        while time.monotonic() < self._first_use_until_s:
             time.sleep(_PAUSE_S)
         self._lock.acquire()
-        while (wait_s := self._calm_s - time.monotonic()) > 0:
+        while (wait_s := self._settled_at_s - time.monotonic()) > 0:
             time.sleep(wait_s)
 
     def end_fork(self) -> None:
-        """Let changes go on; nothing to do for a fork that had begun before it was guarded."""
-        with contextlib.suppress(RuntimeError):  # the lock belongs to no fork of this thread
+        """Release the gate; does nothing for a fork that began before forks were guarded."""
+        with contextlib.suppress(RuntimeError):  # no fork of this thread holds the lock
             self._lock.release()
 
-    def begin_anew(self) -> None:
-        """Forget in a child who held the gate in its parent."""
+    def reset_in_child(self) -> None:
+        """Free the gate in a forked child, which lacks the thread that may have held it."""
         self._lock = threading.RLock()
-        self._calm_s = self._first_s = 0.0
+        self._settled_at_s = self._first_use_until_s = 0.0
 
 
 _gate = _Gate()
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let forks of other threads wait while the body opens or closes a profiler.
+def profiler_change() -> Iterator[None]:
+    """Hold back other threads' forks while the body opens or closes a profiler.
 
-    And graph captures, which that would break.
+    Also holds back graph captures, which the change would break.
 
     Raises:
-        BackendError: One is under way, and does not end.
+        BackendError: A graph capture is in progress and does not end.
     """
     guard_forks()
     with GRAPH_CAPTURES.block_captures(), _gate.change():
         yield
 
 
-def first_of_its_kind(what: str, profiler: object, action: Callable[[], None]) -> None:
-    """Let forks wait for what C++ does for the first time, on the thread that collects events.
+def first_use(what: str, profiler: object, action: Callable[[], None]) -> None:
+    """Hold back forks while C++ runs code for the first time, on the collecting thread.
 
     Args:
-        what: It does.
-        profiler: Torch's object, whose settings tell which code runs.
-        action: Has it done.
+        what: The name of the work.
+        profiler: Torch's object, whose settings determine which code runs.
+        action: Does the work.
     """
-    with _gate.first((what, *(getattr(profiler, name, None) for name in _SETTINGS))):
+    with _gate.first_use((what, *(getattr(profiler, name, None) for name in _SETTINGS))):
         action()
 
 
 @functools.cache
 def guard_forks() -> None:
-    """Guard every fork that begins from now on; best done long before a profiler is opened."""
+    """Guard all forks from now on; call it long before a profiler is opened."""
     os.register_at_fork(
         before=_gate.begin_fork,
         after_in_parent=_gate.end_fork,
-        after_in_child=_begin_anew,  # after all of forget_in_child(), whatever is imported when
+        after_in_child=_reset_in_child,  # after all of forget_in_child(), in any import order
     )
 
 
-def _begin_anew() -> None:
-    """Forget in the child what its parent records: none of its threads is here."""
+def _reset_in_child() -> None:
+    """Drop the parent's recordings in the child, which has none of the parent's threads."""
     COLLECTOR.forget()
     ANNOTATIONS.forget()
     with contextlib.suppress(BackendError):
-        usable().forget_all()
-    KINETO.forget_parent()
-    _gate.begin_anew()
+        usable_functions().detach_in_child()
+    KINETO.reset_in_child()
+    _gate.reset_in_child()
 
 
-def end_settings_thread(new: set[int]) -> None:
-    """End libkineto's thread, if it is there; in :func:`undisturbed`, with libkineto in use.
+def end_config_thread(new: set[int]) -> None:
+    """End libkineto's thread, if it exists; in :func:`profiler_change`, with libkineto in use.
 
-    Keeps the GIL, so that no two threads end it at once: both would wait for it, which crashes.
+    Holds the GIL, so that no two threads end it at once: both would wait for it, which crashes.
 
     Args:
-        new: Threads that libkineto may have started just now. One that is told to end after it
-            last looked, but before it sleeps, sleeps for five seconds first, and all Python with
-            it; so they may fall asleep before.
+        new: Threads that libkineto may have just started. This first waits until they sleep. A
+            thread misses the order to end between its last check and its sleep. It then sleeps
+            for five seconds, and all Python waits for it.
     """
     if os.environ.get("KINETO_USE_DAEMON"):
         return

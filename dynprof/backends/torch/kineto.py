@@ -1,12 +1,15 @@
-"""Who holds libkineto's one session: dynprof's window, or a profiler of the script's own.
+"""The owner of libkineto's one session: dynprof's window, or the script's own profiler.
 
-libkineto has one session a process and no way to ask for it. Whoever prepares a profiler takes
-the session from whoever had it, on any thread, and then stopping the first one crashes the
-process. So the functions by which ``torch.autograd`` reaches libkineto are wrapped, to notice
-when the script uses them; the script always goes first.
+libkineto has one session per process and no call that tells its owner. Preparing a profiler takes
+the session from its owner, on any thread. Stopping the first profiler then crashes the process.
+So dynprof wraps the functions by which ``torch.autograd`` reaches libkineto, to notice when the
+script uses them. The script always has priority.
 
-At each moment the session has one owner: nobody, a window (``prepare`` until ``stop`` or
-``hand_over``), the thread that collects the window's events (until ``collected``), or the script.
+At each moment the session is free or has one owner:
+
+- a window, from ``prepare`` until ``stop`` or ``hand_over``;
+- the thread that collects the window's events, until ``collected``;
+- the script.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.closing import COLLECTOR, records_everywhere
+from dynprof.backends.torch.closing import COLLECTOR, records_all_threads
 from dynprof.errors import BackendError
 
 if TYPE_CHECKING:
@@ -26,13 +29,21 @@ if TYPE_CHECKING:
 
     from torch.autograd.profiler import profile
 
-    from dynprof.backends.torch.detached_close import Taken
+    from dynprof.backends.torch.detached_close import DetachedState
+
+OCCUPIED = "another torch.profiler is active in this process; stop it first"
+COLLECTING_WAIT_S = 120.0
+"""Longest wait at process exit for events that are being collected. Without it C++ would destroy
+the profiler's state while the thread collects them."""
+GIVE_WAY_S = 5.0
+"""How long the script's profiler waits for the next step of a window on another thread."""
+_PAUSE_S = 0.001
 
 
 class ScriptSession:
-    """The same session, for a recording that the script asked for itself.
+    """The same session, for a recording that the script itself requested.
 
-    A window of the operator's gives way to it, as to any profiler of the script's own.
+    An operator's window gives way to it, as to any profiler of the script.
     """
 
     give_way: Callable[[], None] | None = None
@@ -47,11 +58,11 @@ class ScriptSession:
         profiler._prepare_trace()
 
     def start(self, start_trace: Callable[[], None]) -> None:
-        """Begin to record."""
+        """Start recording."""
         start_trace()
 
     def stop(self, stop_trace: Callable[[], None]) -> None:
-        """Give the session back."""
+        """Stop recording; frees the session."""
         stop_trace()
 
     def close(self, owner: object = None) -> None:  # noqa: ARG002
@@ -59,37 +70,34 @@ class ScriptSession:
         KINETO.release(self._thread)
 
     def hand_over(self, events: object) -> None:
-        """Leave the session to a thread that collects its events."""
+        """Hand the session to a thread that collects its events."""
         KINETO.release(self._thread)
         KINETO.hand_over(events)
 
 
-_PAUSE_S = 0.001
-
-
-class Collecting:
-    """The turns that were begun and have not ended, by who has them; true while there are any."""
+class ActiveCollections:
+    """The owners that are collecting events; true while there are any."""
 
     def __init__(self) -> None:
         self._begun: set[object] = set()
-        self._looking = threading.RLock()  # a handler may look as well
+        self._lock = threading.RLock()  # a signal handler may take it as well
 
     def __bool__(self) -> bool:
         return bool(self._begun)
 
     def begin(self, owner: object) -> None:
-        """Begin a turn; to begin it again, after something failed, changes nothing."""
+        """Add an owner; adding it again, after a failure, changes nothing."""
         self._begun.add(owner)
 
-    def begin_unless(self, owner: object, taken: Callable[[], bool]) -> bool:
-        """Begin a turn if nobody else has one; return whether that was so.
+    def begin_exclusive(self, owner: object, taken: Callable[[], bool]) -> bool:
+        """Add an owner if there is no other; return whether it was added.
 
         Args:
-            owner: Who has it then.
-            taken: Says whether somebody has the session otherwise. Asked once all can see that
-                the turn has begun: of two that come at once, one sees the other.
+            owner: The owner to add.
+            taken: Returns whether the session has another owner. Called once other threads can see
+                this one: of two concurrent calls, at least one sees the other.
         """
-        with self._looking:
+        with self._lock:
             if not self._begun:
                 self._begun.add(owner)
                 if len(self._begun) == 1 and not taken():
@@ -98,69 +106,63 @@ class Collecting:
             return False
 
     def end(self, owner: object) -> None:
-        """End a turn."""
+        """Remove an owner."""
         self._begun.discard(owner)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until all turns have ended."""
+        """Wait until there is no owner."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while self._begun and (deadline_s is None or time.monotonic() < deadline_s):
             time.sleep(_PAUSE_S)
 
 
-def collect(action: Callable[[], None], collected: Callable[[Taken], None], taken: Taken) -> None:
-    """Collect what was taken, and tell that it has been, whatever becomes of it."""
+def collect(
+    action: Callable[[], None], collected: Callable[[DetachedState], None], taken: DetachedState
+) -> None:
+    """Collect a detached state; always call ``collected`` afterwards, also on an error."""
     try:
         action()
     finally:
         collected(taken)
 
 
-OCCUPIED = "another torch.profiler is active in this process; stop it first"
-COLLECTING_WAIT_S = 120.0
-"""Longest wait of the end of the process for events that are being collected: C++ would destroy the
-profiler's state under the thread that collects them."""
-GIVE_WAY_S = 5.0
-"""For so long the script's profiler waits for the next step of a window on another thread."""
-
-
-class _OfThread(threading.local):
-    calling = asking = False
+class _ThreadFlags(threading.local):
+    in_own_call = starting = False
 
 
 class KinetoSession:
     """The one session of this process.
 
     Attributes:
-        lost: Whether the script took the session from the window that is open.
-        taken: How often somebody took the session.
+        lost: Whether the script took the session from the open window.
+        prepare_count: The number of times that a profiler took the session.
         give_way: Closes the open window if it can, before the script's profiler begins.
     """
 
     def __init__(self) -> None:
         self.lost = False
-        self.taken = 0
+        self.prepare_count = 0
         self.give_way: Callable[[], None] | None = None
-        self._claims: set[threading.Thread] = set()
-        self._left: list[tuple[Taken, profile]] = []
-        self._going_on: dict[threading.Thread, Callable[[], bool]] = {}
+        self._script_threads: set[threading.Thread] = set()
+        self._abandoned: list[tuple[DetachedState, profile]] = []
+        self._unstopped: dict[threading.Thread, Callable[[], bool]] = {}
         self._watching = False
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Note that nobody holds the session."""
-        self._ours = _OfThread()
-        self._left.clear()
-        self._going_on.clear()
+    def reset(self) -> None:
+        """Mark the session as free."""
+        self._flags = _ThreadFlags()
+        self._abandoned.clear()
+        self._unstopped.clear()
         self._owner: object = None
         self._open = self._started = False
-        self._closed, self._collecting = threading.Event(), Collecting()
+        self._closed, self._collecting = threading.Event(), ActiveCollections()
         self._closed.set()
 
-    def forget_parent(self) -> None:
-        """Begin anew in a forked child, but for a profiler that is still on, on its thread."""
-        self.forget()
-        self._drop_claim()
+    def reset_in_child(self) -> None:
+        """Reset in a forked child; a profiler still on, on its thread, keeps the session."""
+        self.reset()
+        self._release_unless_enabled()
 
     def watch(self) -> None:
         """Wrap torch's functions, once."""
@@ -170,30 +172,30 @@ class KinetoSession:
         import torch.autograd.profiler as module
         import torch.autograd.profiler_legacy as legacy
 
-        if getattr(module, "_is_profiler_enabled", False):  # begun before anybody looked
-            self._claims.add(threading.main_thread())
+        if getattr(module, "_is_profiler_enabled", False):  # began before the wrapping
+            self._script_threads.add(threading.main_thread())
         for place in (module, sys.modules["torch.autograd"], legacy):
             for name, wrap in (
-                ("_prepare_profiler", self._preparing),
-                ("_enable_profiler", self._beginning),
-                ("_enable_profiler_legacy", self._beginning),
-                ("_disable_profiler", self._ending),
-                ("_disable_profiler_legacy", self._ending),
+                ("_prepare_profiler", self._wrap_prepare),
+                ("_enable_profiler", self._wrap_enable),
+                ("_enable_profiler_legacy", self._wrap_enable),
+                ("_disable_profiler", self._wrap_disable),
+                ("_disable_profiler_legacy", self._wrap_disable),
             ):
                 if function := getattr(place, name, None):
                     setattr(place, name, wrap(function))
 
     @property
-    def script_has_it(self) -> bool:
-        """Whether a profiler of the script's own is prepared or running."""
-        if any(thread.is_alive() for thread in tuple(self._claims)):
+    def script_is_profiling(self) -> bool:
+        """Whether the script's own profiler is prepared or running."""
+        if any(thread.is_alive() for thread in tuple(self._script_threads)):
             return True
-        ours = self._started or self.collecting
-        return bool(not ours and records_everywhere())  # its thread may have ended
+        is_own = self._started or self.collecting
+        return bool(not is_own and records_all_threads())  # the script's thread may have ended
 
     @property
     def has_window(self) -> bool:
-        """Whether a window of the operator's is open, and was not disturbed."""
+        """Whether an operator's window is open and still has the session."""
         return self._open and not self.lost
 
     @property
@@ -205,14 +207,14 @@ class KinetoSession:
         """Take the session for a recording.
 
         Raises:
-            BackendError: A profiler of the script's own has just begun, on another thread.
+            BackendError: The script's own profiler has just begun, on another thread.
         """
         done = False
         try:
             self._owner, self.lost, self._open, self._started = owner, False, True, False
             self._closed.clear()
-            self.wait()  # somebody may just have taken it, to end a recording that had lost it
-            if self.script_has_it:  # looked for once it can see us: one of two sees the other
+            self.wait()  # another thread may be using it to end a recording that had lost it
+            if self.script_is_profiling:  # checked after we are visible: one of two sees the other
                 raise BackendError(OCCUPIED)
             self._call(profiler._prepare_trace)
             done = True
@@ -221,39 +223,39 @@ class KinetoSession:
                 self.close()
 
     def start(self, start_trace: Callable[[], None]) -> None:
-        """Begin to record, with the session that was taken."""
+        """Start recording, with the prepared session."""
         self._started = True
         self._call(start_trace)
 
     def stop(self, stop_trace: Callable[[], None]) -> None:
-        """Give the session back."""
+        """Stop recording and free the session."""
         try:
             self._call(stop_trace)
         finally:
             self.close()
 
     def close(self, owner: object = None) -> None:
-        """Note that the window has ended, and that nobody holds the session.
+        """Note that the window has ended; frees the session.
 
         Args:
-            owner: Who gives it back; nothing changes where another recording took it since.
+            owner: The owner that frees it; nothing changes where another recording took it since.
         """
         if owner in (None, self._owner):
             self._open, self.give_way, self._owner = False, None, None
             self._started = False
             self._closed.set()
-        self._drop_left()
+        self._free_abandoned()
 
     def hand_over(self, events: object) -> None:
-        """Leave the session to a thread that collects its events."""
+        """Hand the session to a thread that collects its events."""
         self._collecting.begin(events)
         self.close()
 
-    def forget_uncollected(self, taken: Taken) -> None:
-        """Have torch destroy what it has recorded, which takes no memory as collecting it does.
+    def discard_uncollected(self, taken: DetachedState) -> None:
+        """Have torch destroy its recording, which needs no memory, unlike collecting it.
 
-        torch holds a reference of its own, and releases it when it prepares to record again.
-        Without that the process crashes at its end: calls are destroyed under the GIL.
+        torch holds its own reference and releases it when it next prepares a recording. Without
+        that the process crashes at exit: calls are destroyed under the GIL.
         """
         from torch.autograd.profiler import profile
 
@@ -261,58 +263,58 @@ class KinetoSession:
         self._call(profile(use_kineto=True)._prepare_trace)
 
     def collected(self, events: object) -> None:
-        """Give the session back; called by that thread."""
+        """Free the session; the collecting thread calls this."""
         self._collecting.end(events)
-        self._drop_left()
+        self._free_abandoned()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait while a thread collects the events of the last recording."""
         self._collecting.wait(timeout_s)
 
     def release(self, thread: threading.Thread | None = None) -> None:
-        """Note that what a thread, or this one, began as a profiler of the script's has ended."""
-        self._claims.discard(thread or threading.current_thread())
+        """Note that the script's profiler on a thread has ended; the default is this thread."""
+        self._script_threads.discard(thread or threading.current_thread())
 
     def _call(self, function: Callable[[], None]) -> None:
-        self._ours.calling = True
+        self._flags.in_own_call = True
         try:
             function()
         finally:
-            self._ours.calling = False
+            self._flags.in_own_call = False
 
-    def _preparing(self, function: Callable[..., Any]) -> Any:
+    def _wrap_prepare(self, function: Callable[..., Any]) -> Any:
         def count(*args: Any, **kwargs: Any) -> Any:
-            self.taken += 1
+            self.prepare_count += 1
             return function(*args, **kwargs)
 
-        return self._beginning(functools.wraps(function)(count))
+        return self._wrap_enable(functools.wraps(function)(count))
 
-    def _beginning(self, function: Callable[..., Any]) -> Any:
+    def _wrap_enable(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._ours.calling:
+            if self._flags.in_own_call:
                 return function(*args, **kwargs)
             done, thread = False, threading.current_thread()
-            self._ours.asking = thread not in self._claims
-            self._claims.add(thread)
+            self._flags.starting = thread not in self._script_threads
+            self._script_threads.add(thread)
             try:
-                self.make_room()
-                if again := self._going_on.get(thread):
+                self.end_open_window()
+                if again := self._unstopped.get(thread):
                     again()
-                self._ours.asking = False
+                self._flags.starting = False
                 result = function(*args, **kwargs)
                 done = True
             finally:
-                self._ours.asking = False
+                self._flags.starting = False
                 if not done:
-                    self._drop_claim()
+                    self._release_unless_enabled()
             return result
 
         return call
 
-    def make_room(self) -> None:
-        """Have an open window closed, and its events collected: two at once would crash."""
-        deadline_s = time.monotonic() + (0.0 if self.lost else GIVE_WAY_S)  # waited for once
+    def end_open_window(self) -> None:
+        """Close an open window and wait for its events; two profilers at once would crash."""
+        deadline_s = time.monotonic() + (0.0 if self.lost else GIVE_WAY_S)  # waits only once
         while self._open:
             if self.give_way:
                 self.give_way()
@@ -322,57 +324,62 @@ class KinetoSession:
         self.lost = self.lost or self._open
         self.wait()
 
-    def _drop_claim(self) -> None:
-        """Take back the claim of a profiler that failed to begin, unless another one is on here."""
+    def _release_unless_enabled(self) -> None:
+        """Release this thread after a failed start, unless another profiler is on here."""
         from torch.autograd import _profiler_enabled
 
         if not _profiler_enabled():
             self.release()
 
-    def _ending(self, function: Callable[..., Any]) -> Any:
+    def _wrap_disable(self, function: Callable[..., Any]) -> Any:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            of_all_threads = records_everywhere() is not False
+            of_all_threads = records_all_threads() is not False
             try:
                 return function(*args, **kwargs)
             finally:
-                if not self._ours.calling:
-                    self._end_claim(of_all_threads)
+                if not self._flags.in_own_call:
+                    self._release_script_thread(of_all_threads)
 
         return call
 
-    def _end_claim(self, of_all_threads: bool) -> None:
+    def _release_script_thread(self, of_all_threads: bool) -> None:
         thread = threading.current_thread()
-        if thread in self._claims:
-            self._claims.discard(thread)
-        elif of_all_threads:  # any of them may stop it
-            self._claims.clear()
-        self._drop_left()
+        if thread in self._script_threads:
+            self._script_threads.discard(thread)
+        elif of_all_threads:  # any thread may stop it
+            self._script_threads.clear()
+        self._free_abandoned()
 
-    def leave(self, taken: Taken, profiler: profile) -> None:
-        """Let go of what a recording that lost the session has, as soon as that does no harm.
+    def free_later(self, taken: DetachedState, profiler: profile) -> None:
+        """Free the events of a recording that lost the session, as soon as that is safe.
 
         Args:
-            taken: The state, off its thread.
+            taken: The recording's detached state.
             profiler: Prepares the session that torch needs to end a recording.
         """
-        self._left.append((taken, profiler))
-        self._drop_left()
+        self._abandoned.append((taken, profiler))
+        self._free_abandoned()
 
-    def drop(self, profiler: profile, stop_trace: Callable[[], None], owner: object = None) -> bool:
-        """Do as :meth:`leave` where torch has to end it, on the thread that it lies on.
+    def try_end(
+        self, profiler: profile, stop_trace: Callable[[], None], owner: object = None
+    ) -> bool:
+        """Have torch end a recording that lost the session, on the recording's own thread.
 
         Returns:
-            Whether it has ended. That takes a session: where others than the owner have it, it goes
-            on, unread, until this is tried again, or the script wants a profiler on this thread.
+            Whether it has ended. Ending takes the session. Where another owner has the session,
+            the recording stays on, unread. It ends at the next call of this, or before the script
+            starts a profiler on this thread.
         """
         from torch.autograd import _profiler_enabled
 
         thread, taken = threading.current_thread(), functools.partial(self._is_taken, owner)
-        self._going_on.pop(thread, None)
+        self._unstopped.pop(thread, None)
         if _profiler_enabled():
-            if not self._collecting.begin_unless(profiler, taken):
-                self._going_on[thread] = functools.partial(self.drop, profiler, stop_trace, owner)
+            if not self._collecting.begin_exclusive(profiler, taken):
+                self._unstopped[thread] = functools.partial(
+                    self.try_end, profiler, stop_trace, owner
+                )
                 return False
             try:
                 self._call(profiler._prepare_trace)
@@ -381,24 +388,26 @@ class KinetoSession:
                 self.collected(profiler)
         return True
 
-    def others_have_it(self, owner: object) -> bool:
-        """Return whether somebody else has the session; who only asks for it here has not."""
+    def is_taken_by_other(self, owner: object) -> bool:
+        """Return whether another owner has the session; a thread just starting does not count."""
         return self.collecting or self._is_taken(owner)
 
     def _is_taken(self, owner: object = None) -> bool:
-        asking = threading.current_thread() if self._ours.asking else None
-        claimed = any(thread.is_alive() and thread is not asking for thread in tuple(self._claims))
-        return claimed or (self._open and self._owner is not owner) or bool(records_everywhere())
+        asking = threading.current_thread() if self._flags.starting else None
+        claimed = any(
+            thread.is_alive() and thread is not asking for thread in tuple(self._script_threads)
+        )
+        return claimed or (self._open and self._owner is not owner) or bool(records_all_threads())
 
-    def _drop_left(self) -> None:
-        wanted = self._left and not self._ours.asking
-        if wanted and self._collecting.begin_unless(self, self._is_taken):
-            COLLECTOR.begin(self._drop_all)
+    def _free_abandoned(self) -> None:
+        can_free = self._abandoned and not self._flags.starting
+        if can_free and self._collecting.begin_exclusive(self, self._is_taken):
+            COLLECTOR.begin(self._free_all_abandoned)
 
-    def _drop_all(self) -> None:
+    def _free_all_abandoned(self) -> None:
         try:
-            while self._left:
-                taken, profiler = self._left.pop()
+            while self._abandoned:
+                taken, profiler = self._abandoned.pop()
                 self._call(profiler._prepare_trace)
                 taken.collect()
                 taken.drop()
@@ -407,6 +416,6 @@ class KinetoSession:
 
 
 KINETO = KinetoSession()
-"""The process has one."""
+"""The process's session."""
 
 atexit.register(KINETO.wait, COLLECTING_WAIT_S)

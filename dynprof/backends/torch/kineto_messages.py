@@ -1,4 +1,4 @@
-"""Keeps out of the job's stderr what Kineto writes there of every window."""
+"""Keeps Kineto's lines about every window out of the job's stderr."""
 
 from __future__ import annotations
 
@@ -11,28 +11,26 @@ if TYPE_CHECKING:
 
 VARIABLE = "KINETO_LOG_LEVEL"
 NOTHING = "6"
-"""Kineto's levels end with 5, of the lines that torch 2.13 writes when a profiler begins and ends;
-4 are errors."""
-
-
+"""A log level above Kineto's highest, 5, at which torch 2.13 writes lines when a profiler begins
+and ends; errors have level 4."""
 _DEVICE_FILES = ("nvidia[0-9c]*", "kfd", "dri/render*", "davinci*", "dxg", "accel*")
-"""Below ``/dev``, where a driver for some device is loaded."""
+"""Files below ``/dev`` that exist where a device's driver is loaded."""
 
 
 def keep_kineto_quiet_without_devices() -> None:
-    """Do so before a script has imported torch, where this machine has no device at all."""
+    """Set Kineto's level before a script imports torch, where this machine has no device."""
     if not any(found for name in _DEVICE_FILES for found in Path("/dev").glob(name)):
         os.environ.setdefault(VARIABLE, NOTHING)
 
 
 def keep_kineto_quiet(capable: Capabilities) -> None:
-    """Set Kineto's level, unless the environment has one; it reads that before its first profiler.
+    """Set Kineto's level, unless the environment has one; Kineto reads it at its first profiler.
 
-    With a device nothing is set: there Kineto's errors say why the driver gives no kernels, and
-    they would be gone with the rest.
+    With a device nothing is set: Kineto's errors, which say why the driver gives no kernels, would
+    be hidden too.
 
     Args:
-        capable: What will record here.
+        capable: The capabilities of the backend that will record here.
     """
     if capable.backend == "torch" and capable.activities == ("CPU",):
         os.environ.setdefault(VARIABLE, NOTHING)

@@ -1,11 +1,11 @@
 """The script's ``record_function`` ranges that are open when a recording ends.
 
-Each keeps a pointer to its event in the recording. Once that is collected the event is gone; but
-when such a range ends inside a later recording, as one around an epoch does, torch writes the
-time into it all the same. So the ranges of a recording are followed, and those still open are
-ended with it; when the script ends them, or a future does, nothing is left to do.
+Each range keeps a pointer to its event in the recording. The event is gone once the recording is
+collected. But if the range ends inside a later recording, as a range around an epoch does, torch
+still writes the time to the event. So dynprof follows a recording's ranges and ends the open ones
+with it. When the script or a future ends such a range later, nothing is left to do.
 
-Ranges that Python does not see, of C++ alone or of ``_RecordFunctionFast``, cannot be followed.
+Ranges that Python does not see, from C++ or ``_RecordFunctionFast``, cannot be followed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class OpenAnnotations:
-    """Follows the ranges of the recording that is running; the process needs one."""
+    """Follows the ranges of the running recording; a process has one such object."""
 
     def __init__(self) -> None:
         self._following, self._is_ending = False, False
@@ -31,11 +31,11 @@ class OpenAnnotations:
 
     def follow(self) -> None:
         """Follow the ranges that begin from now on."""
-        RECORD_FUNCTIONS.plug(self)
+        RECORD_FUNCTIONS.add(self)
         self._following = True
 
     def end(self) -> None:
-        """End those that are open, and follow no more; also twice."""
+        """End the open ranges and stop following; may be called twice."""
         self._following = False
         with self._ending:
             self._is_ending = True
@@ -43,30 +43,30 @@ class OpenAnnotations:
                 _, record = self._open.popitem()
                 _end(record)
             self._is_ending = False
-        RECORD_FUNCTIONS.unplug(self)
+        RECORD_FUNCTIONS.remove(self)
 
     def forget(self) -> None:
-        """Begin anew in a forked child, where nothing is recorded."""
+        """Reset in a forked child, where nothing is recorded."""
         self._following, self._is_ending, self._ending = False, False, threading.RLock()
         self._open.clear()
 
-    def entered(self, annotation: Any) -> None:
-        """Keep one that has begun."""
+    def on_enter(self, annotation: Any) -> None:
+        """Keep a range that has begun."""
         if self._following:
             self._open[id(annotation.record)] = annotation.record
 
-    def leaves(self, annotation: Any) -> None:
-        """Let one go that ends; it may be about to be ended here, which two threads must not do."""
+    def on_exit(self, annotation: Any) -> None:
+        """Forget a range that ends; waits where :meth:`end` is ending it on another thread."""
         if not annotation.run_callbacks_on_exit:
-            return  # it ends with a future, whenever that comes
+            return  # it ends with a future, later
         if self._open.pop(id(annotation.record), None) is None and self._is_ending:
             with self._ending:
                 pass
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """Keep torch's modes of the script, which count or forbid operators, from seeing the body."""
+def hidden_from_modes() -> Iterator[None]:
+    """Hide the body from the script's torch modes, which may count or forbid operators."""
     import torch
 
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
@@ -74,47 +74,47 @@ def unseen() -> Iterator[None]:
 
 
 class StepAnnotation:
-    """The annotation of the step that is running, in the form that readers look for."""
+    """The annotation of the running step, in the form that trace readers expect."""
 
     def __init__(self) -> None:
         self._open: Any = None
 
     def begin(self, number: int | None) -> None:
-        """End that of the step before, and begin one; None begins none."""
+        """End the previous step's annotation and begin one; None begins none."""
         from torch.autograd.profiler import record_function
 
         self.end()
         if number is not None:
             step = record_function(f"ProfilerStep#{number}")
-            with unseen():
+            with hidden_from_modes():
                 step.__enter__()
             self._open = step
 
     def end(self) -> None:
-        """End the one that is open, if any."""
+        """End the open annotation, if any."""
         step, self._open = self._open, None
         if step is not None:
-            with unseen():
+            with hidden_from_modes():
                 step.__exit__(None, None, None)
 
     def abandon(self) -> None:
-        """Never end the open one: it would write into a session that is gone."""
+        """Never end the open annotation: it would write to a session that is gone."""
         step, self._open = self._open, None
         if step is not None:
-            _keep_for_ever(step)
+            _leak(step)
 
 
-def _keep_for_ever(annotation: Any) -> None:
-    """Keep its destructor from ending it, which writes where its event was."""
+def _leak(annotation: Any) -> None:
+    """Keep an annotation alive for ever: its destructor would write to freed memory."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(annotation))
 
 
 def _end(record: Any) -> None:
     import torch
 
-    with unseen():
+    with hidden_from_modes():
         torch.ops.profiler._record_function_exit._RecordFunction(record)
 
 
 ANNOTATIONS = OpenAnnotations()
-"""The process has one."""
+"""The process's followed annotations."""

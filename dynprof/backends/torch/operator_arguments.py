@@ -1,4 +1,4 @@
-"""The arguments of operators, beside a recording of torch's."""
+"""The arguments of operators, recorded along with torch's profiler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.collectors import Collector
-from dynprof.backends.torch.quiescence import let_others_leave
+from dynprof.backends.torch.quiescence import wait_for_threads_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from dynprof.runtime.output import PrivateFolder
 
 _NAME = "execution_trace.json"
-_SCRIPTS = "the script has an ExecutionTraceObserver of its own, and a process has only one"
+_CONFLICT = "the script has an ExecutionTraceObserver of its own, and a process has only one"
 
 
 class OperatorArguments(Collector):
     """Torch's execution trace: every operator with its arguments, as replay tools read it.
 
-    A process has one such observer, and torch crashes over a second. So where the script has one
-    this records nothing, and where it registers one meanwhile, this ends first. Torch frees it as
-    it is unregistered, whoever is amid what it writes: that waits until all others have left, on
-    the thread that saves.
+    A process can have one such observer; a second crashes torch. So where the script has one, this
+    records nothing. Where the script registers one during the window, this ends first. Torch frees
+    the observer at its unregistration, even while a thread writes. So that waits, on the saving
+    thread, until all other threads have left the observer.
 
     Args:
         scratch: A folder for the file, which torch writes while it records.
@@ -35,48 +35,48 @@ class OperatorArguments(Collector):
     def __init__(self, scratch: PrivateFolder) -> None:
         from torch.profiler import ExecutionTraceObserver
 
-        for stopped in tuple(_STOPPED):
+        for stopped in tuple(_STILL_REGISTERED):
             stopped.end()
         self._scratch, self._path = scratch, scratch.path / _NAME
         self._ending = threading.RLock()
         self._observer = ExecutionTraceObserver()
         self._observer.register_callback(str(self._path))
         self._lost = ""
-        if self._observer.is_registered and not self._path.exists():  # torch only says that it is
+        if self._observer.is_registered and not self._path.exists():  # torch only claims it is
             self._observer._registered = False
-            self._lost = f"it recorded nothing: {_SCRIPTS}"
+            self._lost = f"it recorded nothing: {_CONFLICT}"
         self._unwrap = _nothing if self._lost else self._wrapped()
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start writing."""
         self._observer.start()
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         with self._ending:
             if self._observer.is_registered:
                 self._observer.stop()
-                _STOPPED.add(self)
+                _STILL_REGISTERED.add(self)
 
     def end(self) -> None:
-        """Close the file, once no thread writes there any more."""
+        """Close the file, once no thread writes to it any more."""
         self.stop()
         with self._ending:
             self._unwrap()
             if self._observer.is_registered:
-                let_others_leave()
+                wait_for_threads_inside()
                 self._observer.unregister_callback()
-            _STOPPED.discard(self)
+            _STILL_REGISTERED.discard(self)
 
     def _wrapped(self) -> Callable[[], None]:
-        """Wrap the function by which the script would register one; return what undoes it."""
+        """Wrap torch's function that registers an observer; return the function that unwraps it."""
         module = sys.modules["torch.profiler.profiler"]
         register = module._add_execution_trace_observer
 
         @functools.wraps(register)
         def give_way(path: str) -> Any:
-            if self not in _STOPPED:
-                self._lost = f"it ends early: {_SCRIPTS}"
+            if self not in _STILL_REGISTERED:
+                self._lost = f"it ends early: {_CONFLICT}"
             self.end()
             return register(path)
 
@@ -88,11 +88,11 @@ class OperatorArguments(Collector):
         return unwrap
 
     def abandon(self) -> None:
-        """Write no more into the parent's file."""
+        """Stop writing to the parent's file."""
         self._observer.stop()
 
     def save(self, stem: Path) -> tuple[str, ...]:
-        """Move the file to where it is kept."""
+        """Move the file to its final place."""
         self.end()
         try:
             self._scratch.move_out(_NAME, stem.with_name(f"{stem.name}.execution_trace.json"))
@@ -108,19 +108,19 @@ class OperatorArguments(Collector):
         self._scratch.remove()
 
 
-_STOPPED: set[OperatorArguments] = set()
-"""Which torch has still registered."""
+_STILL_REGISTERED: set[OperatorArguments] = set()
+"""Stopped collectors whose observer torch still has registered."""
 
 
 def _nothing() -> None:
-    """Undo nothing."""
+    """Do nothing."""
 
 
-class ScriptsObserver(Collector):
-    """An observer that the script brings: started and stopped with the recording, no more.
+class ScriptObserver(Collector):
+    """The script's own observer, started and stopped with the recording.
 
     Args:
-        observer: Has ``start()`` and ``stop()``, as torch's ``ExecutionTraceObserver``.
+        observer: Has ``start()`` and ``stop()``, like torch's ``ExecutionTraceObserver``.
     """
 
     def __init__(self, observer: Any) -> None:

@@ -1,4 +1,4 @@
-"""Every operator of a thread, as torch dispatches it."""
+"""A stream of a thread's operators, as torch dispatches them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 class OperatorStream(TorchDispatchMode):  # type: ignore[misc]
-    """Hands each operator to a function while it is entered.
+    """Passes each operator to a function while the mode is active.
 
     Args:
-        take: Gets name, time of begin in ns since the epoch, and duration in ns.
+        take: Receives the name, the begin in ns since the epoch, and the duration in ns.
     """
 
     def __init__(self, take: Callable[[str, int, int], None]) -> None:
@@ -23,11 +23,11 @@ class OperatorStream(TorchDispatchMode):  # type: ignore[misc]
         self._take = take
 
     def is_innermost(self) -> bool:
-        """Return whether no other mode was entered after it: leaving it would leave that one."""
+        """Return whether this mode is the newest; leaving it would otherwise leave another one."""
         return _get_current_dispatch_mode() is self
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator, then hand it on."""
+        """Run the operator, then pass it on."""
         began_ns, began = time.time_ns(), time.perf_counter_ns()
         try:
             return func(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""What ``torch.profiler`` records of a window, from preparation to file; when it must wait."""
+"""A window's recording by ``torch.profiler``, from preparation to file; when it must wait."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.base import Saved
 from dynprof.backends.call_tracing import (
-    CallsOfThread,
-    leave_calls_untraced,
+    ProfileFunctionCheck,
+    remove_torch_tracing,
     stop_tracing_calls,
 )
 from dynprof.backends.torch.closing import (
     COLLECTOR,
-    ask_for_nothing,
     choose_writer,
-    ended_on,
-    usable,
+    record_minimum,
+    synchronize_device,
+    usable_functions,
 )
-from dynprof.backends.torch.forks import first_of_its_kind, undisturbed
+from dynprof.backends.torch.forks import first_use, profiler_change
 from dynprof.backends.torch.kineto import KINETO, collect
 from dynprof.backends.torch.open_annotations import ANNOTATIONS, StepAnnotation
-from dynprof.backends.torch.quiescence import let_others_leave
+from dynprof.backends.torch.quiescence import wait_for_threads_inside
 from dynprof.backends.torch.recorded_events import RecordedEvents
 from dynprof.backends.torch.trace_writing import check_written
 from dynprof.backends.torch.unfinished_operators import UNFINISHED
@@ -39,29 +39,29 @@ if TYPE_CHECKING:
 
     from dynprof.backends.base import Load
     from dynprof.backends.collectors import Collector
-    from dynprof.backends.torch.detached_close import DetachedClose, Taken
+    from dynprof.backends.torch.detached_close import DetachedClose, DetachedState
     from dynprof.backends.torch.kineto import KinetoSession, ScriptSession
 
 
 class TorchRecording:
     """A recording of ``torch.profiler``.
 
-    What it has recorded belongs to torch's profiler until :meth:`close`, then to this object until
-    :meth:`save` or :meth:`discard`, whatever fails in between. libkineto's session is given back
-    once the events are collected, which waits for no disk.
+    Torch's profiler owns the events until :meth:`close`. This object then owns them until
+    :meth:`save` or :meth:`discard`, whatever fails in between. It frees libkineto's session once
+    the events are collected, before they are written to disk.
 
     Args:
         profiler: Torch's object.
-        session: Where the session was taken from.
+        session: Owner of libkineto's session.
         rank_facts: Metadata that tells readers the rank; None where torch writes it.
         functions: The detached close; None where torch closes.
-        closing: Which of the two, and why so, in words.
-        collectors: What records beside it.
-        all_threads: Whether it records all threads; any of them may close it then.
+        closing: Which of the two is used and why, as text.
+        collectors: The collectors of the window.
+        all_threads: Whether it records all threads; any thread may then close it.
 
     Attributes:
-        arrived: Whether a window has it, which sees to its end.
-        fallbacks: As :class:`~dynprof.backends.base.Recording` has it.
+        is_adopted: Whether a window has taken it over and will end it.
+        fallbacks: See :class:`~dynprof.backends.base.Recording`.
     """
 
     note_step = None
@@ -80,84 +80,84 @@ class TorchRecording:
         all_threads: bool = False,
     ) -> None:
         self.bound_to_thread = not all_threads
-        self.arrived = False
+        self.is_adopted = False
         self.closing = closing
         self.collectors = collectors
         self._profiler, self._session = profiler, session
         self._traces_calls = bool(profiler.with_stack)
-        self._calls = CallsOfThread(are_recorded=False)
+        self._calls = ProfileFunctionCheck(are_recorded=False)
         self._rank_facts = rank_facts
         self._functions = functions
-        self._shown = self._unread = False
-        self._held: Taken | None = None
-        self._taken: Taken | None = None
+        self._results_exposed = self._unread = False
+        self._held: DetachedState | None = None
+        self._detached: DetachedState | None = None
         self._collected: Future[None] | None = None
         self._step = StepAnnotation()
         self._events: RecordedEvents | None = None
         self._state, self._number, self._pid = "new", 0, os.getpid()
 
     def prepare(self) -> None:
-        """Turn torch's profiler on, for the warm-up."""
+        """Start torch's profiler, for the warm-up."""
         self._session.prepare(self._profiler.profiler, self)
-        self._number = KINETO.taken
+        self._number = KINETO.prepare_count
         self._state = "prepared"
 
     @property
     def results(self) -> Any:
-        """Torch's own object, which knows the results; None after a detached close."""
-        self._shown = True
+        """Torch's own object with the results; None after a detached close."""
+        self._results_exposed = True
         return None if self._functions else self._profiler
 
     @property
-    def saves_beside(self) -> bool:
-        """Whether :meth:`save` leaves the GIL to others."""
-        return bool(self._functions or self._written_by())
+    def saves_concurrently(self) -> bool:
+        """Whether :meth:`save` runs without the GIL."""
+        return bool(self._functions or self._writer())
 
     def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Have ``give_way`` called before a profiler of the script's own begins."""
+        """Have ``give_way`` called before the script's own profiler begins."""
         self._session.give_way = give_way
-        self.arrived = True
+        self.is_adopted = True
 
     def load(self, *, inside_step: bool) -> Load | None:
-        """Return what is recorded since this was first asked."""
+        """Return the size recorded since the first call."""
         self._events = self._events or RecordedEvents(self._profiler)
         return self._events.load(inside_step=inside_step)
 
     def blocked_by(self) -> str | None:
-        """Wait where closing would leave a part of it behind, or read an operator half-way."""
-        if self in _going_on and KINETO.others_have_it(self):
+        """Wait where closing now would lose a part, or would read an operator half-way."""
+        if self in _unstopped and KINETO.is_taken_by_other(self):
             return "the script's own profiler has not ended yet"
         in_backward_too = bool(self._functions) and not self.bound_to_thread
         return why_not_now(in_backward_too=in_backward_too)
 
     def start(self) -> None:
-        """Keep what happens from here on."""
-        self._insist()
-        self.arrived, self._unread = True, not self.bound_to_thread
-        self._state = "running"  # also where starting fails half-way: it has to be stopped then
-        with undisturbed():
+        """Keep all events from here on."""
+        self._check_session()
+        self.is_adopted, self._unread = True, not self.bound_to_thread
+        self._state = "running"  # also where starting fails half-way: it must be stopped then
+        with profiler_change():
             self._session.start(self._profiler.start_trace)
-            self._calls = CallsOfThread(are_recorded=self._traces_calls)
+            self._calls = ProfileFunctionCheck(are_recorded=self._traces_calls)
             if self._functions and self.bound_to_thread:
-                self._held = self._functions.hold()
+                self._held = self._functions.share()
         ANNOTATIONS.follow()
         if self._rank_facts:
             self._profiler.add_metadata_json("distributedInfo", self._rank_facts)
 
     def begin_step(self, number: int | None) -> None:
-        """Mark a step in the way that TensorBoard and HolisticTraceAnalysis look for."""
-        self._insist()
+        """Mark a step in the form that TensorBoard and HolisticTraceAnalysis expect."""
+        self._check_session()
         self._step.begin(number)
 
     def close(self) -> None:
-        """Stop recording: take the profiler off the threads, or let torch collect its events."""
-        self._insist()
+        """Stop recording: detach the profiler, or let torch collect its events."""
+        self._check_session()
         self._calls.end()
         self._step.end()
         ANNOTATIONS.end()
         if self._functions:
-            self.closing += ended_on(self._profiler.use_device)
-            self._take_off(self._functions)
+            self.closing += synchronize_device(self._profiler.use_device)
+            self._detach(self._functions)
         else:
             self._stop_in_place(self._profiler)
 
@@ -165,10 +165,10 @@ class TorchRecording:
         """Write the Chrome trace."""
         if self._functions:
             self._write(path)
-        elif write := self._written_by():
+        elif write := self._writer():
             if is_own_thread():
                 COLLECTOR.begin(functools.partial(write, path)).result()
-            else:  # the script waits, and had better not for a thread of low priority
+            else:  # the script waits, so a thread of low priority would be too slow
                 write(path)
         else:
             self._profiler.export_chrome_trace(str(path))
@@ -178,14 +178,14 @@ class TorchRecording:
             self._unread = False
         return Saved(cut=self._calls.cut)
 
-    def _written_by(self) -> Callable[[Path], None] | None:
-        """Return what writes without the GIL, unless the script may have had it written before."""
-        return None if self._shown else choose_writer(self._profiler)
+    def _writer(self) -> Callable[[Path], None] | None:
+        """Return a writer that needs no GIL; None where the script may have written the results."""
+        return None if self._results_exposed else choose_writer(self._profiler)
 
     def abandon(self) -> None:
-        """Take libkineto's session from the dead thread; left there, it crashes at exit."""
+        """Take libkineto's session from the dead thread; else the process crashes at exit."""
         if os.getpid() != self._pid:
-            self._leave_child()
+            self._detach_in_child()
             return
         profiler, self._profiler, held, self._held = self._profiler, None, self._held, None
         self._step.abandon()
@@ -194,36 +194,36 @@ class TorchRecording:
             if self._state == "running" and self._traces_calls:
                 stop_tracing_calls()
             if held and self._is_lost:
-                KINETO.leave(held, profiler.profiler)
+                KINETO.free_later(held, profiler.profiler)
             elif held:
-                self._taken = held
+                self._detached = held
                 each.callback(self._drop)
             elif profiler is not None and not self._is_lost:
-                self._traces_calls = ask_for_nothing(profiler.profiler)
+                self._traces_calls = record_minimum(profiler.profiler)
                 self._session.prepare(profiler.profiler, self)
                 self._session.start(profiler.profiler._start_trace)
-                self._session.stop(self._end_of(profiler))
+                self._session.stop(self._stop_function(profiler))
             ANNOTATIONS.end()
 
-    def _leave_child(self) -> None:
-        """Take the profiler off the child's thread where that can be done without collecting."""
-        leave_calls_untraced()
+    def _detach_in_child(self) -> None:
+        """Detach the profiler from the child's thread where that needs no collecting."""
+        remove_torch_tracing()
         with contextlib.suppress(BackendError):
             if self._state == "running" and self.bound_to_thread:
-                (self._functions or usable()).take_off()
+                (self._functions or usable_functions()).detach()
 
     def discard(self) -> None:
-        """Stop torch's profiler, also one that was only prepared, and forget what it has."""
+        """Stop torch's profiler, even one that was only prepared, and drop its events."""
         profiler, self._profiler = self._profiler, None
         state, self._state = self._state, "stopped"
-        with contextlib.ExitStack() as each:  # the last first, whatever becomes of the others
+        with contextlib.ExitStack() as each:  # runs the last first, even if others fail
             if self._unread:
-                each.callback(UNFINISHED.suppose)
+                each.callback(UNFINISHED.assume_all_threads)
             if was_on := state not in ("new", "stopped"):
                 each.callback(self._session.close, self)
             each.callback(self._drop)
             if was_on and self._is_lost:
-                if self not in _going_on:  # else they are another recording's by now
+                if self not in _unstopped:  # else another recording owns them by now
                     each.callback(ANNOTATIONS.end)
                 each.callback(self._stop_unread, profiler, state)
             elif was_on:
@@ -233,107 +233,107 @@ class TorchRecording:
 
     def _stop_unread(self, profiler: Any, state: str) -> None:
         if self._is_lost:
-            self._leave(profiler, running=state == "running")
-        elif state == "running" and (functions := self._functions or _usable_on(profiler)):
-            self._take_off(functions, keep=False)
+            self._end_lost(profiler, running=state == "running")
+        elif state == "running" and (functions := self._functions or _usable_functions(profiler)):
+            self._detach(functions, keep=False)
         else:
-            if state == "prepared":  # torch can only disable what was enabled
-                self._traces_calls = ask_for_nothing(profiler.profiler)
-                with undisturbed():
+            if state == "prepared":  # torch can only disable an enabled profiler
+                self._traces_calls = record_minimum(profiler.profiler)
+                with profiler_change():
                     self._session.start(profiler.start_trace)
             self._stop_in_place(profiler)
 
     def _stop_in_place(self, profiler: Any) -> None:
-        """Let torch collect the events, on this thread."""
-        with undisturbed():
+        """Have torch collect the events, on this thread."""
+        with profiler_change():
             self._state = "stopped"
-            self._session.stop(self._end_of(profiler))
+            self._session.stop(self._stop_function(profiler))
 
-    def _end_of(self, profiler: Any) -> Callable[[], None]:
-        """Return what has torch end it, now or later."""
+    def _stop_function(self, profiler: Any) -> Callable[[], None]:
+        """Return a function that has torch end the recording, now or later."""
         end = functools.partial(end_in_place, profiler, traces_calls=self._traces_calls)
         return functools.partial(end, all_threads=not self.bound_to_thread)
 
-    def _off_the_threads(self, functions: DetachedClose, *, at_once: bool = False) -> Taken:
+    def _detach_state(self, functions: DetachedClose, *, at_once: bool = False) -> DetachedState:
         if self._traces_calls:
             stop_tracing_calls()
         bound = self.bound_to_thread
-        taken = functions.take_off() if bound else functions.take_off_all(at_once=at_once)
+        taken = functions.detach() if bound else functions.detach_all(at_once=at_once)
         held, self._held = self._held, None
         if held:
-            held.let_go()
+            held.release()
         return taken
 
-    def _take_off(self, functions: DetachedClose, *, keep: bool = True) -> None:
-        """Take the state off the threads; another thread gathers the events, or forgets them."""
-        with undisturbed():
-            self._taken = self._off_the_threads(functions)
+    def _detach(self, functions: DetachedClose, *, keep: bool = True) -> None:
+        """Detach the state; another thread collects the events, or drops them."""
+        with profiler_change():
+            self._detached = self._detach_state(functions)
         self._state = "stopped"
         sys.modules["torch.autograd.profiler"]._run_on_profiler_stop()
-        self._collected = self._gather(self._taken, keep=keep)
+        self._collected = self._start_collecting(self._detached, keep=keep)
 
-    def _gather(self, taken: Taken, *, keep: bool = True) -> Future[None]:
+    def _start_collecting(self, taken: DetachedState, *, keep: bool = True) -> Future[None]:
         self._session.hand_over(taken)
-        action = functools.partial(first_of_its_kind, "collect", self._profiler, taken.collect)
-        action = action if keep else functools.partial(KINETO.forget_uncollected, taken)
+        action = functools.partial(first_use, "collect", self._profiler, taken.collect)
+        action = action if keep else functools.partial(KINETO.discard_uncollected, taken)
         return COLLECTOR.begin(functools.partial(collect, action, KINETO.collected, taken))
 
     def _write(self, path: Path) -> None:
-        if self._taken is None or self._collected is None:
+        if self._detached is None or self._collected is None:
             raise BackendError("the recording was not stopped")
         self._collected.result()
-        action = functools.partial(self._taken.write, path)
-        action = functools.partial(first_of_its_kind, "write", self._profiler, action)
+        action = functools.partial(self._detached.write, path)
+        action = functools.partial(first_use, "write", self._profiler, action)
         COLLECTOR.begin(action).result()
 
     def _drop(self) -> None:
-        """Have the events let go of, if there are any, once they are gathered."""
-        taken, self._taken = self._taken, None
-        if taken and self._collected is None:  # something failed right after they were taken
-            self._gather(taken, keep=False)
+        """Have the events freed, if there are any, once they are collected."""
+        taken, self._detached = self._detached, None
+        if taken and self._collected is None:  # something failed right after the detach
+            self._start_collecting(taken, keep=False)
         if taken:
             COLLECTOR.begin(taken.drop)
 
-    def _leave(self, profiler: Any, *, running: bool) -> None:
-        """Let go of a recording that lost the session, on the thread that it is bound to."""
+    def _end_lost(self, profiler: Any, *, running: bool) -> None:
+        """End a recording that lost the session, on the thread that it is bound to."""
         if running and self._functions:
-            taken = self._off_the_threads(self._functions, at_once=True)
+            taken = self._detach_state(self._functions, at_once=True)
             self._step.end()
-            KINETO.leave(taken, profiler.profiler)
+            KINETO.free_later(taken, profiler.profiler)
         elif running:
             self._step.abandon()
-            _going_on.discard(self)
-            if not KINETO.drop(profiler.profiler, self._end_of(profiler), self):
-                self._profiler, self._state = profiler, "running"  # to be discarded again
-                _going_on.add(self)
+            _unstopped.discard(self)
+            if not KINETO.try_end(profiler.profiler, self._stop_function(profiler), self):
+                self._profiler, self._state = profiler, "running"  # a later discard tries again
+                _unstopped.add(self)
 
     @property
     def _is_lost(self) -> bool:
         """Whether another profiler took the session; touching it would crash."""
-        return self._session.lost or KINETO.taken != self._number
+        return self._session.lost or KINETO.prepare_count != self._number
 
-    def _insist(self) -> None:
+    def _check_session(self) -> None:
         """Raise if the script's own profiler took the session."""
         if self._is_lost:
             text = "the script started a torch.profiler of its own in the window"
             raise BackendError(f"{text}; what the window recorded is lost")
 
 
-def _usable_on(profiler: Any) -> DetachedClose | None:
-    """Return the functions also where a recording is not closed by them; None on a device."""
+def _usable_functions(profiler: Any) -> DetachedClose | None:
+    """Return the functions, even where the recording closes inline; None on a device."""
     with contextlib.suppress(BackendError):
-        return None if profiler.use_device else usable()
+        return None if profiler.use_device else usable_functions()
     return None
 
 
-_going_on: set[TorchRecording] = set()
-"""Recordings that could not be ended yet, with what torch needs of them."""
+_unstopped: set[TorchRecording] = set()
+"""Recordings that could not be ended yet; torch still needs their objects."""
 
 
 def in_backward() -> bool:
     """Return whether this thread is in a backward pass.
 
-    There a thread's profiler is not its own: at the end autograd puts back what it had before.
+    At its end autograd restores the profiler state that the thread had before the pass.
     """
     import torch
 
@@ -341,10 +341,10 @@ def in_backward() -> bool:
 
 
 def why_not_now(*, in_backward_too: bool) -> str | None:
-    """Say why a window can neither open nor close at this very moment; None where it can.
+    """Return why a window can neither open nor close now; None where it can.
 
     Args:
-        in_backward_too: Whether a backward pass does not matter.
+        in_backward_too: Whether it may do so inside a backward pass.
     """
     import torch
 
@@ -358,7 +358,7 @@ def why_not_now(*, in_backward_too: bool) -> str | None:
 
 
 def follow_graph_captures() -> None:
-    """Know of all graphs that are captured through torch from now on."""
+    """Follow all graph captures through torch from now on."""
     import torch
 
     GRAPH_CAPTURES.follow(torch.cuda.CUDAGraph, "a CUDA graph")
@@ -367,18 +367,18 @@ def follow_graph_captures() -> None:
 
 
 def end_in_place(profiler: Any, *, all_threads: bool, traces_calls: bool) -> None:
-    """End it once no other thread can be amid what torch is about to free.
+    """Have torch end a profiler once no other thread uses the memory that torch frees.
 
     Args:
         profiler: A ``torch.profiler.profile`` that is running.
         all_threads: Whether it records the operators of all threads.
-        traces_calls: Whether it traces calls of Python, which it does on all threads.
+        traces_calls: Whether it traces Python calls, which it does on all threads.
     """
     if traces_calls:
         stop_tracing_calls()
     if all_threads:
-        with contextlib.suppress(BackendError):  # as torch does it, where it must
-            usable().settle_all()
+        with contextlib.suppress(BackendError):  # else torch ends it in its own way
+            usable_functions().end_for_all_threads()
     elif traces_calls:
-        let_others_leave()
+        wait_for_threads_inside()
     profiler.stop_trace()

@@ -1,8 +1,8 @@
-"""Writes what torch has collected itself, and looks whether libkineto wrote all of it.
+"""Writes results that torch itself collected, and checks that libkineto wrote all of them.
 
-torch holds the GIL for as long as it writes a trace: seconds, in which no Python runs. The function
-that writes is exported, and needs no Python but the address of the results. pybind11 tells that by
-its protocol for other libraries, ``_pybind11_conduit_v1_``.
+torch holds the GIL while it writes a trace, so no Python runs for seconds. The writing function is
+exported, and needs only the address of the results from Python. pybind11 gives that address by its
+protocol for other libraries, ``_pybind11_conduit_v1_``.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 _TYPE = "_ZTIN5torch8autograd8profiler14ProfilerResultE"
 """The symbol of the ``std::type_info`` of the results."""
 _BUILD = b"system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1"
-"""How pybind11 names the C++ of torch 2.13 to 2.15 on Linux; another build answers None."""
+"""pybind11's name for the C++ ABI of torch 2.13 to 2.15 on Linux; another build answers None."""
 _LONGEST_TAIL = 1 << 13
-"""Of a trace: its last member is its own path."""
+"""Longest last member of a trace, in bytes: its own path."""
 
 
 def writer_of(profiler: Any, functions: DetachedClose) -> Callable[[Path], None]:
-    """Return what writes the results of a ``torch.autograd.profiler.profile``, once.
+    """Return a function that writes the results of a ``torch.autograd.profiler.profile``, once.
 
-    It needs no GIL, and nobody may have written them before: C++ would raise through ctypes, which
-    ends the process.
+    It needs no GIL. The results must not have been written before: C++ would raise through ctypes,
+    which ends the process.
 
     Raises:
-        BackendError: This build of torch does not tell where they are.
+        BackendError: This build of torch does not give their address.
     """
     results = getattr(profiler, "kineto_results", None)
     address = _address_of(results)
 
     def write(path: Path, _kept: object = results) -> None:
-        functions.write_at(address, path)
+        functions.write_result(address, path)
 
     return write
 
 
 def _address_of(results: Any) -> int:
-    """Return where C++ has the results that Python has as an object.
+    """Return the C++ address of the results that Python holds as an object.
 
     Raises:
-        BackendError: pybind11 does not tell it: torch was built otherwise, or it is another object.
+        BackendError: pybind11 does not give it: torch was built otherwise, or it is another object.
     """
-    # By item: attributes are shared with the script, which may give them other types.
+    # Looked up by item: attributes are shared with the script, which may set other types.
     new, pointer = ctypes.pythonapi["PyCapsule_New"], ctypes.pythonapi["PyCapsule_GetPointer"]
     new.restype, new.argtypes = (
         ctypes.py_object,
@@ -63,26 +63,25 @@ def _address_of(results: Any) -> int:
             ctypes.CDLL(str(library().with_name("libtorch_python.so"))), _TYPE
         )
         kind = new(ctypes.addressof(info), b"St9type_info", None)
-        told = results._pybind11_conduit_v1_(_BUILD, kind, b"raw_pointer_ephemeral")
-        return int(pointer(told, _TYPE.removeprefix("_ZTI").encode()))
+        capsule = results._pybind11_conduit_v1_(_BUILD, kind, b"raw_pointer_ephemeral")
+        return int(pointer(capsule, _TYPE.removeprefix("_ZTI").encode()))
     except (OSError, AttributeError, ValueError, RuntimeError) as error:
-        raise BackendError(f"torch does not tell where its results are: {error}") from None
+        raise BackendError(f"torch does not give the address of its results: {error}") from None
 
 
 def check_written(path: Path) -> None:
-    """Raise unless libkineto wrote a whole trace.
+    """Raise unless libkineto wrote a complete trace.
 
     Raises:
-        BackendError: It did not; it only prints that, or does not look whether its last writing
-            succeeds.
+        BackendError: It did not. libkineto only prints a failure, or does not check its last write.
     """
-    if not path.exists():  # it leaves what it wrote under another name
+    if not path.exists():  # libkineto leaves a partial file under another name
         raise BackendError("libkineto could not write the trace")
-    if not _is_whole(path):
+    if not _is_complete(path):
         raise BackendError("libkineto could not write the whole trace")
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LONGEST_TAIL))
         tail = file.read()

@@ -1,8 +1,8 @@
 """Operators that began in a recording of all threads and had not ended when it was over.
 
-At its end torch writes the time into the event of the operator, which is gone by then, if another
-recording of all threads is open: without one it does nothing. So while there may be such an
-operator, windows record their own thread only.
+If such an operator ends during another recording of all threads, torch writes the time to the
+operator's event, which is gone by then. Without such a recording torch does nothing. So while
+such an operator may exist, windows record only their own thread.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.quiescence import tasks
+from dynprof.backends.torch.quiescence import native_thread_ids
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _UNFINISHED = b'"finished": false'
 _THREADS = re.compile(rb'"tid": (\d+)|"finished": (false)')
-_READ = "an operator that began in an earlier window may not have ended"
-_SUPPOSED = "an operator of an earlier window, whose trace was lost, may not have ended"
+_FROM_TRACE = "an operator that began in an earlier window may not have ended"
+_ASSUMED = "an operator of an earlier window, whose trace was lost, may not have ended"
 _CHUNK, _EVENT = 1 << 18, 1 << 16
 
 
 class Unfinished:
-    """The threads that may still be in such an operator."""
+    """The threads that may still be inside such an operator."""
 
     def __init__(self) -> None:
         self._threads: set[int] = set()
         self._is_known = True
 
     def threads(self) -> set[int]:
-        """Return those that have not ended."""
-        if self._threads:  # asked at each step while a request waits
-            self._threads &= tasks()
+        """Return the threads that have not ended."""
+        if self._threads:  # called at each step while a request waits
+            self._threads &= native_thread_ids()
         self._is_known = self._is_known or not self._threads
         return set(self._threads)
 
     @property
     def why(self) -> str:
-        """What is to be said of them, before their numbers."""
-        return _READ if self._is_known else _SUPPOSED
+        """The reason why threads are left out, as text to put before their ids."""
+        return _FROM_TRACE if self._is_known else _ASSUMED
 
     def read(self, trace: Path) -> None:
-        """Learn from a raw trace of torch's which threads were in an operator at its end."""
+        """Read from torch's raw trace which threads were inside an operator at its end."""
         with trace.open("rb") as file:
             before = b""
             while chunk := file.read(_CHUNK):
@@ -51,14 +51,14 @@ class Unfinished:
                     self._threads |= _threads_in(text)
                 before = text[-_EVENT:]  # an event that began in the last chunk
 
-    def suppose(self) -> None:
-        """Note that nobody has read what was recorded: any thread may be in an operator."""
+    def assume_all_threads(self) -> None:
+        """Assume that every thread is inside an operator: the recording was not read."""
         self._is_known = False
-        self._threads |= tasks()
+        self._threads |= native_thread_ids()
 
 
 def _threads_in(text: bytes) -> set[int]:
-    """Return the threads of unfinished events; in each the thread stands before that."""
+    """Return the threads of unfinished events; in an event, ``tid`` comes before ``finished``."""
     found, thread = set(), 0
     for match in _THREADS.finditer(text):
         if match[1]:
@@ -69,4 +69,4 @@ def _threads_in(text: bytes) -> set[int]:
 
 
 UNFINISHED = Unfinished()
-"""Of this process."""
+"""The unfinished operators of this process."""

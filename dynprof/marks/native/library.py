@@ -1,4 +1,4 @@
-"""The library of C marks: where it lies, and what was marked through it."""
+"""The library of C marks: its path, and the marks that were set through it."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ MISSING = (
     f"there is no {PATH.name}: no C compiler was found when dynprof was installed; install one "
     "(such as gcc) and install dynprof again from its sources"
 )
-EVERY_S = 0.05
-"""So often marks are taken from it; in that time 16,384 have room."""
-PATIENCE_S = 30.0
-"""How long a window that has ended waits for the last of them."""
-_AT_ONCE, _ROOM, _MOST_OPEN = 1024, 16384, 8192
+POLL_S = 0.05
+"""Seconds between two reads of the library's queue, which holds 16,384 marks."""
+DRAIN_TIMEOUT_S = 30.0
+"""Longest wait of an ended window for its last marks."""
+_BATCH, _QUEUE_SIZE, _MAX_OPEN = 1024, 16384, 8192
 
 
 class NativeMark(NamedTuple):
-    """A moment, or a range, as C set it; see ``dynprof_mark`` in ``mstx.c``.
+    """A moment or range that C set; see ``dynprof_mark`` in ``mstx.c``.
 
     Attributes:
-        message: What it is called.
-        domain: The group that it stands in.
-        thread: The system's number of the thread that set it.
-        began_ns: When, in ns since the epoch.
-        ended_ns: The same for a moment; 0 for a range that is open.
+        message: Its name.
+        domain: Its group of marks.
+        thread: The system's id of the thread that set it.
+        began_ns: Its begin, in ns since the epoch.
+        ended_ns: Its end; equals ``began_ns`` for a moment, and is 0 for an open range.
         range: The range's id; 0 for a moment.
     """
 
@@ -63,34 +63,34 @@ class _Mark(ctypes.Structure):
 
 
 class Listener:
-    """Somebody who is given marks, on the reader's thread.
+    """A receiver of marks, on the reader's thread.
 
     Args:
-        take: Is given each.
-        max_bytes: Of the longest message that it takes; it does not hear of longer ones.
-        dropped_before: How many were dropped before it came.
+        take: Receives each mark.
+        max_bytes: Longest message that it receives, in bytes.
+        dropped_before: Marks dropped before it was added.
 
     Attributes:
-        dropped: How many marks found no room while it listened; known once it has :meth:`left`.
+        dropped: Marks that found no room while it listened; valid after :meth:`wait_drained`.
     """
 
     def __init__(self, take: Take, max_bytes: int, dropped_before: int) -> None:
-        self.take, self.max_bytes, self.leaves = take, max_bytes, False
+        self.take, self.max_bytes, self.is_leaving = take, max_bytes, False
         self.dropped, self._before = 0, dropped_before
-        self._left = threading.Event()
+        self._drained = threading.Event()
 
-    def leave(self, dropped: int) -> None:
-        """Note that it has got all; dropped were so many in all."""
+    def set_drained(self, dropped: int) -> None:
+        """Note that it has received all marks; ``dropped`` is the library's total count."""
         self.dropped = dropped - self._before
-        self._left.set()
+        self._drained.set()
 
-    def left(self, patience_s: float = PATIENCE_S) -> bool:
-        """Wait until it was given all that was marked before it was told to leave."""
-        return self._left.wait(patience_s)
+    def wait_drained(self, timeout_s: float = DRAIN_TIMEOUT_S) -> bool:
+        """Wait until it has received all marks from before its removal; False on a timeout."""
+        return self._drained.wait(timeout_s)
 
 
 class NativeMarks:
-    """Hands what C marks to those who listen, on a thread of its own while there are any."""
+    """Passes marks from C to listeners, on its own thread while there are any."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -108,21 +108,21 @@ class NativeMarks:
         forget_in_child(self.forget)
 
     def forget(self) -> None:
-        """Let nobody listen, as in a child that was just forked."""
-        self._lock = threading.RLock()  # a signal handler may come while it is held
-        self._due = threading.Event()
+        """Drop all listeners, as in a child that was just forked."""
+        self._lock = threading.RLock()  # a signal handler may run while it is held
+        self._wake = threading.Event()
         for listener in self._listeners:
-            listener.leave(self._dropped)  # no thread is left that could give it more
+            listener.set_drained(self._dropped)  # no thread is left to deliver more
         self._listeners = []
-        self._buffer = (_Mark * _AT_ONCE)()
+        self._buffer = (_Mark * _BATCH)()
         self._dropped = 0
 
     def listen(self, take: Take, max_bytes: int) -> Listener:
-        """Have every mark from now on given to a function.
+        """Pass every mark from now on to a function.
 
         Args:
-            take: Is given each.
-            max_bytes: Of the longest message that it takes.
+            take: Receives each mark.
+            max_bytes: Longest message that it receives, in bytes.
 
         Raises:
             RuntimeError: No thread can be started; nothing has changed.
@@ -130,70 +130,70 @@ class NativeMarks:
         with self._lock:
             self._dropped += self._library.dynprof_mstx_dropped()
             listener = Listener(take, max_bytes, self._dropped)
-            if not self._listeners:  # before anybody listens: there may be no thread to be had
+            if not self._listeners:  # before the listener is added: starting may fail
                 own_thread(self._read, "dynprof-c-marks").start()
             self._listeners.append(listener)
-            self._tell_library()
+            self._update_library()
         return listener
 
-    def dismiss(self, listener: Listener) -> None:
-        """Let one get what is left, soon, and then no more.
+    def remove(self, listener: Listener) -> None:
+        """Remove a listener soon, after the marks so far are delivered to it.
 
-        Does not wait: the reader may be busy for as long as C marks faster than Python reads.
+        Does not wait: the reader is busy while C marks faster than Python reads.
         """
-        listener.leaves = True
-        self._due.set()
+        listener.is_leaving = True
+        self._wake.set()
 
     def all_open(self, max_bytes: int) -> list[NativeMark]:
-        """Return the ranges that are open now, but for those with longer messages."""
-        found = (_Mark * _MOST_OPEN)()
-        count = self._library.dynprof_mstx_open(found, _MOST_OPEN)
+        """Return the open ranges, without those with longer messages."""
+        found = (_Mark * _MAX_OPEN)()
+        count = self._library.dynprof_mstx_open(found, _MAX_OPEN)
         short = (found[at] for at in range(count) if len(found[at].message) <= max_bytes)
-        return [self._made(mark) for mark in short]
+        return [self._to_mark(mark) for mark in short]
 
-    def _tell_library(self) -> None:
+    def _update_library(self) -> None:
         longest = max((listener.max_bytes for listener in self._listeners), default=0)
         self._library.dynprof_mstx_listeners(len(self._listeners), longest)
 
     def _read(self) -> None:
-        while self._goes_on():
+        while self._read_once():
             pass
 
-    def _goes_on(self) -> bool:
-        """Deliver what there is, and see off those who leave; return whether anyone is left."""
-        leaving = [listener for listener in self._listeners if listener.leaves]
+    def _read_once(self) -> bool:
+        """Deliver the marks so far and remove leaving listeners; return whether any remain."""
+        leaving = [listener for listener in self._listeners if listener.is_leaving]
         count = self._deliver()
         with self._lock:
             self._dropped += self._library.dynprof_mstx_dropped()
             for listener in leaving:
                 self._listeners.remove(listener)
-                self._tell_library()
-                listener.leave(self._dropped)
+                self._update_library()
+                listener.set_drained(self._dropped)
             if not self._listeners:
                 return False
-        if count < _ROOM:
-            self._due.wait(EVERY_S)
-            self._due.clear()
+        if count < _QUEUE_SIZE:
+            self._wake.wait(POLL_S)
+            self._wake.clear()
         return True
 
     def _deliver(self) -> int:
-        """Deliver what was marked so far, if not more; return how many marks that was.
+        """Deliver at least the marks so far; return the number of delivered marks.
 
-        Holds no lock meanwhile: whoever comes has what is marked from then on.
+        Holds no lock: a listener added during the call receives later marks.
         """
         delivered = 0
-        while delivered < _ROOM and (
-            count := self._library.dynprof_mstx_take(self._buffer, _AT_ONCE)
+        while delivered < _QUEUE_SIZE and (
+            count := self._library.dynprof_mstx_take(self._buffer, _BATCH)
         ):
             delivered += count
             for number in range(count):
-                size, mark = len(self._buffer[number].message), self._made(self._buffer[number])
+                size, mark = len(self._buffer[number].message), self._to_mark(self._buffer[number])
                 for listener in self._listeners:
                     if size <= listener.max_bytes:
                         listener.take(mark)
         return delivered
 
-    def _made(self, mark: _Mark) -> NativeMark:
+    def _to_mark(self, mark: _Mark) -> NativeMark:
         return NativeMark(
             message=mark.message.decode(errors="replace"),
             domain=self._library.dynprof_mstx_domain(mark.domain).decode(errors="replace"),
@@ -206,13 +206,13 @@ class NativeMarks:
 
 @functools.cache
 def native_marks() -> NativeMarks | None:
-    """Return what is marked from C; None where the library was not built.
+    """Return the marks from C; None where the library was not built.
 
-    Nor beside the vendor's, which has the same name: whoever asks for it has to get that one.
+    Also None next to torch_npu: the vendor's library has the same name, and the job must get it.
     """
     if "torch_npu" in sys.modules or not PATH.exists():
         return None
     try:
         return NativeMarks(ctypes.CDLL(str(PATH)))
-    except OSError:  # of another machine
+    except OSError:  # built for another machine
         return None

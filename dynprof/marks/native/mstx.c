@@ -1,8 +1,8 @@
-/* Marks from any native thread, on their way to the windows and subscribers that take them.
+/* Marks from any native thread, for the windows and subscribers that take them.
  *
- * Marks and ranges that have ended go through a bounded queue of many writers and one reader, after
- * Dmitry Vyukov's: a writer claims a place by one exchange and never waits for another. Ranges that
- * are open stand in a table, recorded or not, for a window may begin inside one of them. */
+ * Marks and ended ranges go through a bounded queue with many writers and one reader, after Dmitry
+ * Vyukov's: a writer claims a place by one exchange and never waits for another. Open ranges are in
+ * a table, recorded or not, because a window may begin inside one of them. */
 
 #define _GNU_SOURCE
 #include "mstx/ms_tools_ext.h"
@@ -16,18 +16,18 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-#define USUAL_BYTES 156u   /* of messages and names, as a trace takes them */
-#define MESSAGE_BYTES 255u /* of messages while a subscriber takes them */
-#define PLACES 16384u /* of the queue; a power of two, as are the others */
-#define RANGES 8192u  /* that may be open */
-#define TRIES 64u     /* places in the table that a range looks at */
-#define STRIDE 5063u  /* between those of ranges that follow each other; odd, so each has its own */
+#define USUAL_BYTES 156u   /* longest message or name in a trace */
+#define MESSAGE_BYTES 255u /* longest message for a subscriber */
+#define PLACES 16384u /* places in the queue; a power of two, like the other sizes */
+#define RANGES 8192u  /* most open ranges */
+#define TRIES 64u     /* places in the table that a range tries */
+#define STRIDE 5063u  /* distance of consecutive ranges in the table; odd, so that places differ */
 #define DOMAINS 1024u
 
-/* Python's side reads this structure: see dynprof/marks/native/library.py. */
+/* Python reads this structure: see dynprof/marks/native/library.py. */
 struct dynprof_mark {
     uint64_t began_ns; /* since the epoch */
-    uint64_t ended_ns; /* the same for a moment; 0 for a range that is open */
+    uint64_t ended_ns; /* equals began_ns for a moment; 0 for an open range */
     uint64_t range;    /* 0 for a moment */
     uint32_t thread;
     uint32_t domain;
@@ -44,7 +44,7 @@ struct place {
     struct dynprof_mark mark;
 };
 
-enum { FREE, CHANGING }; /* states of a range; when it is open, its id is, which is greater */
+enum { FREE, CHANGING }; /* states of a range; an open range's state is its id, which is greater */
 
 struct open_range {
     atomic_uint_fast64_t state;
@@ -86,10 +86,10 @@ static void empty_queue(void) {
     read_so_far = 0;
 }
 
-/* A child has none of its parent's threads, nor of its listeners. */
-static void forget(void) {
-    pthread_mutex_t anew = PTHREAD_MUTEX_INITIALIZER;
-    memcpy(&naming, &anew, sizeof naming);
+/* A child has none of its parent's threads or listeners. */
+static void reset_in_child(void) {
+    pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+    memcpy(&naming, &unlocked, sizeof naming);
     atomic_store(&listeners, 0);
     atomic_store(&longest, USUAL_BYTES);
     thread_here = 0;
@@ -102,23 +102,23 @@ __attribute__((constructor)) static void begin(void) {
     atomic_store(&domains[0].used, 1);
     strcpy(domains[0].name, "default");
     atomic_store(&domains_known, 1);
-    pthread_atfork(NULL, NULL, forget);
+    pthread_atfork(NULL, NULL, reset_in_child);
 }
 
 static void put(const struct dynprof_mark *mark) {
-    uint64_t mine = atomic_load_explicit(&written, memory_order_relaxed);
+    uint64_t claimed = atomic_load_explicit(&written, memory_order_relaxed);
     for (;;) {
-        struct place *place = &queue[mine % PLACES];
+        struct place *place = &queue[claimed % PLACES];
         uint64_t turn = atomic_load_explicit(&place->turn, memory_order_acquire);
-        if (turn < mine) {
+        if (turn < claimed) {
             atomic_fetch_add(&dropped, 1);
             return;
         }
-        if (turn > mine) {
-            mine = atomic_load_explicit(&written, memory_order_relaxed);
-        } else if (atomic_compare_exchange_weak(&written, &mine, mine + 1)) {
+        if (turn > claimed) {
+            claimed = atomic_load_explicit(&written, memory_order_relaxed);
+        } else if (atomic_compare_exchange_weak(&written, &claimed, claimed + 1)) {
             place->mark = *mark;
-            atomic_store_explicit(&place->turn, mine + 1, memory_order_release);
+            atomic_store_explicit(&place->turn, claimed + 1, memory_order_release);
             return;
         }
     }
@@ -210,22 +210,22 @@ EXPORT void mstxDomainDestroy(mstxDomainHandle_t domain) {
     if (domain > domains && domain < domains + DOMAINS) atomic_store(&domain->used, 0);
 }
 
-/* What follows is for dynprof alone, which calls it on one thread at a time. */
+/* The following functions are internal to dynprof, which calls them on one thread at a time. */
 
-/* Set how many listeners take marks, and the bytes of the longest message that one of them takes. */
+/* Set the number of listeners, and the longest message that any of them takes, in bytes. */
 EXPORT void dynprof_mstx_listeners(int count, unsigned bytes) {
     if (bytes < USUAL_BYTES) bytes = USUAL_BYTES;
     atomic_store(&longest, bytes < MESSAGE_BYTES ? bytes : MESSAGE_BYTES);
     atomic_store(&listeners, count);
 }
 
-/* Return how many marks could not be kept since the last time it was asked. */
+/* Return the number of marks dropped since the last call. */
 EXPORT uint64_t dynprof_mstx_dropped(void) { return atomic_exchange(&dropped, 0); }
 
 /* Return the name of a domain. */
 EXPORT const char *dynprof_mstx_domain(uint32_t number) { return domains[number % DOMAINS].name; }
 
-/* Take what was marked, the oldest first; return how many. */
+/* Take marks from the queue, the oldest first; return how many. */
 EXPORT size_t dynprof_mstx_take(struct dynprof_mark *into, size_t most) {
     size_t taken = 0;
     while (taken < most) {
@@ -238,13 +238,13 @@ EXPORT size_t dynprof_mstx_take(struct dynprof_mark *into, size_t most) {
     return taken;
 }
 
-/* Copy the ranges that are open now; return how many. */
+/* Copy the open ranges; return how many. */
 EXPORT size_t dynprof_mstx_open(struct dynprof_mark *into, size_t most) {
     size_t found = 0;
     for (uint32_t n = 0; n < RANGES && found < most; n++) {
         uint64_t state = atomic_load(&ranges[n].state);
         if (state < RANGES) continue;
-        into[found] = ranges[n].mark; /* kept only if nobody changed it meanwhile */
+        into[found] = ranges[n].mark; /* kept only if no thread changed it during the copy */
         atomic_thread_fence(memory_order_acquire);
         found += atomic_load(&ranges[n].state) == state;
     }

@@ -127,9 +127,8 @@ def test_stamps(tmp_path: Path) -> None:
     )
     assert said[0].startswith("acl.prof.pop(): no push()")
     assert said[1:] == [
-        "acl.prof.create_stamp(): the message is '', it must be a string that is not empty",
-        "acl.prof.set_stamp_trace_message(): the message is b'abc', "
-        "it must be a string that is not empty",
+        "acl.prof.create_stamp(): the message is ''; it must be a non-empty string",
+        "acl.prof.set_stamp_trace_message(): the message is b'abc'; it must be a non-empty string",
         "acl.prof.set_stamp_trace_message(): the message has more than 156 bytes",
         "acl.prof.range_stop(): there is no open range 1",
         "acl.prof.mark(): the stamp was destroyed",
@@ -175,7 +174,7 @@ def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
         ("[1]", "cannot be read as a JSON object"),
         ("{torn", "cannot be read as a JSON object"),
         ('{"profiler": {"switch": "yes"}}', "/profiler/switch"),
-        ('{"profiler": {"switch": "on", "device_id": "all"}}', "numbers of devices with commas"),
+        ('{"profiler": {"switch": "on", "device_id": "all"}}', "device numbers with commas"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:

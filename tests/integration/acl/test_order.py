@@ -31,7 +31,7 @@ def test_the_wrong_sequence(tmp_path: Path) -> None:
     )
     assert said == [
         "acl.prof.start(): device 1 is being profiled already",
-        "acl.prof.stop(): no acl.prof.start() came with this config (devices 1, 2)",
+        "acl.prof.stop(): acl.prof.start() was not called with this config (devices 1, 2)",
     ]
     (trace,) = traces(tmp_path / "out")
     assert len(products(trace)) == 1
@@ -70,7 +70,7 @@ WRONG_ORDERS = {
     "acl.init(); refused(acl.prof.finalize)": "before acl.prof.init()",
     HERE + "refused(acl.prof.init, 'b')": "acl.prof.finalize() first",
     HERE + "refused(acl.finalize)": "after acl.prof.finalize()",
-    HERE + "refused(acl.prof.stop, one)": "no acl.prof.start() came",
+    HERE + "refused(acl.prof.stop, one)": "acl.prof.start() was not called",
     HERE + "acl.prof.start(one); refused(acl.prof.start, one)\nacl.prof.stop(one)": "stop it",
     HERE + "acl.prof.start(one); refused(acl.prof.finalize)\nacl.prof.stop(one)": (
         "acl.prof.stop() is missing for devices 0, 1"

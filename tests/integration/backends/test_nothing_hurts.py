@@ -103,9 +103,9 @@ def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: 
         begun, start = [], plain._start_trace
         def starting(self):
             start(self)
-            everywhere = torch.autograd.profiler._is_profiler_enabled and records_everywhere()
+            everywhere = torch.autograd.profiler._is_profiler_enabled and records_all_threads()
             begun.append((self.with_stack, self.profile_memory, self.record_shapes, everywhere))
-        from dynprof.backends.torch.closing import records_everywhere
+        from dynprof.backends.torch.closing import records_all_threads
         plain._start_trace = starting
         window(active=3, warmup=30, with_stack=True, record_shapes=True, profile_memory={memory})
         steps(3)

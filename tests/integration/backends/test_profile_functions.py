@@ -63,7 +63,7 @@ def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) ->
         steps(2)
         """,
     )
-    assert "with_stack would take the place of the job's own threading.setprofile()" in log
+    assert "with_stack would replace the job's own threading.setprofile()" in log
 
 
 def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> None:

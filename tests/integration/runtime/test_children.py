@@ -24,8 +24,8 @@ def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
         from dynprof.backends.torch import detached_close_selftest
         detached_close_selftest.command = lambda *_, **__: ["/bin/false"]
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        assert detached_close_selftest.ask_fresh_interpreter().answer == (
-            "the self-test of the detached close ended with code 0: no words"
+        assert detached_close_selftest.run_in_fresh_interpreter().answer == (
+            "the self-test of the detached close ended with code 0: no output"
         )
         from dynprof.captures.analysis_start import SUCCEEDED, begin_analysis
         Path("a.trace.json").write_text("{}")

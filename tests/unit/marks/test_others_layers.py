@@ -38,10 +38,10 @@ def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "torch.cuda.nvtx", module)
     source, heard = NvtxMarks(), [Heard(), Heard()]
     for sink in heard:
-        source.plug(sink)
+        source.add(sink)
         module._nvtx.markA("a")
         module._nvtx = SimpleNamespace(markA=over(module._nvtx.markA))
-        source.unplug(sink)
+        source.remove(sink)
     assert [sink.marks for sink in heard] == [["a"], ["a"]]
 
 
@@ -56,10 +56,10 @@ def test_the_next_window_hears_of_a_record_function_once(monkeypatch: pytest.Mon
         def __init__(self) -> None:
             self.heard: list[str] = []
 
-        def entered(self, _: object) -> None:
+        def on_enter(self, _: object) -> None:
             self.heard.append("entered")
 
-        def leaves(self, _: object) -> None:
+        def on_exit(self, _: object) -> None:
             self.heard.append("leaves")
 
         def stays(self, _: object) -> None:
@@ -70,9 +70,9 @@ def test_the_next_window_hears_of_a_record_function_once(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch.autograd.profiler", module)
     functions, listeners = RecordFunctions(), [Listener(), Listener()]
     for listener in listeners:
-        functions.plug(listener)
+        functions.add(listener)
         with Annotation():
             pass
         kind.__enter__, kind.__exit__ = over(kind.__enter__), over(kind.__exit__)
-        functions.unplug(listener)
+        functions.remove(listener)
     assert [one.heard for one in listeners] == [["entered", "leaves"]] * 2

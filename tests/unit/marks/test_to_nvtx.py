@@ -116,7 +116,7 @@ def test_a_torch_without_nvtx_is_said(nvtx: Any) -> None:
 def test_so_is_one_that_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do."""
     monkeypatch.delitem(sys.modules, "torch.cuda.nvtx", raising=False)
-    with pytest.warns(UserWarning, match="import torch before"):
+    with pytest.warns(UserWarning, match="import torch first"):
         mstx.to_nvtx()
 
 

@@ -19,7 +19,7 @@ class _Window:
     """One that can be saved while the training continues."""
 
     class recording:  # noqa: N801
-        saves_beside = True
+        saves_concurrently = True
 
 
 class _Profile:

@@ -85,7 +85,7 @@ def test_the_self_test_has_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(
         detached_close_selftest, "command", lambda *_, **__: [sys.executable, "-c", code]
     )
-    shown = json.loads(detached_close_selftest.ask_fresh_interpreter().answer)
+    shown = json.loads(detached_close_selftest.run_in_fresh_interpreter().answer)
     assert shown["CUDA_VISIBLE_DEVICES"] == ""
     assert not {*KEYS, *OTHERS} & shown.keys()
 

@@ -153,7 +153,7 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(None, "still running"), ("its self-test ended with code -11: no words", "code -11")],
+    [(None, "still running"), ("its self-test ended with code -11: no output", "code -11")],
 )
 def test_without_a_passed_self_test_it_is_not_used(
     monkeypatch: pytest.MonkeyPatch, answer: str | None, words: str
@@ -173,7 +173,7 @@ def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
     functions, how = closing.choose_close(("CPU", "CUDA"))
     assert functions is None
-    assert "DYNPROF_CLOSE=detached asks for" in how
+    assert "needs DYNPROF_CLOSE=detached" in how
 
 
 def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dynprof.backends.torch.detached_close_selftest import (
     SelfTest,
     Verdict,
     cache_file,
-    remembered_verdict,
+    cached_verdict,
 )
 from tests.integration.running import wait_for
 
@@ -40,9 +40,9 @@ def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("os.kill(os.getpid(), 9)", "code -9: no words"),  # as the kernel does without memory
-        ("os.kill(os.getpid(), 15)", "code -15: no words"),
-        ("os.abort()", "code -6: no words"),  # as under a limit on memory
+        ("os.kill(os.getpid(), 9)", "code -9: no output"),  # as the kernel does without memory
+        ("os.kill(os.getpid(), 15)", "code -15: no output"),
+        ("os.abort()", "code -6: no output"),  # as under a limit on memory
         ("sys.exit('OSError: no space left')", "code 1: OSError: no space left"),
     ],
 )
@@ -52,12 +52,10 @@ def test_what_hindered_it_is_not_kept(
     """The ordinary close is used, and the next process asks again."""
     monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)  # which has words for the third
     instead(monkeypatch, code)
-    assert remembered_verdict() == Verdict(
-        f"the self-test of the detached close ended with {words}"
-    )
+    assert cached_verdict() == Verdict(f"the self-test of the detached close ended with {words}")
     assert not cache.exists()
     instead(monkeypatch, WORKS)
-    assert remembered_verdict() == Verdict("", lasts=True)
+    assert cached_verdict() == Verdict("", is_final=True)
 
 
 def test_a_process_that_takes_too_long_is_not_kept(
@@ -65,20 +63,18 @@ def test_a_process_that_takes_too_long_is_not_kept(
 ) -> None:
     """The machine may have been busy."""
     instead(monkeypatch, "import time; time.sleep(60)")
-    monkeypatch.setattr(detached_close_selftest, "PATIENCE_S", 0.1)
-    assert remembered_verdict() == Verdict(
-        "the self-test of the detached close took longer than 0 s"
-    )
+    monkeypatch.setattr(detached_close_selftest, "TIMEOUT_S", 0.1)
+    assert cached_verdict() == Verdict("the self-test of the detached close took longer than 0 s")
     assert not cache.exists()
 
 
 def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """Also that it does not work; nobody else can read or write there."""
     instead(monkeypatch, """print('{"verdict": "it is not there"}')""")
-    verdict = Verdict("it is not there", lasts=True)
-    assert remembered_verdict() == verdict
+    verdict = Verdict("it is not there", is_final=True)
+    assert cached_verdict() == verdict
     instead(monkeypatch, WORKS)
-    assert remembered_verdict() == verdict
+    assert cached_verdict() == verdict
     assert cache.parent.stat().st_mode & 0o077 == 0
 
 
@@ -104,7 +100,7 @@ def test_an_answer_that_cannot_be_kept_is_used(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     instead(monkeypatch, WORKS)
-    assert remembered_verdict() == Verdict("", lasts=True)
+    assert cached_verdict() == Verdict("", is_final=True)
 
 
 def test_settings_of_pythons_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +108,7 @@ def test_settings_of_pythons_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
-    assert remembered_verdict() == Verdict("", lasts=True)
+    assert cached_verdict() == Verdict("", is_final=True)
 
 
 def plant(cache: Path, how: str) -> None:
@@ -136,7 +132,7 @@ def test_a_planted_answer_is_not_taken(
     """It would switch the detached close on; it is asked for anew, and put in its place."""
     plant(cache, how)
     instead(monkeypatch, WORKS)
-    assert remembered_verdict() == Verdict("", lasts=True)
+    assert cached_verdict() == Verdict("", is_final=True)
     assert json.loads(cache.read_text())["verdict"] == ""
     assert not cache.is_symlink()
 
@@ -146,7 +142,7 @@ def test_another_users_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch, cach
     plant(cache, "a file")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     instead(monkeypatch, WORKS)
-    assert remembered_verdict() == Verdict("", lasts=True)
+    assert cached_verdict() == Verdict("", is_final=True)
     assert "planted" in cache.read_text()
 
 
@@ -165,7 +161,7 @@ def test_an_answer_in_another_users_folder_is_not_taken(
 
     monkeypatch.setattr(Path, "stat", stat)
     instead(monkeypatch, WORKS)
-    assert remembered_verdict() == Verdict("", lasts=True)
+    assert cached_verdict() == Verdict("", is_final=True)
     assert "planted" in cache.read_text()
 
 
@@ -173,8 +169,8 @@ def test_a_self_test_that_has_no_memory_does_not_begin(monkeypatch: pytest.Monke
     """It would be the job of a small container that is killed; it is tried again later."""
     monkeypatch.setattr(detached_close_selftest, "free_mb", lambda: 150.0)
     monkeypatch.setattr(detached_close_selftest, "command", None)
-    verdict = detached_close_selftest.ask_fresh_interpreter()
+    verdict = detached_close_selftest.run_in_fresh_interpreter()
     assert verdict.answer == (
         "the detached close was not tried: 150 MB of memory are free, and its self-test needs 200"
     )
-    assert not verdict.lasts
+    assert not verdict.is_final

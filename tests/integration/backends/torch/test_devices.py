@@ -15,9 +15,9 @@ import pytest
 from dynprof.backends.base import discard
 from dynprof.backends.torch import closing
 from dynprof.backends.torch.backend import TorchBackend
-from dynprof.backends.torch.closing import choose_close, ended_on
+from dynprof.backends.torch.closing import choose_close, synchronize_device
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.devices import device_activities, used
+from dynprof.backends.torch.devices import device_activities, used_activities
 from dynprof.captures.analysis_start import arguments_for
 from tests.integration.backends.plans import RANK, a_plan, no_folder
 from tests.integration.scripts import manifests, run
@@ -60,8 +60,8 @@ def test_a_device_that_the_process_has_not_begun_to_use_is_left_out(
 ) -> None:
     """Where nothing else was asked for the host is recorded."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
-    assert used(torch, BOTH) == watched
-    assert used(torch, ("CUDA",)) == watched[-1:]
+    assert used_activities(torch, BOTH) == watched
+    assert used_activities(torch, ("CUDA",)) == watched[-1:]
 
 
 def test_the_manifest_names_what_was_left_out(
@@ -89,7 +89,7 @@ def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda begun=begun: begun)
         plan = replace(a_plan(TorchBackend()), activities=BOTH)
         blocked = TorchBackend().blocked_by(plan, elsewhere=True)
-        assert [one.then for one in blocked] == ([] if begun else ["rather wait"])
+        assert [one.effect for one in blocked] == ([] if begun else ["prefer wait"])
 
 
 def test_what_was_left_out_stands_nowhere_as_watched(tmp_path: Path) -> None:
@@ -121,12 +121,12 @@ def test_the_recording_of_a_device_ends_with_the_window(monkeypatch: pytest.Monk
     """Once its last kernel has: later steps run while events are collected, and are not kept."""
     did: list[object] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: did.append("waited"))
-    monkeypatch.setattr("dynprof.backends.torch.closing.loaded", lambda: Library(did))
-    assert "waiting for the device" in ended_on("cuda")
+    monkeypatch.setattr("dynprof.backends.torch.closing.loaded_cupti", lambda: Library(did))
+    assert "waiting for the device" in synchronize_device("cuda")
     concurrent_kernels, runtime_calls = 10, 5
     assert did[0] == "waited"
     assert {concurrent_kernels, runtime_calls} < set(did)
-    assert ended_on(None) == ""
+    assert synchronize_device(None) == ""
 
 
 def test_a_device_whose_recording_cannot_be_ended_is_closed_in_place(
@@ -134,7 +134,9 @@ def test_a_device_whose_recording_cannot_be_ended_is_closed_in_place(
 ) -> None:
     """Though it was asked otherwise: without CUPTI its recording goes on beside later steps."""
     monkeypatch.setenv("DYNPROF_CLOSE", "detached")
-    monkeypatch.setattr(closing, "loaded", lambda: None)  # a build for CUDA loads it with itself
+    monkeypatch.setattr(
+        closing, "loaded_cupti", lambda: None
+    )  # a build for CUDA loads it with itself
     functions, how = choose_close(BOTH)
     assert functions is None
     assert "beyond the window" in how

@@ -58,7 +58,7 @@ while True:
 )
 MISSING = (
     "the self-test of the detached close says: "
-    "this build of torch lacks what it needs: undefined symbol: "
+    "this build of torch lacks functions of the detached close: undefined symbol: "
 )
 INLINE = re.compile(
     rf"windows close inline: about 20 to 45 ms of training for each 10,000 events; {MISSING}"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("closing", "call"),
     [
-        ("detached", "dynprof.backends.torch.backend.end_settings_thread"),
+        ("detached", "dynprof.backends.torch.backend.end_config_thread"),
         ("detached", "dynprof.backends.torch.kineto.KINETO.start"),
-        ("detached", "dynprof.backends.torch.detached_close.DetachedClose.take_off_all"),
+        ("detached", "dynprof.backends.torch.detached_close.DetachedClose.detach_all"),
         ("detached", "dynprof.backends.torch.detached_close.DetachedClose.collect"),
-        ("detached", "dynprof.backends.torch.detached_close.DetachedClose.write_at"),
+        ("detached", "dynprof.backends.torch.detached_close.DetachedClose.write_result"),
         ("inline", "dynprof.backends.torch.kineto.KINETO.stop"),
     ],
 )
@@ -96,7 +96,7 @@ def test_forks_wait_for_the_first_events_of_a_kind_alone(tmp_path: Path) -> None
         tmp_path,
         MEANWHILE
         + """
-forks.FIRST_S, patience = 600.0, [0.5, 60.0, 0.5, 60.0, 60.0]
+forks.FIRST_USE_S, patience = 600.0, [0.5, 60.0, 0.5, 60.0, 60.0]
 for settings in ({}, {}, {"record_shapes": True}, {"record_shapes": True}, {}):
     record(**settings)
 assert seen == [False, True, False, True, True], seen
@@ -110,7 +110,7 @@ def test_forks_wait_for_the_first_events_for_a_while_alone(tmp_path: Path) -> No
         tmp_path,
         MEANWHILE
         + """
-forks.FIRST_S, patience = 0.2, [60.0]
+forks.FIRST_USE_S, patience = 0.2, [60.0]
 record()
 assert seen == [True], seen
 """,

@@ -94,7 +94,7 @@ for steps in (7, 3):
     assert lossy.steps.recorded == len(there)
     assert not lossy.complete
     assert lossy.reason == (
-        f"of more than 5,000 calls the oldest are lost: all are there from step {there[0]} on"
+        f"of more than 5,000 calls the oldest are lost; steps from {there[0]} on are complete"
     )
     said = f"request 1: its capture is not complete: {lossy.reason}"
     assert re.search(f"WARNING .*{re.escape(said)}", log(tmp_path))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.backends.torch.closing import choose_writer
-from dynprof.backends.torch.detached_close import find
+from dynprof.backends.torch.detached_close import find_functions
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError
@@ -69,7 +69,7 @@ def test_it_writes_what_torch_writes(tmp_path: Path) -> None:
     script = """
     import torch
     from pathlib import Path
-    from dynprof.backends.torch.detached_close import find
+    from dynprof.backends.torch.detached_close import find_functions
     from dynprof.backends.torch.trace_writing import writer_of
 
     def recorded():
@@ -79,7 +79,7 @@ def test_it_writes_what_torch_writes(tmp_path: Path) -> None:
         return profiler
 
     recorded()
-    writer_of(recorded().profiler, find())(Path("ours.json"))
+    writer_of(recorded().profiler, find_functions())(Path("ours.json"))
     recorded().export_chrome_trace("torchs.json")
     """
     done = warm_interpreter.run(textwrap.dedent(script), tmp_path, dict(os.environ))
@@ -112,5 +112,5 @@ def test_results_of_another_build_are_left_to_torch() -> None:
 
     for results in (Results(), None):
         profiler = type("Profiler", (), {"kineto_results": results})()
-        with pytest.raises(BackendError, match="does not tell where its results are"):
-            writer_of(profiler, find())
+        with pytest.raises(BackendError, match="does not give the address of its results"):
+            writer_of(profiler, find_functions())

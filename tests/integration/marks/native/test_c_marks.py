@@ -213,7 +213,7 @@ def test_many_threads_at_once(tmp_path: Path) -> None:
     """
     run(tmp_path, script)
     (manifest,) = manifests(tmp_path)
-    lost = [text for text in manifest.lost if "of C found no room" in text]
+    lost = [text for text in manifest.lost if "of C were dropped" in text]
     dropped = int(lost[0].split()[0].replace(",", ""))
     found = Counter(event["name"] for event in marks(tmp_path))
     assert set(found.values()) == {1}
@@ -257,7 +257,8 @@ def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: 
                 time.sleep(0.01)
     assert len(heard) == 1 + 16384
     assert [str(one.message) for one in said] == [
-        "mstx.subscribe(): 7 marks of C found no room and are lost; a faster callback loses fewer"
+        "mstx.subscribe(): 7 marks of C were dropped: the queue was full; "
+        "a faster callback loses fewer"
     ]
     """
     run(tmp_path, script)
@@ -323,7 +324,7 @@ def test_marks_without_end_keep_no_step_waiting(tmp_path: Path) -> None:
     """
     run(tmp_path, script)
     assert manifests(tmp_path)[0].complete
-    assert any("of C found no room" in text for text in manifests(tmp_path)[0].lost)
+    assert any("of C were dropped" in text for text in manifests(tmp_path)[0].lost)
 
 
 def test_ranges_across_a_window(tmp_path: Path) -> None:

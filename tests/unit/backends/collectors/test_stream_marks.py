@@ -58,7 +58,7 @@ class Noted:
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_marks, "_said", set())
+    monkeypatch.setattr(stream_marks, "_warned", set())
 
 
 def window(
@@ -139,7 +139,7 @@ def test_a_stream_of_another_device_is_said_once() -> None:
 
     device = Noted()
     device.stream = lambda given: None  # type: ignore[method-assign] # noqa: ARG005
-    words = "where that is a Odd; give a torch.cuda.Stream or its handle"
+    words = "the stream is a Odd; give a torch.cuda.Stream or its handle"
     with pytest.warns(UserWarning, match=words) as said:
         texts = window(device, lambda: set_all_kinds(Odd()))
     assert len(said) == len(texts) == 1

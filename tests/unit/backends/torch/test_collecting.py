@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 
-from dynprof.backends.torch.kineto import Collecting
+from dynprof.backends.torch.kineto import ActiveCollections
 
 
 def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> None:
     """Else two that ask each other at the same time would both find it free."""
-    collecting, seen = Collecting(), list[bool]()
+    collecting, seen = ActiveCollections(), list[bool]()
 
     def taken() -> bool:
         seen.append(bool(collecting))
         return False
 
-    assert collecting.begin_unless(1, taken)
+    assert collecting.begin_exclusive(1, taken)
     assert seen == [True]
     collecting.end(1)
     assert not collecting
@@ -23,24 +23,24 @@ def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> 
 
 def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() -> None:
     """What had begun goes on as before."""
-    collecting = Collecting()
-    assert not collecting.begin_unless(2, lambda: True)
+    collecting = ActiveCollections()
+    assert not collecting.begin_exclusive(2, lambda: True)
     assert not collecting
     collecting.begin(1)
     collecting.begin(1)
-    assert not collecting.begin_unless(2, lambda: False)
+    assert not collecting.begin_exclusive(2, lambda: False)
     assert collecting
     collecting.end(1)
-    assert collecting.begin_unless(2, lambda: False)
+    assert collecting.begin_exclusive(2, lambda: False)
 
 
 def test_of_many_threads_one_has_its_turn() -> None:
     """Each that is given it finds nobody else in it."""
-    collecting, inside, turns = Collecting(), list[int](), list[int]()
+    collecting, inside, turns = ActiveCollections(), list[int](), list[int]()
 
     def come(number: int) -> None:
         for _ in range(200):
-            if collecting.begin_unless(number, lambda: False):
+            if collecting.begin_exclusive(number, lambda: False):
                 inside.append(number)
                 assert inside == [number]
                 turns.append(inside.pop())
@@ -57,7 +57,7 @@ def test_of_many_threads_one_has_its_turn() -> None:
 
 def test_waiting_ends_with_the_turn_or_in_time() -> None:
     """With no turn it ends at once."""
-    collecting = Collecting()
+    collecting = ActiveCollections()
     collecting.wait()
     collecting.begin(1)
     collecting.wait(0.01)

@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from dynprof.backends.torch import operator_arguments, torch_recording
 from dynprof.backends.torch import torch_recording as module
-from dynprof.backends.torch.detached_close import DetachedClose, Taken, _Returned
+from dynprof.backends.torch.detached_close import DetachedClose, DetachedState, _Returned
 from dynprof.backends.torch.kineto import KINETO
 from dynprof.backends.torch.torch_recording import TorchRecording
 from dynprof.backends.torch.unfinished_operators import UNFINISHED
@@ -29,7 +29,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for place in module, torch_recording:
         monkeypatch.setattr(place, "stop_tracing_calls", lambda: happened.append(UNTRACED))
     for name in ("dynprof.backends.torch.detached_close", "dynprof.backends.torch.torch_recording"):
-        monkeypatch.setattr(f"{name}.let_others_leave", lambda: happened.append(LEFT))
+        monkeypatch.setattr(f"{name}.wait_for_threads_inside", lambda: happened.append(LEFT))
     monkeypatch.setattr("torch.autograd._profiler_enabled", lambda: True)
     return happened
 
@@ -66,9 +66,9 @@ class Functions:
     def __init__(self, order: list[str]) -> None:
         self._order = order
 
-    def take_off(self) -> Taken:
+    def detach(self) -> DetachedState:
         """Return a state."""
-        return Taken(cast("Any", self), cast("Any", object()))
+        return DetachedState(cast("Any", self), cast("Any", object()))
 
     def collect(self, _: object) -> None:
         """Free it."""
@@ -92,10 +92,10 @@ def test_events_are_collected_once_no_thread_can_write_there(
     functions._remove_callback = lambda _: order.append(OFF)
     functions._pop, functions._push = lambda _: _Returned(1), lambda _: None
     functions._disable = lambda: order.append(ENDED)
-    monkeypatch.setattr("dynprof.backends.torch.detached_close.let_operators_end", lambda _: None)
-    monkeypatch.setattr(module, "usable", lambda: functions)
+    monkeypatch.setattr("dynprof.backends.torch.detached_close.wait_for_operators", lambda _: None)
+    monkeypatch.setattr(module, "usable_functions", lambda: functions)
     if closing == "detached":
-        functions.take_off_all().collect()
+        functions.detach_all().collect()
     else:
         profiler = SimpleNamespace(stop_trace=lambda: order.append(ENDED))
         module.end_in_place(profiler, all_threads=True, traces_calls=False)
@@ -105,7 +105,7 @@ def test_events_are_collected_once_no_thread_can_write_there(
 def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str]) -> None:
     """Its calls are traced on all threads, and those live on."""
     recording = lost(Functions(order), order)
-    recording._held = Functions(order).take_off()
+    recording._held = Functions(order).detach()
     recording.abandon()
     KINETO.wait(30)
     assert order == [UNTRACED, LEFT, ENDED]
@@ -115,7 +115,7 @@ def test_a_window_that_is_given_up_unread_leaves_who_may_be_in_an_operator(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which only the trace would have told: the next windows record their own thread alone."""
-    monkeypatch.setattr(UNFINISHED, "suppose", lambda: order.append("supposed"))
+    monkeypatch.setattr(UNFINISHED, "assume_all_threads", lambda: order.append("supposed"))
     recording = lost(None, order)
     recording._unread = True  # all threads were recorded, and nobody has read the events
     recording.discard()
@@ -126,7 +126,7 @@ def test_a_file_of_operators_ends_once_each_thread_has_left_it(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Torch closes it at once, and whoever is amid an operator would write there."""
-    monkeypatch.setattr(operator_arguments, "let_others_leave", lambda: order.append(LEFT))
+    monkeypatch.setattr(operator_arguments, "wait_for_threads_inside", lambda: order.append(LEFT))
     arguments = operator_arguments.OperatorArguments.__new__(operator_arguments.OperatorArguments)
     arguments._ending, arguments._unwrap = threading.RLock(), lambda: None
     arguments._observer = Mock(is_registered=True)

@@ -46,7 +46,7 @@ def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
     thread.start()
     inside.wait()
     old, gate_of_child = gate._lock, gate
-    gate_of_child.begin_anew()
+    gate_of_child.reset_in_child()
     assert on_another_thread(gate_of_child)
     assert gate_of_child._lock is not old
     over.set()
@@ -73,4 +73,4 @@ def test_a_fork_waits_until_busy_threads_have_learnt_of_a_change(
         now_s[0] += pause_s
         gate.begin_fork()
         gate.end_fork()
-        assert sum(slept) == pytest.approx(forks.NEWS_S - pause_s if waits else 0)
+        assert sum(slept) == pytest.approx(forks.PROPAGATION_S - pause_s if waits else 0)

@@ -21,11 +21,11 @@ def test_a_window_that_did_not_give_way_is_not_waited_for_again(
     session, asked = KinetoSession(), list[str]()
     session._open, session.give_way = True, lambda: asked.append("asked")
     session._closed.clear()
-    session.make_room()
+    session.end_open_window()
     assert session.lost
     asked.clear()
     monkeypatch.setattr(session._closed, "wait", lambda _: pytest.fail("it waited"))
-    session.make_room()
+    session.end_open_window()
     assert asked == ["asked"]
 
 
@@ -34,7 +34,7 @@ def test_a_window_waits_for_the_end_of_a_recording_that_lost_the_session() -> No
     session, order = KinetoSession(), list[str]()
     collecting, may_end = threading.Event(), threading.Event()
 
-    class Taken:
+    class DetachedState:
         def collect(self) -> None:
             order.append("the lost one is being ended")
             collecting.set()
@@ -51,7 +51,7 @@ def test_a_window_waits_for_the_end_of_a_recording_that_lost_the_session() -> No
         session.prepare(cast("Any", Profile()), "window")
         session.stop(lambda: order.append("stopped"))
 
-    session.leave(cast("Any", Taken()), cast("Any", Profile()))
+    session.free_later(cast("Any", DetachedState()), cast("Any", Profile()))
     assert collecting.wait(30)
     beside = threading.Thread(target=window)
     beside.start()
@@ -67,7 +67,7 @@ def test_a_lost_recording_waits_for_the_end_of_a_window() -> None:
     """Nothing of it touches libkineto before; then it is ended at once."""
     session, ended = KinetoSession(), threading.Event()
 
-    class Taken:
+    class DetachedState:
         def collect(self) -> None:
             assert session.collecting
             assert not session.has_window
@@ -79,7 +79,7 @@ def test_a_lost_recording_waits_for_the_end_of_a_window() -> None:
         def _prepare_trace(self) -> None: ...
 
     session.prepare(cast("Any", Profile()), "window")
-    session.leave(cast("Any", Taken()), cast("Any", Profile()))
+    session.free_later(cast("Any", DetachedState()), cast("Any", Profile()))
     assert not session.collecting
     session.stop(lambda: None)
     assert ended.wait(30)

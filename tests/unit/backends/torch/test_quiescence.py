@@ -9,12 +9,12 @@ import pytest
 
 from dynprof.backends.torch import quiescence
 from dynprof.backends.torch.quiescence import (
-    PATIENCE_S,
     PAUSES_S,
     TICKS,
+    TIMEOUT_S,
     _Thread,
-    let_operators_end,
-    let_others_leave,
+    wait_for_operators,
+    wait_for_threads_inside,
 )
 
 SLEEPS, RUNS = _Thread(5, asleep=True), _Thread(5, asleep=False)
@@ -53,10 +53,12 @@ def test_operators_of_a_thread_that_computes_get_all_the_time(
         slept.append(seconds)
         now_s[0] += seconds
 
-    monkeypatch.setattr(quiescence, "_others", lambda: {1: SLEEPS, 2: RUNS if runs else SLEEPS})
+    monkeypatch.setattr(
+        quiescence, "_other_threads", lambda: {1: SLEEPS, 2: RUNS if runs else SLEEPS}
+    )
     clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s[0])
     monkeypatch.setattr(quiescence, "time", clock)
-    let_operators_end(0.1)
+    wait_for_operators(0.1)
     assert sum(slept) == pytest.approx(0.1 if runs else PAUSES_S[0])
 
 
@@ -64,25 +66,25 @@ def test_who_is_held_up_is_waited_for_until_it_has_left(monkeypatch: pytest.Monk
     """Its clock stands still where the system keeps it from the processor, amid what it is in."""
     held_up, went_on = _Thread(5, asleep=False), _Thread(5 + TICKS, asleep=False)
     looks, slept = iter([held_up, held_up, held_up, went_on]), list[float]()
-    monkeypatch.setattr(quiescence, "_others", lambda: {7: held_up})
-    monkeypatch.setattr(quiescence, "_look_at", lambda _: next(looks))
+    monkeypatch.setattr(quiescence, "_other_threads", lambda: {7: held_up})
+    monkeypatch.setattr(quiescence, "_read_thread", lambda _: next(looks))
     clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
     monkeypatch.setattr(quiescence, "time", clock)
-    let_others_leave()
+    wait_for_threads_inside()
     assert tuple(slept) == PAUSES_S
 
 
 def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is never seen to go on is taken to have left in the end."""
     slept = list[float]()
-    monkeypatch.setattr(quiescence, "_others", lambda: {7: RUNS})
-    monkeypatch.setattr(quiescence, "_look_at", lambda _: RUNS)
+    monkeypatch.setattr(quiescence, "_other_threads", lambda: {7: RUNS})
+    monkeypatch.setattr(quiescence, "_read_thread", lambda _: RUNS)
     clock = SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept))
     monkeypatch.setattr(quiescence, "time", clock)
-    let_others_leave()
-    assert sum(slept) == pytest.approx(PATIENCE_S, abs=PAUSES_S[-1])
+    wait_for_threads_inside()
+    assert sum(slept) == pytest.approx(TIMEOUT_S, abs=PAUSES_S[-1])
 
 
 def test_nobody_waits_for_the_thread_that_asks() -> None:
     """It computes itself."""
-    assert threading.get_native_id() not in quiescence._others()
+    assert threading.get_native_id() not in quiescence._other_threads()

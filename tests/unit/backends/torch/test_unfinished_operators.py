@@ -8,7 +8,7 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.quiescence import let_others_leave, tasks
+from dynprof.backends.torch.quiescence import native_thread_ids, wait_for_threads_inside
 from dynprof.backends.torch.unfinished_operators import Unfinished
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def test_whoever_was_not_read_may_be_anywhere() -> None:
     found, leave = Unfinished(), threading.Event()
     thread = threading.Thread(target=leave.wait)
     thread.start()
-    found.suppose()
+    found.assume_all_threads()
     assert thread.native_id in found.threads()
     leave.set()
     thread.join()
-    while thread.native_id in tasks():  # the system takes its time
+    while thread.native_id in native_thread_ids():  # the system takes its time
         os.sched_yield()
     assert thread.native_id not in found.threads()
     assert threading.get_native_id() in found.threads()
@@ -67,7 +67,7 @@ def test_threads_that_wait_or_compute_have_left() -> None:
     threads = [threading.Thread(target=target) for target in (leave.wait, compute)]
     for thread in threads:
         thread.start()
-    let_others_leave()
+    wait_for_threads_inside()
     leave.set()
     for thread in threads:
         thread.join()
@@ -76,7 +76,7 @@ def test_threads_that_wait_or_compute_have_left() -> None:
 def test_what_was_supposed_is_said_until_none_of_those_threads_is_left() -> None:
     """What a later trace shows is not put down to one that was lost."""
     unfinished = Unfinished()
-    unfinished.suppose()
+    unfinished.assume_all_threads()
     assert unfinished.threads()
     assert "whose trace was lost" in unfinished.why
     unfinished._threads = {2**30}
