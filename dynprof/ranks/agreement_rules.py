@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from dynprof.ranks.messages import GivenUp, Reply
 
 LEADER = 0  # The rank that leads.
-FASTER = 0.5  # A step may take half the time of the fastest of late.
-UNKNOWN_S = 0.001  # A step of a rank that has not ended one yet: it may be as short as this.
-FAR = 3  # Ranks that step together are at most this many steps apart, at the same moment.
-BLUR_S = 2.0  # How long a step has been running is known to a second or two.
-NAMED = 16  # Remarks and the status name this many ranks; the record has all.
-LONG = 3.0  # A step that takes this many times the usual is not like the others.
-ALONE = (
+SPEEDUP_MARGIN = 0.5  # A step may take half the time of the fastest of late.
+UNKNOWN_STEP_S = 0.001  # A step of a rank that has not ended one yet: it may be as short as this.
+MAX_STEPS_APART = 3  # Ranks that step together are at most this many steps apart, at the same moment.
+STEP_AGE_ERROR_S = 2.0  # How long a step has been running is known to a second or two.
+MAX_NAMED = 16  # Remarks and the status name this many ranks; the record has all.
+LONG_STEP_FACTOR = 3.0  # A step that takes this many times the usual is not like the others.
+NO_COMMON_NUMBERS = (
     "its steps are counted since dynprof was attached, and no collectives tell their numbers on "
     "rank 0; attach to all ranks and save again after some steps, or choose one rank"
 )
@@ -94,7 +94,7 @@ def unable(replies: Mapping[int, Reply]) -> dict[int, str]:
     return {rank: f"it would record with {profiler}" for rank, profiler in would.items()}
 
 
-def why_not(unable: Mapping[int, str]) -> tuple[str, ...]:
+def grouped_reasons(unable: Mapping[int, str]) -> tuple[str, ...]:
     """Return each reason once, with the ranks that have it."""
     by_reason: dict[str, list[int]] = {}
     for rank, problem in sorted(unable.items()):
@@ -117,8 +117,8 @@ def common_profiler(usable: Collection[tuple[Profiler, ...]]) -> Profiler | None
     return None
 
 
-def held_up(
-    replies: Mapping[int, Reply], silent: Collection[int], *, may_stand: bool
+def not_ready(
+    replies: Mapping[int, Reply], silent: Collection[int], *, allows_long_step: bool
 ) -> dict[int, str]:
     """Say why each rank is not ready for a window that is not.
 
@@ -128,18 +128,18 @@ def held_up(
     Args:
         replies: The ranks that answer.
         silent: Requested ranks that do not answer, and may yet.
-        may_stand: Whether a rank in a long step is ready: it has to reach a given step.
+        allows_long_step: Whether a rank in a long step is ready: it has to reach a given step.
     """
     part = {rank: one for rank, one in replies.items() if one.takes_part}
     found = dict.fromkeys(silent, SILENT)
     found |= {rank: one.busy for rank, one in part.items() if one.busy}
     times = [(one.report.still_s, one.report.step_s or 0.0) for one in part.values()]
-    moved_s = min((still_s + FAR * step_s for still_s, step_s in times if step_s), default=None)
-    if may_stand or moved_s is None:
+    moved_s = min((still_s + MAX_STEPS_APART * step_s for still_s, step_s in times if step_s), default=None)
+    if allows_long_step or moved_s is None:
         return found
     for rank, one in part.items():
         still_s, step_s = one.report.still_s, one.report.step_s or 0.0
-        if still_s > moved_s + BLUR_S and still_s > LONG * step_s:
+        if still_s > moved_s + STEP_AGE_ERROR_S and still_s > LONG_STEP_FACTOR * step_s:
             seconds = counted(round(still_s), "second")
             found.setdefault(rank, f"it has been in step {one.step:,} for {seconds}")
     return found
@@ -163,7 +163,7 @@ def start_step(
     for one in replies:
         if asked is not None and asked <= one.step:
             raise ValueError(f"rank {one.rank} is at step {one.step}")
-        fast_s = FASTER * (one.fast_s or UNKNOWN_S)
+        fast_s = SPEEDUP_MARGIN * (one.fast_s or UNKNOWN_STEP_S)
         found = max(found, one.step + 1 + math.ceil(lead_s / fast_s))
     return -(-found // multiple) * multiple if asked is None else asked
 
@@ -176,7 +176,7 @@ def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, st
         took_s: Over how many seconds they replied.
     """
     if len(replies) > 1 and (alone := [one.rank for one in replies if one.is_alone]):
-        return dict.fromkeys(alone, ALONE)
+        return dict.fromkeys(alone, NO_COMMON_NUMBERS)
     apart = _apart([one for one in replies if one.marches], took_s)
     return {
         rank: f"it is at {where}, though they step together; call dp.set_state() with the same "
@@ -187,7 +187,7 @@ def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, st
 
 def far_apart(replies: Sequence[Reply], took_s: float) -> tuple[str, ...]:
     """Say which ranks are at other steps than the first, so that their windows may differ."""
-    apart = itertools.islice(_apart(replies, took_s).items(), NAMED)
+    apart = itertools.islice(_apart(replies, took_s).items(), MAX_NAMED)
     return tuple(
         f"rank {rank} is at {where}: each opens at that number of its own, which is another "
         "iteration if they train together"
@@ -200,8 +200,8 @@ def _apart(replies: Sequence[Reply], took_s: float) -> dict[int, str]:
     found = {}
     for one in replies[1:]:
         first = replies[0]
-        fast_s = FASTER * min(first.fast_s or UNKNOWN_S, one.fast_s or UNKNOWN_S)
-        if abs(one.step - first.step) > FAR + took_s / fast_s:
+        fast_s = SPEEDUP_MARGIN * min(first.fast_s or UNKNOWN_STEP_S, one.fast_s or UNKNOWN_STEP_S)
+        if abs(one.step - first.step) > MAX_STEPS_APART + took_s / fast_s:
             where = f"where rank {first.rank} is at {first.step:,}"
             found[one.rank] = f"step {one.step:,} {where}"
     return found

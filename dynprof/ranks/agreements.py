@@ -17,7 +17,7 @@ from dynprof.ranks.agreement_rules import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
-from dynprof.ranks.taking_part import TakingPart
+from dynprof.ranks.taking_part import Participant
 from dynprof.requests.plan import Refusal, blamed
 from dynprof.requests.request import Asked, Cancel
 from dynprof.runtime.destination import destination
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from dynprof.runtime.layout import Layout
     from dynprof.windows.process_context import ProcessContext
 
-PART_S = 10.0  # An edit waits for a leader until this long after the process group came up.
+LEADER_WAIT_S = 10.0  # An edit waits for a leader until this long after the process group came up.
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes by then what a rank has read."""
-LOST = "the job's store was lost"
-LOST_S = 60.0  # What other ranks record is lost to the leader once the store is away this long.
-DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
-UNLED = 4  # Groups that are no more, whose windows are followed on this rank.
+STORE_LOST = "the job's store was lost"
+STORE_LOST_S = 60.0  # What other ranks record is lost to the leader once the store is away this long.
+LEADER_DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
+MAX_FORMER_GROUPS = 4  # Groups that are no more, whose windows are followed on this rank.
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Agreements:
     ) -> None:
         self._process, self._journal, self._boundary = process, journal, boundary
         self._edits, self._member, self._deliveries = edits, member, deliveries
-        self._part: TakingPart | None = None
+        self._part: Participant | None = None
         self._windows: JobWindows | None = None
-        self._unled: deque[JobWindows] = deque(maxlen=UNLED)
+        self._former: deque[JobWindows] = deque(maxlen=MAX_FORMER_GROUPS)
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
         self._read: _Read | None = None
@@ -94,7 +94,7 @@ class Agreements:
         if windows is None:
             return None
         found = windows.status()
-        of_groups_before = (one for before in (*self._unled,) for one in before.told())
+        of_groups_before = (one for before in (*self._former,) for one in before.recent())
         told = {one.request: one for one in (*of_groups_before, *found.earlier)}
         told.pop(found.request, None)
         if not (told or found.request or (part and part.leads)):
@@ -108,12 +108,12 @@ class Agreements:
         self._begin_or_end()
         part = self._part
         if part:
-            part.wait_for_part(PART_S)
+            part.wait_until_decided(LEADER_WAIT_S)
         if part and part.leads:
             number = self._edits.enter(edit, 1 + part.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
-            self._leave_to(part.leader, edit)
+            self._leave_to_leader(part.leader, edit)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve, or is away
             if self._windows and part is None:
@@ -121,19 +121,19 @@ class Agreements:
                 self._journal.warning(text)
             self._edits.take(edit)
 
-    def _propose(self, part: TakingPart, number: int, edit: Edit) -> None:
+    def _propose(self, part: Participant, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.text
         if isinstance(asked, Asked):
             asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
             part.give_up("disarmed", f"disarmed by request {number}")
-            part.tell(Cancellation(number, text, edit.edited_at_s))
+            part.broadcast(Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)
-            self._member.know(number, number)
+            self._member.map_number(number, number)
             here = f"rank {self._process.rank.number} has refused it"
             reasons = tuple(printable(f"{here}: {problem}") for problem in asked.problems)
-            part.tell(Withdrawal(number, reasons, text))
+            part.broadcast(Withdrawal(number, reasons, text))
         else:
             self._member.propose(number, asked)
             if self._windows:
@@ -150,7 +150,7 @@ class Agreements:
 
     # where this rank follows
 
-    def _leave_to(self, leader: str, edit: Edit) -> None:
+    def _leave_to_leader(self, leader: str, edit: Edit) -> None:
         now_s = time.monotonic()
         with self._looking:
             self._read = _Read(edit, now_s, now_s)
@@ -158,7 +158,7 @@ class Agreements:
             self._named_leader = leader
             self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
 
-    def _look_at_read(self, leader: str) -> None:
+    def _check_proposed(self, leader: str) -> None:
         """See whether the leader has proposed what this rank has read."""
         if (read := self._read) is None:
             return
@@ -169,18 +169,18 @@ class Agreements:
             self._serve_alone(read)
         elif self._member.is_proposed:  # what the leader reads now waits for its end
             self._replace(read, replace(read, since_s=now_s))
-        elif self._member.heard_s < read.since_s and self._reads_the_same(leader):
-            self._wait_on(read, leader, now_s)
+        elif self._member.heard_s < read.since_s and self._reads_same_file(leader):
+            self._wait_for_silent_leader(read, leader, now_s)
         elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
-            again = "again" if self._reads_the_same(leader) else "there"
+            again = "again" if self._reads_same_file(leader) else "there"
             text = f"what was saved here was not proposed by {leader}; save it {again}."
             self._edits.refuse(self._edits.enter(read.edit), Refusal((Problem(text),)))
 
-    def _wait_on(self, read: _Read, leader: str, now_s: float) -> None:
+    def _wait_for_silent_leader(self, read: _Read, leader: str, now_s: float) -> None:
         """Wait for a leader that has said nothing since, and may go on; not for ever."""
         text = f"{leader}, which leads, has said nothing since this file was saved"
         is_long = now_s >= read.at_s + PROPOSED_WITHIN_S
-        if now_s >= read.at_s + DEAD_S:
+        if now_s >= read.at_s + LEADER_DEAD_S:
             self._journal.warning(f"{text}; this rank serves it alone")
             self._serve_alone(read)
             return
@@ -199,7 +199,7 @@ class Agreements:
             self._read = then if is_newest else self._read
         return is_newest
 
-    def _reads_the_same(self, leader: str) -> bool:
+    def _reads_same_file(self, leader: str) -> bool:
         """Return whether the leader reads the very file that this rank reads."""
         layout, hosts = self._process.layout, {self._process.layout.host}
         with contextlib.suppress(CaptureError):  # on another machine, it has its status here
@@ -214,29 +214,29 @@ class Agreements:
         self._member.look()
         if self._part:
             self._part.look()
-        for windows in (*self._unled, *filter(None, [self._windows])):
+        for windows in (*self._former, *filter(None, [self._windows])):
             windows.look()
-        self._hear_alone()
-        self._look_at_read(self._part.leader if self._part else "")
+        self._finish_records()
+        self._check_proposed(self._part.leader if self._part else "")
 
     def _changed(self) -> None:
         if part := self._part:
             part.changed()
 
-    def _hear_alone(self) -> None:
+    def _finish_records(self) -> None:
         """Bring records to their end whose other ranks are out of reach: by what is known here."""
-        for windows in tuple(self._unled):
-            self._hear_own(windows)
+        for windows in tuple(self._former):
+            self._record_own(windows)
         part, led = self._part, self._windows
         if part and led and part.group.rank == LEADER and (away_s := part.away_s):
-            self._hear_own(led)
-            if away_s >= LOST_S:
+            self._record_own(led)
+            if away_s >= STORE_LOST_S:
                 for ranks in led.pending.values():
-                    led.lose(ranks - {LEADER}, LOST)
+                    led.mark_lost(ranks - {LEADER}, STORE_LOST)
 
-    def _hear_own(self, windows: JobWindows) -> None:
+    def _record_own(self, windows: JobWindows) -> None:
         for number in windows.pending:
-            windows.hear(self._member.report(number))
+            windows.receive(self._member.report(number))
         windows.write()
 
     def _begin_or_end(self) -> None:
@@ -255,7 +255,7 @@ class Agreements:
         self._windows = JobWindows(
             process, group.world_size, who, self._boundary.attempt, self._deliveries, self._journal
         )
-        self._part = TakingPart(group, self._member, who, self._boundary, say, self._windows)
+        self._part = Participant(group, self._member, who, self._boundary, say, self._windows)
         first = rank_in_words(process.layout.role, LEADER)
         part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")
@@ -276,12 +276,12 @@ class Agreements:
             part, self._part = self._part, None
         windows = self._windows
         if part:
-            part.end(hears_the_last=False)
+            part.end(waits_for_reports=False)
             self._member.group = None
-        if windows and windows not in self._unled:
+        if windows and windows not in self._former:
             for ranks in windows.pending.values():
-                windows.lose(ranks - {LEADER}, PARTED)
-            self._unled.append(windows)
+                windows.mark_lost(ranks - {LEADER}, PARTED)
+            self._former.append(windows)
 
     def stop(self) -> None:
         """Agree on nothing more; what is recorded is still to be saved, and that to be told."""
@@ -293,7 +293,7 @@ class Agreements:
         """Take part no more."""
         if self._part:
             self._part.end()
-        self._hear_alone()
+        self._finish_records()
 
 
 def named(rank: int, host: str, layout: Layout) -> str:

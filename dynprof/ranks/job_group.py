@@ -15,7 +15,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynprof.ranks.store import beneath
+from dynprof.ranks.store import unwrapped
 from dynprof.runtime.plural import counted
 from dynprof.runtime.rank import own_distributed
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from dynprof.windows.process_context import ProcessContext
 
 CONNECTIONS = 2  # One that waits, one for calls.
-FILES_A_RANK, FILES_BESIDE = 2 + CONNECTIONS, 200
+FILES_PER_RANK, OTHER_FILES = 2 + CONNECTIONS, 200
 """Files that may be open where the store is: the job's connection and dynprof's, one to spare."""
 TIMEOUT = datetime.timedelta(minutes=20)
-"""A call that waits for less makes torch write to stderr; :class:`Timed` notices silence."""
+"""A call that waits for less makes torch write to stderr; :class:`TimedStore` notices silence."""
 PROBE_S = 2.0  # A store that takes no connection in this time is away.
-CLOSES_S = 0.05  # A proxy whose store is away takes a connection and closes it.
-SWITCH = "DYNPROF_AGREE"
+PROBE_CLOSE_S = 0.05  # A proxy whose store is away takes a connection and closes it.
+SWITCH_VARIABLE = "DYNPROF_AGREE"
 """Set to 0, each rank serves what it reads itself."""
-LAUNCHERS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+LAUNCHER_STORE_VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
 """Set by torchrun where its own store serves the ranks; it outlives them."""
 
 
@@ -62,7 +62,7 @@ class JobGroup:
     @property
     def is_gone(self) -> bool:
         """Whether the store went with the process group; the one of a launcher lives on."""
-        return self.store is None and os.environ.get(LAUNCHERS_STORE) != "True"
+        return self.store is None and os.environ.get(LAUNCHER_STORE_VARIABLE) != "True"
 
     def collectives(self) -> int | None:
         """Return how many collectives this process has begun; None where torch does not say."""
@@ -74,7 +74,7 @@ class JobGroup:
                 return int(group._get_sequence_number_for_group())
         return None
 
-    def connect(self) -> list[Timed]:
+    def connect(self) -> list[TimedStore]:
         """Return connections of dynprof's own: none waits for another's.
 
         Raises:
@@ -87,18 +87,18 @@ class JobGroup:
         clone = getattr(of_job, "clone", None)
         extended = getattr(of_job, "has_extended_api", None)
         if clone is None or extended is None or not extended():
-            kind = type(beneath(of_job)).__name__
+            kind = type(unwrapped(of_job)).__name__
             raise CannotServeError(f"the job's {kind} knows no second connection, or no append()")
         if too_few := self._open_files_lacking():
             raise CannotServeError(too_few)
-        _probe(beneath(of_job))
+        _probe(unwrapped(of_job))
         try:
             stores = [self._of_role(clone()) for _ in range(CONNECTIONS)]
             for store in stores:
                 store.set_timeout(TIMEOUT)
         except RuntimeError as error:
             raise StoreLostError(str(error).splitlines()[0]) from error
-        return [Timed(store) for store in stores]
+        return [TimedStore(store) for store in stores]
 
     def _of_role(self, store: Any) -> Any:
         if not self.role:
@@ -108,7 +108,7 @@ class JobGroup:
     def _open_files_lacking(self) -> str:
         """Say why more connections for each rank may be too many where the store is."""
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        needed = FILES_A_RANK * self.world_size + FILES_BESIDE
+        needed = FILES_PER_RANK * self.world_size + OTHER_FILES
         if allowed == resource.RLIM_INFINITY or allowed >= needed:
             return ""
         ranks = counted(self.world_size, "rank")
@@ -123,7 +123,7 @@ def _probe(store: Any) -> None:
         return
     try:
         with socket.create_connection((host, port), timeout=PROBE_S) as probe:
-            probe.settimeout(CLOSES_S)
+            probe.settimeout(PROBE_CLOSE_S)
             with contextlib.suppress(TimeoutError):
                 probe.recv(1)  # a store says nothing first; what closes at once is in its place
                 raise ConnectionResetError("it closes connections at once")
@@ -131,7 +131,7 @@ def _probe(store: Any) -> None:
         raise StoreLostError(f"{host}:{port}: {error}") from error
 
 
-class Timed:
+class TimedStore:
     """A connection of which another thread sees how long a call has not answered."""
 
     def __init__(self, store: Any) -> None:
@@ -140,7 +140,7 @@ class Timed:
         self.is_given_up = False
 
     @property
-    def silent_s(self) -> float:
+    def unanswered_s(self) -> float:
         """For how many seconds a call has not answered."""
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
@@ -167,7 +167,7 @@ class Timed:
 def group_to_agree_in(process: ProcessContext) -> JobGroup | None:
     """Return the group of this process, unless the environment says not to agree."""
     store, rank, role = process.store, process.rank, process.layout.role
-    if os.environ.get(SWITCH) == "0":
+    if os.environ.get(SWITCH_VARIABLE) == "0":
         return None
     if store is None:
         return job_group(role)

@@ -22,10 +22,10 @@ from dynprof.ranks.agreement_rules import (
     common_profiler,
     counted_differently,
     far_apart,
-    held_up,
+    not_ready,
     start_step,
     unable,
-    why_not,
+    grouped_reasons,
 )
 from dynprof.ranks.messages import (
     NO_DYNPROF,
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
     from dynprof.ranks.messages import Message, News
     from dynprof.ranks.record import JobWindows
 
-SOON_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
+REPLY_TIMEOUT_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
 JOIN_S = 10.0  # Scripts call init() seconds apart.
-LEAST_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
+MIN_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
 LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
-SLOW_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
+SLOW_ROUND_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
 CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
-FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
-APART_S = 0.1  # From look to look at ranks that do not know yet how long their steps take.
-SEEN_S, SEEN_STEPS = 1.0, 3  # They are looked at until this time or as many steps have passed.
+MAX_REPLY_AGE_S = 0.1  # Replies older than this say too little of where the ranks are.
+RECHECK_S = 0.1  # From look to look at ranks that do not know yet how long their steps take.
+OBSERVE_S, OBSERVE_STEPS = 1.0, 3  # They are looked at until this time or as many steps have passed.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
-LAST_S, LAST_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
+FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
 
 
 @dataclass
-class _Ask:
+class _Round:
     """A message that waits for replies."""
 
     place: int
@@ -91,7 +91,7 @@ class _Current:
     waits: bool = False
     has_joined: bool = False  # A rank did since it was proposed.
     was_slow: bool = False  # A slow round was measured again.
-    has_let: bool = False  # The patience was extended for a window that opens first.
+    was_extended: bool = False  # The patience was extended for a window that opens first.
 
 
 class _NoWindowError(Exception):
@@ -102,7 +102,7 @@ class Leader:
     """One run of a leader.
 
     Args:
-        say: Says a message to the other ranks; takes how many replies wake the leader, returns
+        send: Says a message to the other ranks; takes how many replies wake the leader, returns
             the place of the message.
         answer: Has the leader's own rank do the same.
         windows: Notes what comes of each proposal, and of windows.
@@ -113,19 +113,19 @@ class Leader:
         self,
         world_size: int,
         who: str,
-        say: Callable[[Message, int], int],
+        send: Callable[[Message, int], int],
         answer: Callable[[Message, int], Reply],
         windows: JobWindows,
         clock: Callable[[], float],
     ) -> None:
         self._world_size, self._who = world_size, who
-        self._say, self._answer = say, answer
+        self._send, self._answer = send, answer
         self._windows, self._clock = windows, clock
         self._heard: dict[int, int] = {}  # the place after the last that each rank has heard
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
         self._told: dict[int, int] = {}  # steps of openings, by the numbers of requests
-        self._ask: _Ask | None = None
+        self._round: _Round | None = None
         self._current: _Current | None = None
         self._wake_s = math.inf
         self._began_s = clock()
@@ -136,7 +136,7 @@ class Leader:
 
     def begin(self) -> None:
         """Have the ranks join."""
-        self._say(Hello(self._who), 0)
+        self._send(Hello(self._who), 0)
 
     @property
     def places(self) -> set[int]:
@@ -156,8 +156,8 @@ class Leader:
     @property
     def late_s(self) -> float:
         """When ranks that have not replied are late."""
-        patience_s = self._current.terms.patience_s if self._current else SOON_S
-        return self._ask.asked_s + min(SOON_S, patience_s) if self._ask else math.inf
+        patience_s = self._current.terms.patience_s if self._current else REPLY_TIMEOUT_S
+        return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s) if self._round else math.inf
 
     @property
     def deadline(self) -> float:
@@ -168,7 +168,7 @@ class Leader:
     def is_over(self) -> bool:
         """Whether the leader waits for nothing more, at the end."""
         late = self._end_s is not None and self._clock() >= self._end_s
-        return late or not self._windows.pending or self._windows.stands
+        return late or not self._windows.pending or self._windows.is_stalled
 
     # what happens
 
@@ -185,11 +185,11 @@ class Leader:
         if self._current:
             self._withdraw((why,), outcome)
 
-    def tell(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Say to all ranks what needs no agreement."""
-        self._answer(message, self._say(message, 0))
+        self._answer(message, self._send(message, 0))
 
-    def hear(self, news: Iterable[News]) -> None:
+    def receive(self, news: Iterable[News]) -> None:
         """Take what ranks say."""
         changes = False
         for one in news:  # thousands at once, in a large job
@@ -201,7 +201,7 @@ class Leader:
             elif isinstance(one, Reply):
                 changes |= self._take(one)
             else:
-                self._come_or_go(one)
+                self._join_or_leave(one)
                 changes = True
         if changes:
             self._go_on()
@@ -210,11 +210,11 @@ class Leader:
     def tick(self) -> None:
         """Do what is due."""
         now_s = self._clock()
-        if self._ask and now_s >= self.late_s:
-            missing = self._ask.expected - {LEADER}
-            self._silent |= dict.fromkeys(missing - self._silent.keys(), self._ask.asked_s)
-            self._windows.lose(missing)
-            self._finish_ask()
+        if self._round and now_s >= self.late_s:
+            missing = self._round.expected - {LEADER}
+            self._silent |= dict.fromkeys(missing - self._silent.keys(), self._round.asked_s)
+            self._windows.mark_lost(missing)
+            self._finish_round()
         if now_s >= self._wake_s:
             self._wake_s = math.inf
             self._go_on()
@@ -223,19 +223,19 @@ class Leader:
     def end(self) -> None:
         """Agree on nothing more; hear for a while what becomes of windows."""
         self.give_up("refused", "the rank that leads ends")
-        self._end_s = self._clock() + LAST_S
+        self._end_s = self._clock() + FINAL_WAIT_S
         self._watch_s = self._clock()
 
     def leave(self) -> None:
         """Lead no longer."""
-        self._say(Farewell(), 0)
+        self._send(Farewell(), 0)
         self._has_left = True
 
     # hearing
 
     def _note(self, report: Report) -> None:
         self.newest = max(self.newest, report.newest)
-        self._windows.hear(report)
+        self._windows.receive(report)
 
     def _learn(self, report: Report) -> None:
         self._pause_s = WATCH_S
@@ -258,50 +258,50 @@ class Leader:
                     would=reply.would or before.would,
                     usable=reply.usable or before.usable,
                 )
-        if self._ask and reply.place == self._ask.place:
+        if self._round and reply.place == self._round.place:
             if current and reply.report.number == current.proposal.number:
                 current.answered_s = self._clock()
-            self._ask.expected.discard(reply.rank)
-            if self._ask.expected <= {LEADER}:
-                self._finish_ask()
+            self._round.expected.discard(reply.rank)
+            if self._round.expected <= {LEADER}:
+                self._finish_round()
                 return False
         return bool(current and current.waits)
 
-    def _come_or_go(self, one: Joined | Parted) -> None:
+    def _join_or_leave(self, one: Joined | Parted) -> None:
         for report in one.reports:
             self._note(report)
         if isinstance(one, Parted):
             self._parted.add(one.rank)
             self._heard.pop(one.rank, None)
-            self._windows.lose([one.rank], PARTED)
+            self._windows.mark_lost([one.rank], PARTED)
         else:
             self._parted.discard(one.rank)
             self._heard[one.rank] = one.place
             if self._current:
                 self._current.has_joined |= one.rank in self._current.wanted
-        if self._ask:  # it has not heard what is asked, or has forgotten it
-            self._ask.expected.discard(one.rank)
-            if self._ask.expected <= {LEADER}:
-                self._finish_ask()
+        if self._round:  # it has not heard what is asked, or has forgotten it
+            self._round.expected.discard(one.rank)
+            if self._round.expected <= {LEADER}:
+                self._finish_round()
 
     def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
         """Say what all ranks reply to; call ``then`` once they have, or are late."""
         current, others = self._current, self._heard.keys() - self._silent.keys()
         asked_s = self._clock()
-        place = self._say(message, len(others))
-        self._ask = _Ask(place, asked_s, then, {*others, LEADER})
+        place = self._send(message, len(others))
+        self._round = _Round(place, asked_s, then, {*others, LEADER})
         if current and current.proposal.number == message.number:
             current.asked_s = current.answered_s = asked_s
             current.waits = False
         mine = self._answer(message, place)
-        self._windows.hear(mine.report)
+        self._windows.receive(mine.report)
         if current and mine.report.number == current.proposal.number:
             current.replies[LEADER] = mine
         if not others:
-            self._finish_ask()
+            self._finish_round()
 
-    def _finish_ask(self) -> None:
-        ask, self._ask, current = self._ask, None, self._current
+    def _finish_round(self) -> None:
+        ask, self._round, current = self._round, None, self._current
         self._set_watch()
         if current and current.has_joined and self._clock() < current.until_s:
             self._attempt(self._join)
@@ -309,7 +309,7 @@ class Leader:
             ask.then()
 
     def _go_on(self) -> None:
-        if (current := self._current) and self._ask is None:
+        if (current := self._current) and self._round is None:
             waits = current.waits and not current.has_joined
             self._attempt(self._consider if waits else self._join)
 
@@ -323,42 +323,42 @@ class Leader:
 
     def _join(self) -> None:
         """Wait for ranks that have not joined yet, while the job is young."""
-        current = self._the_current
+        current = self._current_or_fail
         absent = current.wanted - {LEADER} - self._heard.keys() - self._parted
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
             return
-        current.left_out, current.has_joined = self._not_there(current.wanted), False
+        current.left_out, current.has_joined = self._absent(current.wanted), False
         if current.terms.ranks.chosen and not current.proposal.ranks:
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._choose))
         else:
             self._propose()
 
-    def _not_there(self, wanted: set[int]) -> dict[int, str]:
+    def _absent(self, wanted: set[int]) -> dict[int, str]:
         absent = sorted(wanted - {LEADER} - self._heard.keys())
         return {rank: PARTED if rank in self._parted else NO_DYNPROF for rank in absent}
 
     def _choose(self) -> None:
         """Choose ranks by where they are and how long their steps take."""
-        current = self._the_current
+        current = self._current_or_fail
         try:
             chosen = chosen_ranks(current.terms.ranks, current.replies, self._world_size)
         except ValueError as error:
             raise _NoWindowError(str(error)) from None
         current.proposal = with_fields(current.proposal, ranks=str(chosen))
         current.wanted = {rank for rank in range(self._world_size) if rank in chosen}
-        current.left_out = self._not_there(current.wanted)
+        current.left_out = self._absent(current.wanted)
         self._propose()
 
     def _propose(self) -> None:
-        current = self._the_current
+        current = self._current_or_fail
         current.replies = {}
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:
         """Refuse, or propose less, where a rank cannot record."""
-        current = self._the_current
+        current = self._current_or_fail
         problems = unable(current.replies)
         if problems and current.terms.downgrade and current.proposal.profiler is None:
             said = [one for one in current.replies.values() if one.takes_part or one.problem]
@@ -367,21 +367,21 @@ class Leader:
                 self._propose()
                 return
         if problems:
-            raise _NoWindowError(*why_not(problems))
+            raise _NoWindowError(*grouped_reasons(problems))
         self._consider()
 
     def _consider(self) -> None:
         """Wait for ranks that are not ready; past the patience leave them out."""
-        current, now_s = self._the_current, self._clock()
+        current, now_s = self._current_or_fail, self._clock()
         if problems := unable(current.replies):
-            raise _NoWindowError(*why_not(problems))
+            raise _NoWindowError(*grouped_reasons(problems))
         wanted = current.wanted - current.left_out.keys()
         long_s = now_s - current.terms.patience_s
         lost = {rank for rank, since_s in self._silent.items() if since_s <= long_s}
         silent = wanted & self._silent.keys()
         replies = {r: one for r, one in current.replies.items() if r not in silent}
-        may_stand = current.terms.start is not None
-        waits = held_up(replies, silent - lost, may_stand=may_stand)
+        allows_long_step = current.terms.start is not None
+        waits = not_ready(replies, silent - lost, allows_long_step=allows_long_step)
         waits = {rank: why for rank, why in waits.items() if rank in wanted}
         if waits and now_s < current.until_s:
             self._wait(waits)
@@ -394,40 +394,40 @@ class Leader:
                 current.left_out[rank] = "it takes no part"
         ready = {r: one for r, one in replies.items() if r in wanted and one.takes_part}
         ready = {r: one for r, one in ready.items() if r not in current.left_out}
-        if self._looks_again(ready, now_s):
+        if self._asks_again(ready, now_s):
             return
-        self._see_who_is_there(ready)
+        self._check_ready(ready)
         self._open(ready, now_s)
 
-    def _see_who_is_there(self, ready: Mapping[int, Reply]) -> None:
+    def _check_ready(self, ready: Mapping[int, Reply]) -> None:
         """Refuse where no rank is ready, or only the leader is of those that have replied."""
-        current = self._the_current
+        current = self._current_or_fail
         if not ready:
-            raise _NoWindowError(*why_not(current.left_out) or ("no rank takes part",))
+            raise _NoWindowError(*grouped_reasons(current.left_out) or ("no rank takes part",))
         replied = {r for r, one in current.replies.items() if one.takes_part}
         cut = sorted(replied & self._silent.keys() & current.left_out.keys())
         if cut and ready.keys() == {LEADER}:  # these refuse it as well, where they lost the store
             raise _NoWindowError(f"{listed_ranks(cut)} answered at first: {CUT_OFF}")
 
     def _wait(self, waits: Mapping[int, str]) -> None:
-        current = self._the_current
+        current = self._current_or_fail
         current.waits, self._wake_s = True, current.until_s
         self._windows.wait_for(current.proposal.number, waits)
 
-    def _looks_again(self, ready: dict[int, Reply], now_s: float) -> bool:
+    def _asks_again(self, ready: dict[int, Reply], now_s: float) -> bool:
         """Ask once more where the ranks are, if what they said is old or says too little."""
-        current = self._the_current
+        current = self._current_or_fail
         for rank, one in ready.items():
             step, at_s = current.first.setdefault(rank, (one.step, current.asked_s))
             seen_s, steps = current.asked_s - at_s, max(0, one.step - step)
-            if one.fast_s is None and (seen_s >= SEEN_S or steps >= SEEN_STEPS):
+            if one.fast_s is None and (seen_s >= OBSERVE_S or steps >= OBSERVE_STEPS):
                 ready[rank] = with_fields(one, fast_s=seen_s / (steps + 1))
         unknown = any(one.fast_s is None for one in ready.values())
-        if ready and unknown and now_s < current.answered_s + APART_S:
-            current.waits, self._wake_s = True, current.answered_s + APART_S
+        if ready and unknown and now_s < current.answered_s + RECHECK_S:
+            current.waits, self._wake_s = True, current.answered_s + RECHECK_S
             return True
-        is_slow = current.answered_s - current.asked_s > SLOW_S and not current.was_slow
-        if ready and (unknown or is_slow or now_s > current.answered_s + FRESH_S):
+        is_slow = current.answered_s - current.asked_s > SLOW_ROUND_S and not current.was_slow
+        if ready and (unknown or is_slow or now_s > current.answered_s + MAX_REPLY_AGE_S):
             current.was_slow |= is_slow
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._consider))
@@ -436,12 +436,12 @@ class Leader:
 
     def _open(self, ready: Mapping[int, Reply], now_s: float) -> None:
         """Tell all ranks the step."""
-        current, number = self._the_current, self._the_current.proposal.number
+        current, number = self._current_or_fail, self._current_or_fail.proposal.number
         took_s = current.answered_s - current.asked_s
         terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
         if otherwise := counted_differently(replies, took_s):
-            raise _NoWindowError(*why_not(otherwise))
-        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
+            raise _NoWindowError(*grouped_reasons(otherwise))
+        lead_s = max(MIN_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
         try:
             step = start_step(replies, lead_s, terms.start, terms.multiple)
         except ValueError as error:
@@ -450,8 +450,8 @@ class Leader:
         earlier = {n: ranks for n, ranks in earlier.items() if ranks and n != number}
         first = {n: ranks for n, ranks in earlier.items() if self._told.get(n, 0) <= step}
         if first:
-            if not current.has_let:
-                current.has_let, current.until_s = True, now_s + terms.patience_s
+            if not current.was_extended:
+                current.was_extended, current.until_s = True, now_s + terms.patience_s
             waits = {
                 rank: f"the window of request {n} opens first there"
                 for n, ranks in first.items()
@@ -468,31 +468,31 @@ class Leader:
         left_out = dict(sorted(current.left_out.items()))
         self._current = None
         opening = Opening(number, step, left_out, tuple(earlier))
-        mine = self._answer(opening, self._say(opening, 0))
+        mine = self._answer(opening, self._send(opening, 0))
         if LEADER in ready and mine.problem:
             left_out[LEADER] = mine.problem
         ranks = tuple(sorted(ready.keys() - left_out.keys()))
         remarks = far_apart(replies, took_s)
-        self._settle(Agreement(number, step, ranks, left_out, remarks=remarks), current)
-        self._windows.hear(mine.report)
+        self._conclude(Agreement(number, step, ranks, left_out, remarks=remarks), current)
+        self._windows.receive(mine.report)
 
     def _withdraw(self, reasons: tuple[str, ...], outcome: GivenUp = "refused") -> None:
-        current = self._the_current
+        current = self._current_or_fail
         number, left_out = current.proposal.number, current.left_out
-        self._ask = self._current = None
-        self.tell(Withdrawal(number, reasons, outcome=outcome))
+        self._round = self._current = None
+        self.broadcast(Withdrawal(number, reasons, outcome=outcome))
         made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
-        self._settle(made, current)
+        self._conclude(made, current)
 
-    def _settle(self, made: Agreement, current: _Current) -> None:
+    def _conclude(self, made: Agreement, current: _Current) -> None:
         self._wake_s = math.inf
         made = replace(made, took_s=self._clock() - current.began_s)
-        self._windows.settle(made)
+        self._windows.conclude(made)
         self._pause_s = WATCH_S
         self._set_watch()
 
     @property
-    def _the_current(self) -> _Current:
+    def _current_or_fail(self) -> _Current:
         if self._current is None:
             raise _NoWindowError("the agreement has ended")
         return self._current
@@ -500,7 +500,7 @@ class Leader:
     # hearing what becomes of windows
 
     def _set_watch(self) -> None:
-        pause_s = LAST_WATCH_S if self._end_s is not None else self._pause_s
+        pause_s = FINAL_WATCH_S if self._end_s is not None else self._pause_s
         watches = self._windows.pending and not self._has_left
         self._watch_s = self._clock() + pause_s if watches else math.inf
 
@@ -512,7 +512,7 @@ class Leader:
         if now_s < self._watch_s:
             return
         self._watch_s = math.inf
-        if self._ask or (self._current and not self._current.waits):
+        if self._round or (self._current and not self._current.waits):
             self._set_watch()
         elif pending := self._windows.pending:
             self._pause_s = min(2 * self._pause_s, LONGEST_WATCH_S)

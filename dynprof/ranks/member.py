@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from dynprof.windows.process_context import ProcessContext
 
 USUAL_STEP_MS = 100.0  # Where none has been measured yet.
-KNOWN = 3  # Seconds in which steps ended, from which on the fastest of them tells.
-SOON_S = 2.0
+MIN_TIMED_SECONDS = 3  # Seconds in which steps ended, from which on the fastest of them tells.
+OPENS_SOON_S = 2.0
 """A window that opens in this time is not superseded: some ranks would record it, some not."""
-NEWS_S = 300.0  # The end of a window is told again to a leader for this long.
+REPEAT_END_S = 300.0  # The end of a window is told again to a leader for this long.
 
 
 class Edits(Protocol):
@@ -105,7 +105,7 @@ class Member:
         self.heard = "", -math.inf  # the last config that the leader spoke of, and when
         self.heard_s = -math.inf  # when the leader said anything last
         self.is_proposed = False  # something that has yet to be opened or withdrawn
-        self._mine: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
+        self._own_proposals: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
         self._proposal: Proposal | None = None
         self._own = 0  # its number here
         self._asked: Asked | None = None  # what it asks for
@@ -113,8 +113,8 @@ class Member:
         self._pending = self._is_alone = self._ends = self._disarmed = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers here, by the leader's
-        self._owed: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
-        self._told_in = 0  # in which numbering the step was told last
+        self._ended_s: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
+        self._replied_numbering = 0  # in which numbering the step was told last
         self._told: Report | None = None
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
         self._step_ms: float | None = None  # none of late, where a rank stands still
@@ -130,14 +130,14 @@ class Member:
 
     def propose(self, number: int, asked: Asked) -> None:
         """Know what this rank is about to propose itself."""
-        self._mine[number] = asked
+        self._own_proposals[number] = asked
 
-    def know(self, leaders: int, own: int) -> None:
+    def map_number(self, leaders: int, own: int) -> None:
         """Know which request here is which of the leader's."""
         known = {n: mine for n, mine in self._numbers.items() if n < leaders}
         old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
         self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
-        self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
+        self._ended_s = {n: s for n, s in self._ended_s.items() if n in self._numbers and n != leaders}
 
     def answer(self, message: Message, place: int) -> Reply:
         """Do what the leader says, and say where this rank is."""
@@ -147,7 +147,7 @@ class Member:
         problem = ""
         if isinstance(message, Opening):
             problem = self._open(message)
-            self._wait_no_more(message.superseded)
+            self._drop_superseded(message.superseded)
         elif isinstance(message, Withdrawal):
             self._withdraw(message)
         elif isinstance(message, Cancellation):
@@ -162,9 +162,9 @@ class Member:
         if self._ends:
             return self._reply(proposal.number, place)
         self.is_proposed, self._disarmed = True, False
-        own, asked = self._asked_by(proposal)
+        own, asked = self._request_of(proposal)
         self.heard = proposal.config, time.monotonic()
-        self.know(proposal.number, own)
+        self.map_number(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
         problem, would = "", None
         able = (one for one in self._process.capabilities() if not one.missing)
@@ -185,9 +185,9 @@ class Member:
         reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
         return with_fields(reply, would=would, usable=usable)
 
-    def _asked_by(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
+    def _request_of(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
         """Return the number here of what is proposed, and what it asks for."""
-        if mine := self._mine.pop(proposal.number, None):
+        if mine := self._own_proposals.pop(proposal.number, None):
             self._asked_first = mine
             return proposal.number, narrowed(mine, proposal)
         before = self._proposal
@@ -218,7 +218,7 @@ class Member:
         waiting, step_ms = self._inbox.waiting, self._costs.step_ms() or USUAL_STEP_MS
         if waiting is None or waiting.plan.start_step is None:
             return False
-        return (waiting.plan.start_step - self._inbox.step) * step_ms / 1e3 < SOON_S
+        return (waiting.plan.start_step - self._inbox.step) * step_ms / 1e3 < OPENS_SOON_S
 
     def _open(self, opening: Opening) -> str:
         """Open at that step; return why that cannot be, empty where it can."""
@@ -232,14 +232,14 @@ class Member:
         if why := opening.left_out.get(self.rank):
             self._edits.refuse(own, Refusal((Problem(f"left out by the leader: {why}"),)))
             return ""
-        self._owed[opening.number] = math.inf
+        self._ended_s[opening.number] = math.inf
         config = asked.config.model_copy(update={"start_step": opening.step})
-        asked = replace(asked, config=config, agreed_in=self._told_in)
+        asked = replace(asked, config=config, agreed_in=self._replied_numbering)
         refused: list[Refusal | None] = []
         failed = self._edits.guarded(own, lambda: refused.append(self._edits.serve(own, asked)))
         return failed or "; ".join(str(p) for one in refused if one for p in one.problems)
 
-    def _wait_no_more(self, superseded: Collection[int]) -> None:
+    def _drop_superseded(self, superseded: Collection[int]) -> None:
         """Forget what only this rank waits with: it was away, or not asked, as another came."""
         waiting = self._inbox.waiting
         given_up = {self._numbers.get(number) for number in superseded}
@@ -249,14 +249,14 @@ class Member:
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         """Forget what was proposed, and say why."""
         self.is_proposed = False
-        self._mine.pop(withdrawal.number, None)
+        self._own_proposals.pop(withdrawal.number, None)
         reasons = "; ".join(map(printable, withdrawal.reasons))
         if withdrawal.config is not None:
             self.heard = withdrawal.config, time.monotonic()
             if withdrawal.number not in self._numbers:
                 edit = Edit(withdrawal.config.encode(), time.time())
                 own = self._edits.enter_as(withdrawal.number, edit)
-                self.know(withdrawal.number, own)
+                self.map_number(withdrawal.number, own)
                 # Not in the status: there may be thousands of ranks, and one of them says it.
                 self._journal.tell(own, "refused", reasons)
         if not self._take_pending(withdrawal.number):
@@ -278,13 +278,13 @@ class Member:
         self._edits.cancel(number, has_disarmed=self._disarmed)
         self._disarmed = False
 
-    def left_alone(self, why: str) -> None:
+    def refuse_pending(self, why: str) -> None:
         """Refuse what was proposed: no leader will say what becomes of it."""
         self.is_proposed = False
         waiting = [self._own] if self._pending else []
         self._pending = False
-        while self._mine:
-            waiting.append(self._mine.popitem()[0])
+        while self._own_proposals:
+            waiting.append(self._own_proposals.popitem()[0])
         self._journal.info(why + ("" if waiting else "; nothing was proposed here"))
         for number in waiting:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
@@ -301,7 +301,7 @@ class Member:
             self._counts.append((self._inbox.step, count))
 
     @property
-    def _marches(self) -> bool:
+    def _steps_together(self) -> bool:
         """Whether each step of late has begun a collective of the default group."""
         counts = list(self._counts)
         if len(counts) < 2:
@@ -319,8 +319,8 @@ class Member:
     def news(self) -> Report | None:
         """Return what this rank has not told yet; None for nothing."""
         number = self._proposal.number if self._proposal else 0
-        on_the_way = [n for n in self._owed if self._outcome(n) in ON_THE_WAY]
-        report = self.report(min(on_the_way, default=max(self._owed, default=number)))
+        on_the_way = [n for n in self._ended_s if self._outcome(n) in ON_THE_WAY]
+        report = self.report(min(on_the_way, default=max(self._ended_s, default=number)))
         facts = with_fields(report, still_s=0.0, step_s=None)
         if facts == self._told:
             return None
@@ -329,8 +329,8 @@ class Member:
 
     def reports(self) -> tuple[Report, ...]:
         """Return what became of the newest requests, for a leader that may not know."""
-        before_s = time.monotonic() - NEWS_S
-        news = {number for number, said_s in self._owed.items() if said_s > before_s}
+        before_s = time.monotonic() - REPEAT_END_S
+        news = {number for number, said_s in self._ended_s.items() if said_s > before_s}
         return tuple(self.report(number) for number in sorted(news)) or (self.report(0),)
 
     def _outcome(self, number: int) -> str:
@@ -353,8 +353,8 @@ class Member:
         )
         if answer is None:
             return report
-        if answer.outcome not in ON_THE_WAY and number in self._owed:
-            self._owed[number] = min(self._owed[number], time.monotonic())
+        if answer.outcome not in ON_THE_WAY and number in self._ended_s:
+            self._ended_s[number] = min(self._ended_s[number], time.monotonic())
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
         why = printable(answer.text.partition("\n")[0])[:300]  # a line
         capture, why = in_utf_8(capture), in_utf_8(why)
@@ -364,7 +364,7 @@ class Member:
         self, number: int, place: int, problem: str = "", *, takes_part: bool = False
     ) -> Reply:
         busy = self._busy() if takes_part else ""
-        self._told_in = self._inbox.numbering  # first: the script may go on from another number
+        self._replied_numbering = self._inbox.numbering  # first: the script may go on from another number
         return Reply(
             rank=self.rank,
             place=place,
@@ -375,7 +375,7 @@ class Member:
             step=self._inbox.step,
             fast_s=self._fast_s(),
             is_alone=self._is_alone,
-            marches=self._marches,
+            marches=self._steps_together,
         )
 
     def _fast_s(self) -> float | None:
@@ -386,7 +386,7 @@ class Member:
         pairs = itertools.pairwise(self._costs.recent_steps())
         times = [(to_s - from_s) / (to - last) for (from_s, last), (to_s, to) in pairs if to > last]
         known = [one for one in times if one > 0]
-        return min(known) if len(known) >= KNOWN else None
+        return min(known) if len(known) >= MIN_TIMED_SECONDS else None
 
 
 def narrowed(asked: Asked, proposal: Proposal) -> Asked:

@@ -20,7 +20,7 @@ from dynprof.captures.window_record import RankRecord, WindowRecord
 from dynprof.journal.edit_outcomes import ON_THE_WAY, TOLD, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.agreement_rules import NAMED, Agreement
+from dynprof.ranks.agreement_rules import MAX_NAMED, Agreement
 from dynprof.ranks.messages import Report
 from dynprof.runtime.clock import iso
 from dynprof.runtime.layout import window_dir_name
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began again"
 LEFT = "dynprof ended on the rank that leads while it was {} here"
-STANDS_S = 3.0
+STALLED_S = 3.0
 """A rank in a step for this long, and for three times its usual one, may wait for other ranks."""
 UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarmed"}
 """How a window ends without a capture: for a reason of that rank; by a later request."""
@@ -56,22 +56,22 @@ class JobWindow:
     number: int = 0  # 0 for none
     asked: Asked | None = None  # what it asks for
     made: Agreement | None = None  # what came of the proposal; None while the ranks agree
-    told: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
-    gone: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
-    held_up: Mapping[int, str] = field(default_factory=dict)  # why the ranks wait for some
+    reports: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
+    unreachable: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
+    not_ready: Mapping[int, str] = field(default_factory=dict)  # why the ranks wait for some
     left: Mapping[int, str] = field(default_factory=dict)  # on their way as the leader left
 
     def outcome(self, rank: int) -> str:
         """Return what became of it on a rank that was to open; empty where that is not known."""
-        said = self.told[rank].outcome if rank in self.told else "waiting"
-        return "" if rank in self.gone and said in ON_THE_WAY else said
+        said = self.reports[rank].outcome if rank in self.reports else "waiting"
+        return "" if rank in self.unreachable and said in ON_THE_WAY else said
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks that were to open, and those that did so though they answered late."""
         if self.made is None:
             return ()
-        late = [r for r in self.made.left_out if r in self.told and self.outcome(r) not in NO_PART]
+        late = [r for r in self.made.left_out if r in self.reports and self.outcome(r) not in NO_PART]
         return tuple(sorted({*self.made.ranks, *late}))
 
     @property
@@ -92,7 +92,7 @@ class JobWindow:
         found = {rank: why for rank, why in left_out.items() if rank not in ranks}
         for rank in ranks:
             if not self.outcome(rank):
-                found[rank] = self.gone.get(rank, FORGOTTEN)
+                found[rank] = self.unreachable.get(rank, FORGOTTEN)
         found |= self.lost
         return dict(sorted({**found, **self.left}.items()))
 
@@ -102,37 +102,37 @@ class JobWindow:
 
         Where all ranks give it up for a later request, none has lost it.
         """
-        said = {rank: self.told[rank] for rank in self.ranks if rank in self.told}
+        said = {rank: self.reports[rank] for rank in self.ranks if rank in self.reports}
         has_begun = any(one.outcome in BEGUN for one in said.values())
         ends = UNSERVED | GIVEN_UP if has_begun else UNSERVED
         ended = {rank: one for rank, one in said.items() if one.outcome in ends}
         return {rank: in_words(one.outcome, one.why) for rank, one in ended.items()}
 
     @property
-    def stands(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether no rank on its way steps or saves."""
         return all(
-            one is None or (one.outcome != "saving" and _stands(one))
-            for one in map(self.told.get, self.pending)
+            one is None or (one.outcome != "saving" and _is_stalled(one))
+            for one in map(self.reports.get, self.pending)
         )
 
     @property
     def stragglers(self) -> dict[int, str]:
         """The ranks that are waited for, are missing, or not done where most are."""
         if self.made is None:
-            waits = sorted(self.held_up.items())[:NAMED]
+            waits = sorted(self.not_ready.items())[:MAX_NAMED]
             return {rank: f"waited for: {why}" for rank, why in waits}
         found, pending = self.missing, self.pending
         if len(pending) * 2 <= len(self.ranks):
-            found |= {r: f"still {_doing(self.told[r])}" for r in pending if r in self.told}
-        return dict(sorted(found.items())[:NAMED])
+            found |= {r: f"still {_activity(self.reports[r])}" for r in pending if r in self.reports}
+        return dict(sorted(found.items())[:MAX_NAMED])
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Which ranks may have other steps, and whose capture has not all."""
-        made, told = self.made.remarks if self.made else (), sorted(self.told.items())
+        made, told = self.made.remarks if self.made else (), sorted(self.reports.items())
         cut = [f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut]
-        return (*made, *cut[:NAMED])
+        return (*made, *cut[:MAX_NAMED])
 
     def status(self, record: str) -> WindowStatus:
         """Return what the status says of it, with the path of its record."""
@@ -180,18 +180,18 @@ class JobWindow:
         )
 
     def _on(self, rank: int) -> RankRecord:
-        one, outcome = self.told.get(rank, Report(rank)), self.outcome(rank)
+        one, outcome = self.reports.get(rank, Report(rank)), self.outcome(rank)
         return RankRecord(host=one.host, outcome=outcome, capture=one.capture, cut=one.cut)
 
 
-def _doing(report: Report) -> str:
+def _activity(report: Report) -> str:
     """Return what a rank does with it; its state may be that of another window."""
     at_it = report.outcome == "open" or report.state == "sending"
     return report.state if at_it and report.state else report.outcome
 
 
-def _stands(report: Report) -> bool:
-    return report.still_s > max(STANDS_S, 3 * (report.step_s or 0.0))
+def _is_stalled(report: Report) -> bool:
+    return report.still_s > max(STALLED_S, 3 * (report.step_s or 0.0))
 
 
 class JobWindows:
@@ -212,7 +212,7 @@ class JobWindows:
         self._kept: dict[int, JobWindow] = {}
         self._states: dict[int, str] = {}
         self._heard_at = 0.0
-        self._held_up: dict[int, float] = {}  # since when the proposal waits for a rank
+        self._not_ready_since: dict[int, float] = {}  # since when the proposal waits for a rank
         self._written: dict[int, WindowRecord] = {}
         self._unwritten: set[int] = set()  # whose newest record is not on disk
         self._wrote_s = -math.inf
@@ -224,10 +224,10 @@ class JobWindows:
             return {n: one.pending for n, one in self._kept.items() if one.pending}
 
     @property
-    def stands(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether no such rank steps or saves."""
         with self._lock:
-            return all(one.stands for one in self._kept.values() if one.pending)
+            return all(one.is_stalled for one in self._kept.values() if one.pending)
 
     def begin(self, number: int, asked: Asked) -> None:
         """Take a request that is proposed to all ranks."""
@@ -235,9 +235,9 @@ class JobWindows:
             self._kept[number] = JobWindow(number, asked)
             self._forget()
 
-    def settle(self, made: Agreement) -> None:
+    def conclude(self, made: Agreement) -> None:
         """Take what came of a proposal, and tell it; what a rank gave as its reason, in a line."""
-        self._held_up = {}
+        self._not_ready_since = {}
         self._learn(made.number, made=made)
         left_out = sorted(made.left_out.items())
         absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
@@ -251,63 +251,63 @@ class JobWindows:
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
         """Note for which ranks a proposal waits, and why."""
         now_s = self._process.clock.now_s()
-        self._held_up = {rank: self._held_up.get(rank, now_s) for rank in ranks}
-        self._learn(number, held_up=dict(ranks))
+        self._not_ready_since = {rank: self._not_ready_since.get(rank, now_s) for rank in ranks}
+        self._learn(number, not_ready=dict(ranks))
 
     def look(self) -> None:
         """Name in the log the ranks that hold a request up for long; called once a second."""
         now_s = self._process.clock.now_s()
         with self._lock:
-            waits = [one for one in self._kept.values() if one.made is None and one.held_up]
+            waits = [one for one in self._kept.values() if one.made is None and one.not_ready]
         for one in waits[-1:]:
-            late = [r for r, since_s in sorted(self._held_up.items()) if now_s >= since_s + LONG_S]
-            self._held_up |= dict.fromkeys(late, math.inf)  # it is said once
-            for rank in late[:NAMED]:
-                why = one.held_up.get(rank, "it is not ready")
+            late = [r for r, since_s in sorted(self._not_ready_since.items()) if now_s >= since_s + LONG_S]
+            self._not_ready_since |= dict.fromkeys(late, math.inf)  # it is said once
+            for rank in late[:MAX_NAMED]:
+                why = one.not_ready.get(rank, "it is not ready")
                 self._journal.warning(f"request {one.number} waits for rank {rank}: {why}")
         self.write()
 
-    def hear(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         """Note what a rank does, and what became of a request there."""
         with self._lock:
             self._states[report.rank] = report.state
             self._heard_at = self._process.clock.wall_s()
             for number, one in self._kept.items():
-                if report.rank in one.gone:
-                    gone = {r: why for r, why in one.gone.items() if r != report.rank}
-                    self._learn(number, gone=gone)
+                if report.rank in one.unreachable:
+                    gone = {r: why for r, why in one.unreachable.items() if r != report.rank}
+                    self._learn(number, unreachable=gone)
             known = self._kept.get(report.number)
             if known:
                 self._hear_of(known, report)
 
     def _hear_of(self, known: JobWindow, report: Report) -> None:
-        rank, before = report.rank, known.told.get(report.rank)
+        rank, before = report.rank, known.reports.get(report.rank)
         has_ended = before and before.outcome not in ("", *ON_THE_WAY)
         # A rank that began again has its capture all the same.
         is_old = has_ended and report.outcome in ("", *ON_THE_WAY)
         if before == report or is_old or not (report.outcome or known.made):
             return
-        known.told[rank] = report
+        known.reports[rank] = report
         self._unwritten.add(known.number)
         if before is None or before.outcome != report.outcome:
             lost = known.lost if report.outcome in UNSERVED | GIVEN_UP else {}
-            if rank in lost and known.made and len(lost) <= NAMED:
+            if rank in lost and known.made and len(lost) <= MAX_NAMED:
                 text = f"rank {rank} has no capture of it: {lost[rank]}"
                 self._journal.warning(f"request {known.number}: {text}")
 
-    def lose(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
+    def mark_lost(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
         """Note that nothing is heard of these ranks any more."""
         with self._lock:
             for rank in ranks:
                 self._states.pop(rank, None)
             for number, pending in self.pending.items():
                 gone = {rank: why for rank in ranks if rank in pending}
-                self._learn(number, gone={**self._kept[number].gone, **gone})
+                self._learn(number, unreachable={**self._kept[number].unreachable, **gone})
 
-    def drop(self, why: str) -> None:
+    def refuse_open(self, why: str) -> None:
         """Refuse what the ranks have yet to agree on."""
         for number in [n for n, one in (*self._kept.items(),) if one.made is None]:
-            self.settle(Agreement(number, reasons=(why,)))
+            self.conclude(Agreement(number, reasons=(why,)))
 
     def leave(self) -> None:
         """Bring the records to their end by what was heard: nothing more will be."""
@@ -338,11 +338,11 @@ class JobWindows:
                 ranks=self._world_size,
                 states={state: count for state, count in sorted(states.items()) if count},
                 heard_at=self._heard_at,
-                earlier=tuple(one for one in self.told() if one.request != known.number),
+                earlier=tuple(one for one in self.recent() if one.request != known.number),
                 **vars(self._status(known)),
             )
 
-    def told(self) -> list[WindowStatus]:
+    def recent(self) -> list[WindowStatus]:
         """Return what is said of the newest requests, the oldest first."""
         with self._lock:
             return [self._status(self._kept[number]) for number in sorted(self._kept)[-TOLD:]]

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 NUDGE = "~"  # A message that says nothing: it ends a wait.
 GONE = "-"  # Replaces a deleted message: a rank that comes to it goes on with the newest.
 KEPT = 16  # The newest messages stay in the store, whether ranks have read them or not.
-MARKED = 1000  # Places of messages that are gone; a rank farther behind connects anew.
+MAX_MARKS = 1000  # Places of messages that are gone; a rank farther behind connects anew.
 DIGITS = 15
 FOREVER = datetime.timedelta(days=20)
 """How long a rank waits for a message. A wait that times out has torch write two warnings to the
 job's stderr, and TCP itself survives a cut of some minutes."""
-TAKES = 5  # Attempts to take news that other ranks add to at the same time.
+TAKE_ATTEMPTS = 5  # Attempts to take news that other ranks add to at the same time.
 _NOTHING = "?"  # No value of dynprof's.
 
 
@@ -37,7 +37,7 @@ class Keys:
 
     leader, next = "dynprof/leader", "dynprof/next"
     news, bell = "dynprof/news", "dynprof/bell"
-    say, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
+    message, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
 
 
 def value_of(store: Store, key: str) -> bytes | None:
@@ -55,7 +55,7 @@ def next_place(store: Store) -> int:
     return int(text) if text.isdigit() and len(text) <= DIGITS else 0
 
 
-class Saying:
+class LogWriter:
     """The leader's side."""
 
     def __init__(self, store: Store) -> None:
@@ -68,13 +68,13 @@ class Saying:
     def begin(self, text: str) -> int:
         """Lead: the first message stays, for ranks that wake up late."""
         self._store.set(Keys.leader, text)
-        place = self.say(text)
+        place = self.send(text)
         self._kept.clear()
         return place
 
-    def say(self, text: str) -> int:
+    def send(self, text: str) -> int:
         """Say a message; return its place."""
-        while self._store.compare_set(Keys.say(self._place), "", text) != text.encode():
+        while self._store.compare_set(Keys.message(self._place), "", text) != text.encode():
             self._kept.append(self._place)  # a nudge
             self._place += 1
         place, self._place = self._place, self._place + 1
@@ -82,19 +82,19 @@ class Saying:
         self._kept.append(place)
         return place
 
-    def clean(self, waited_for: set[int], kept: int = KEPT, marked: int = MARKED) -> None:
+    def clean(self, waited_for: set[int], kept: int = KEPT, marked: int = MAX_MARKS) -> None:
         """Take old messages and their replies away, but for those that ranks may wait for.
 
         A rank may be farther than its last reply says. So a mark is left at each place.
         """
         for place in self._kept[:-kept]:
             if place not in waited_for:
-                self._store.set(Keys.say(place), GONE)
+                self._store.set(Keys.message(place), GONE)
                 self._delete(place, Keys.replies, Keys.count)
                 self._kept.remove(place)
                 self._gone.append(place)
         while len(self._gone) > marked:  # a rank may have replied late
-            self._delete(self._gone.popleft(), Keys.say, Keys.replies, Keys.count)
+            self._delete(self._gone.popleft(), Keys.message, Keys.replies, Keys.count)
 
     def _delete(self, place: int, *keys: Callable[[int], str]) -> None:
         for of in keys:
@@ -111,7 +111,7 @@ class Saying:
 
     def _take(self, key: str) -> bytes:
         """Return a value and empty it; what comes in between is taken the next time."""
-        for _ in range(TAKES):
+        for _ in range(TAKE_ATTEMPTS):
             found = value_of(self._store, key)
             if not found:
                 return b""
@@ -138,7 +138,7 @@ class Saying:
             self._store.delete_key(key)
 
 
-class Hearing:
+class LogReader:
     """The side of the other ranks; what blocks is called on a thread of its own."""
 
     def __init__(self, calls: Store, waits: Store) -> None:
@@ -154,8 +154,8 @@ class Hearing:
 
         None where it is gone already: this rank was away, and goes on with the newest.
         """
-        self._waits.wait([Keys.say(self.place)], FOREVER)
-        place, found = self.place, value_of(self._waits, Keys.say(self.place))
+        self._waits.wait([Keys.message(self.place)], FOREVER)
+        place, found = self.place, value_of(self._waits, Keys.message(self.place))
         found = None if found == GONE.encode() else found
         newest = place + 1 if found is not None else next_place(self._waits)
         self.place = max(place + 1, newest)
@@ -163,7 +163,7 @@ class Hearing:
 
     def nudge(self, place: int) -> None:
         """End the wait for a place."""
-        self._calls.compare_set(Keys.say(place), "", NUDGE)
+        self._calls.compare_set(Keys.message(place), "", NUDGE)
 
     def reply(self, place: int, text: str, expect: int) -> None:
         """Reply to a message; the last reply that the leader expects wakes it."""
@@ -171,7 +171,7 @@ class Hearing:
         if self._calls.add(Keys.count(place), 1) >= expect:
             self._calls.set(Keys.bell, "1")
 
-    def tell(self, text: str) -> None:
+    def send_news(self, text: str) -> None:
         """Tell the leader something on its own."""
         self._calls.append(Keys.news, text + "\n")
         self._calls.set(Keys.bell, "1")
@@ -183,7 +183,7 @@ def wait_for_bell(store: Store) -> None:
     store.delete_key(Keys.bell)
 
 
-def beneath(store: Any) -> Any:
+def unwrapped(store: Any) -> Any:
     """Return the store below those that only put a prefix before keys, as a process group does."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner

@@ -21,7 +21,7 @@ from msgspec.structs import replace as with_fields
 from dynprof.errors import failed_at_it
 from dynprof.ranks.agreement_rules import LEADER, Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
-from dynprof.ranks.leader import LAST_S, SOON_S, Leader
+from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
 from dynprof.ranks.messages import (
     Farewell,
     Hello,
@@ -36,14 +36,14 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
-from dynprof.ranks.store import NUDGE, Hearing, Keys, Saying, value_of, wait_for_bell
+from dynprof.ranks.store import NUDGE, LogReader, Keys, LogWriter, value_of, wait_for_bell
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.ranks.agreement_rules import Terms
-    from dynprof.ranks.job_group import JobGroup, Timed
+    from dynprof.ranks.job_group import JobGroup, TimedStore
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message
     from dynprof.ranks.record import JobWindows
@@ -51,21 +51,21 @@ if TYPE_CHECKING:
 
     Event = Callable[[], object]
 
-SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
+SILENT_CHECKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Between attempts to connect again: a quarter of the time since the store was lost."""
-RENEW_S = 60.0  # The leader ends every wait this often: it is renewed.
-CUT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
+RENEW_WAITS_S = 60.0  # The leader ends every wait this often: it is renewed.
+UNHEARD_LIMIT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
-AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
-STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
+READY_CHECK_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
+LONG_STEP_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
 WAKE_S = 0.02  # What blocks in the store is woken this often, until it has left.
-END_S = 5.0  # The end of the process waits this long for the threads.
-UNHEARD = f"nothing was heard of it for {CUT_S:.0f} s"
+END_TIMEOUT_S = 5.0  # The end of the process waits this long for the threads.
+UNHEARD = f"nothing was heard of it for {UNHEARD_LIMIT_S:.0f} s"
 NOT_ASKED = "the other ranks could not be asked"
 
 
-class TakingPart:
+class Participant:
     """Takes part in the agreements of one group."""
 
     def __init__(
@@ -84,12 +84,12 @@ class TakingPart:
         self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
-        self._leading: _Leading | None = None
-        self._calls: Timed | None = None
+        self._leading: _LeaderSide | None = None
+        self._calls: TimedStore | None = None
         self._looks, self._began_s = 0, time.monotonic()
         self._served_s = self._began_s  # until when it had a part
-        self._on_part: Callable[[], object] = bool
-        self._hears_the_last = True
+        self._on_joined: Callable[[], object] = bool
+        self._waits_for_reports = True
         self._unready: Reply | None = None
         self._thread = own_thread(self._run, "dynprof-ranks")
 
@@ -111,12 +111,12 @@ class TakingPart:
         leading = self._leading
         return leading.leader.newest if leading else 0
 
-    def begin(self, on_part: Callable[[], object] = bool) -> None:
-        """Begin; ``on_part`` is called once, when this rank leads or has a leader."""
-        self._on_part = on_part
+    def begin(self, on_joined: Callable[[], object] = bool) -> None:
+        """Begin; ``on_joined`` is called once, when this rank leads or has a leader."""
+        self._on_joined = on_joined
         self._thread.start()
 
-    def wait_for_part(self, timeout_s: float) -> None:
+    def wait_until_decided(self, timeout_s: float) -> None:
         """Wait until this rank leads, has a leader, is by itself, or began that time ago."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
@@ -128,17 +128,17 @@ class TakingPart:
         if self._leading and not self._ended.is_set():
             self._leading.propose(proposal, terms)
         else:
-            self.member.left_alone(NOT_ASKED)
-            self.windows.settle(Agreement(proposal.number, reasons=(NOT_ASKED,)))
+            self.member.refuse_pending(NOT_ASKED)
+            self.windows.conclude(Agreement(proposal.number, reasons=(NOT_ASKED,)))
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
         """End the agreement that is under way, if any."""
         self._put(lambda: self._leading.leader.give_up(outcome, why) if self._leading else None)
 
-    def tell(self, message: Message) -> None:
+    def broadcast(self, message: Message) -> None:
         """Say to all ranks, this one included, what needs no agreement."""
         self._put(
-            lambda: self._leading.leader.tell(message) if self._leading else self.answer(message, 0)
+            lambda: self._leading.leader.broadcast(message) if self._leading else self.answer(message, 0)
         )
 
     def changed(self) -> None:
@@ -157,25 +157,25 @@ class TakingPart:
     def look(self) -> None:
         """See whether the store answers; called once a second."""
         calls = self._calls
-        is_silent = calls is not None and calls.silent_s > 0.5
+        is_silent = calls is not None and calls.unanswered_s > 0.5
         self._looks = self._looks + 1 if is_silent else 0
-        if calls and self._looks >= SILENT_LOOKS and not calls.is_given_up:
+        if calls and self._looks >= SILENT_CHECKS and not calls.is_given_up:
             calls.is_given_up = True
-            self._lose(f"the job's store has not answered for {SILENT_LOOKS} s")
+            self._lose(f"the job's store has not answered for {SILENT_CHECKS} s")
         self.changed()
 
-    def end(self, *, hears_the_last: bool = True) -> None:
+    def end(self, *, waits_for_reports: bool = True) -> None:
         """Take part no longer.
 
         Args:
-            hears_the_last: The leader waits for what becomes of windows on other ranks.
+            waits_for_reports: The leader waits for what becomes of windows on other ranks.
         """
-        self._hears_the_last &= hears_the_last
-        last_s = LAST_S if self._hears_the_last and self.leads else 0.0
+        self._waits_for_reports &= waits_for_reports
+        last_s = FINAL_WAIT_S if self._waits_for_reports and self.leads else 0.0
         self._ended.set()
         self.changed()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(END_S + last_s)
+            self._thread.join(END_TIMEOUT_S + last_s)
 
     # on its own thread
 
@@ -187,7 +187,7 @@ class TakingPart:
         self._decided.set()
         self._drain()
         if was_part and not self._ended.is_set():
-            self.member.left_alone("the ranks agree no more")
+            self.member.refuse_pending("the ranks agree no more")
 
     def _drain(self) -> None:
         with contextlib.suppress(queue.Empty, StoreLostError):
@@ -231,8 +231,8 @@ class TakingPart:
         self.leader = ""
         if why and had_part:
             self.say(f"{why}; this rank serves what it reads until the store answers again")
-            self.member.left_alone(why)
-            self.windows.drop(why)
+            self.member.refuse_pending(why)
+            self.windows.refuse_open(why)
 
     def answer(self, message: Message, place: int) -> Reply:
         """Have this rank do what the leader says; what dynprof fails at is its problem."""
@@ -247,7 +247,7 @@ class TakingPart:
 
     def _unready_as(self, reply: Reply, message: Message) -> Reply | None:
         """Return the reply that says that this rank is not ready for what is proposed."""
-        if reply.takes_part and (reply.busy or reply.report.still_s >= STOOD_S):
+        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
             return reply
         before = None if isinstance(message, Proposal) else self._unready
         return with_fields(before, place=reply.place) if before else None
@@ -255,7 +255,7 @@ class TakingPart:
     @property
     def look_s(self) -> float:
         """When to see again whether this rank is ready."""
-        return time.monotonic() + AGAIN_S if self._unready else math.inf
+        return time.monotonic() + READY_CHECK_S if self._unready else math.inf
 
     def ready_again(self) -> Reply | None:
         """Return the reply of this rank once it is ready, where it was not."""
@@ -267,12 +267,12 @@ class TakingPart:
         self._unready = None
         return now
 
-    def has_part(self) -> None:
+    def mark_joined(self) -> None:
         """Know that this rank leads or has a leader."""
         self._serves.set()
         self._decided.set()
-        self._on_part()
-        self._on_part = lambda: self.say("the ranks agree again")
+        self._on_joined()
+        self._on_joined = lambda: self.say("the ranks agree again")
 
     def _next(self, until_s: float) -> Event | None:
         """Return the next event; None at that time."""
@@ -281,67 +281,67 @@ class TakingPart:
             return self._events.get(timeout=left_s)
         return None
 
-    def _lead(self, calls: Timed, waits: Timed) -> None:
-        leading = _Leading(self, calls, self._next)
-        ear = _Ear(self._events, lambda: wait_for_bell(waits), leading.hear)
+    def _lead(self, calls: TimedStore, waits: TimedStore) -> None:
+        leading = _LeaderSide(self, calls, self._next)
+        ear = _Listener(self._events, lambda: wait_for_bell(waits), leading.receive)
         try:
             leading.leader.begin()
             self._leading = leading
-            self.has_part()
+            self.mark_joined()
             while not self._ended.is_set():
                 leading.go_on()
-            leading.end(hears_the_last=self._hears_the_last)
+            leading.end(waits_for_reports=self._waits_for_reports)
         finally:
             self._leading = None
             ear.end(lambda: calls.set(Keys.bell, "1"))
 
-    def _follow(self, calls: Timed, waits: Timed) -> None:
-        hearing = Hearing(calls, waits)
-        following = _Following(self, hearing)
-        if not following.join(hearing.leader()) and self._decided.is_set():
+    def _follow(self, calls: TimedStore, waits: TimedStore) -> None:
+        reader = LogReader(calls, waits)
+        following = _FollowerSide(self, reader)
+        if not following.join(reader.leader()) and self._decided.is_set():
             return  # It had a leader: the store may end with it, so this rank does not wait there.
-        ear = _Ear(self._events, hearing.wait, following.hear, until=_says_farewell)
+        ear = _Listener(self._events, reader.wait, following.receive, until=_says_farewell)
         try:
             while not (self._ended.is_set() or following.is_left):
-                cut_s = ear.heard_s + CUT_S if self.leader else math.inf
+                cut_s = ear.heard_s + UNHEARD_LIMIT_S if self.leader else math.inf
                 if event := self._next(min(self.look_s, cut_s)):
                     event()
                 elif time.monotonic() >= cut_s:
                     calls.is_given_up = True  # it may be as silent
                     raise StoreLostError(UNHEARD)
-                following.tell_news()
+                following.send_news()
         finally:
-            ear.end(lambda: hearing.nudge(hearing.place))
+            ear.end(lambda: reader.nudge(reader.place))
         following.part()  # last: the server may end once the leader knows
 
 
-class _Leading:
+class _LeaderSide:
     """What the rank that leads does at each event."""
 
     def __init__(
-        self, part: TakingPart, calls: Timed, next_event: Callable[[float], Event | None]
+        self, part: Participant, calls: TimedStore, next_event: Callable[[float], Event | None]
     ) -> None:
         self._part, self._next, self._member = part, next_event, part.member
-        self._calls, self._saying, self._run = calls, Saying(calls), secrets.token_hex(4)
-        self._renew_s, self._unheard = time.monotonic() + RENEW_S, 0
+        self._calls, self._log, self._run = calls, LogWriter(calls), secrets.token_hex(4)
+        self._renew_s, self._unheard = time.monotonic() + RENEW_WAITS_S, 0
         self.leader = Leader(
             part.group.world_size,
             part.who,
-            self._say,
+            self._send,
             part.answer,
             part.windows,
             time.monotonic,
         )
 
-    def _say(self, message: Message, expect: int) -> int:
+    def _send(self, message: Message, expect: int) -> int:
         if isinstance(message, Proposal) and (numbers := self._member.numbers):
             message = with_fields(message, begun=numbers.newest())
         text = to_text(Said(self._run, expect, message))
         if isinstance(message, Hello):
-            return self._saying.begin(text)
-        place = self._saying.say(text)
+            return self._log.begin(text)
+        place = self._log.send(text)
         if isinstance(message, (Proposal, Question)):
-            self._saying.expect(place)
+            self._log.expect(place)
         return place
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
@@ -349,13 +349,13 @@ class _Leading:
         self._take()
         self.leader.propose(proposal, terms)
 
-    def hear(self, _: object) -> None:
+    def receive(self, _: object) -> None:
         """Take what ranks have said, as the bell has rung."""
         self._unheard = 0
         self._take()
 
     def _take(self) -> None:
-        self.leader.hear(news_in(self._saying.take()))
+        self.leader.receive(news_in(self._log.take()))
 
     def go_on(self, until_s: float = math.inf) -> None:
         """Wait for an event, and do what follows."""
@@ -365,45 +365,45 @@ class _Leading:
         if time.monotonic() >= self.leader.late_s:
             self._take()  # The last reply rings the bell, and that one is late.
         if time.monotonic() >= self._renew_s:
-            self._renew_s = time.monotonic() + RENEW_S
+            self._renew_s = time.monotonic() + RENEW_WAITS_S
             self._renew()
         self.leader.tick()
         if report := self._member.news():
-            self._part.windows.hear(report)
+            self._part.windows.receive(report)
         if reply := self._part.ready_again():
             self.leader.refresh(reply)
         self._part.windows.write()
-        self._saying.clean(self.leader.places)
+        self._log.clean(self.leader.places)
 
     def _renew(self) -> None:
         """End every wait, this rank's too."""
-        if (self._unheard + 1) * RENEW_S >= CUT_S:
+        if (self._unheard + 1) * RENEW_WAITS_S >= UNHEARD_LIMIT_S:
             self._calls.is_given_up = True  # it may be as silent
             raise StoreLostError(UNHEARD)
         self._unheard += 1
-        self._saying.say(NUDGE)
+        self._log.send(NUDGE)
         self._calls.set(Keys.bell, "1")
 
-    def end(self, *, hears_the_last: bool) -> None:
+    def end(self, *, waits_for_reports: bool) -> None:
         """Hear what becomes of windows, and have the others leave the store."""
         self.leader.end()
-        while hears_the_last and not self.leader.is_over:
+        while waits_for_reports and not self.leader.is_over:
             self.go_on()
-        if hears_the_last:
+        if waits_for_reports:
             self._part.windows.leave()
         self.leader.leave()
         until_s = time.monotonic() + LEAVE_S
         while self.leader.others and time.monotonic() < until_s:
             self.go_on(until_s)
         self._part.windows.write()
-        self._saying.resign(self.leader.places)
+        self._log.resign(self.leader.places)
 
 
-class _Following:
+class _FollowerSide:
     """What a rank that follows does with each message."""
 
-    def __init__(self, part: TakingPart, hearing: Hearing) -> None:
-        self._part, self._hearing, self._member = part, hearing, part.member
+    def __init__(self, part: Participant, reader: LogReader) -> None:
+        self._part, self._log, self._member = part, reader, part.member
         self._by = ""  # the leader's token
         self.is_left = False
 
@@ -413,19 +413,19 @@ class _Following:
         if said is None or not isinstance(said.message, Hello):
             return False
         if self._by and self._by != said.by:
-            self._member.left_alone("another leader has begun")
+            self._member.refuse_pending("another leader has begun")
         self._by, self._part.leader = said.by, said.message.who
-        place, reports = self._hearing.place, self._member.reports()
-        self._hearing.tell(to_text(Joined(self._part.group.rank, place, reports)))
-        self._part.has_part()
+        place, reports = self._log.place, self._member.reports()
+        self._log.send_news(to_text(Joined(self._part.group.rank, place, reports)))
+        self._part.mark_joined()
         return True
 
-    def hear(self, heard: tuple[int, bytes | None]) -> None:
+    def receive(self, heard: tuple[int, bytes | None]) -> None:
         place, raw = heard
         said = said_in(raw or b"")
         if raw is None:
-            self._member.left_alone("this rank was away, and the others have gone on")
-            self.join(self._hearing.leader())
+            self._member.refuse_pending("this rank was away, and the others have gone on")
+            self.join(self._log.leader())
         elif said and isinstance(said.message, Hello):
             self.join(raw)
         elif said and said.by == self._by:
@@ -436,26 +436,26 @@ class _Following:
         if isinstance(message, Farewell):
             self.part()
             if not self._part.group.is_gone:
-                member.left_alone("the rank that leads has ended")
+                member.refuse_pending("the rank that leads has ended")
             return
         reply = self._part.answer(message, place)
         if isinstance(message, (Proposal, Question)):
-            self._hearing.reply(place, to_text(reply), said.expect)
+            self._log.reply(place, to_text(reply), said.expect)
 
-    def tell_news(self) -> None:
+    def send_news(self) -> None:
         """Tell the leader what it does not know yet."""
         if self.is_left or not self._by:
             return
         if report := self._member.news():
-            self._hearing.tell(to_text(report))
+            self._log.send_news(to_text(report))
         if reply := self._part.ready_again():
-            self._hearing.tell(to_text(reply))
+            self._log.send_news(to_text(reply))
 
     def part(self) -> None:
         """Tell the leader that this rank hears no longer."""
         if self._by and not self.is_left:
             reports = self._member.reports()
-            self._hearing.tell(to_text(Parted(self._part.group.rank, reports)))
+            self._log.send_news(to_text(Parted(self._part.group.rank, reports)))
         self.is_left = True
 
 
@@ -464,7 +464,7 @@ def _says_farewell(heard: tuple[int, bytes | None]) -> bool:
     return said is not None and isinstance(said.message, Farewell)
 
 
-class _Ear:
+class _Listener:
     """A thread that blocks in the store, and puts what it hears into the queue of events.
 
     Args:
@@ -487,7 +487,7 @@ class _Ear:
 
     def end(self, wake: Callable[[], object]) -> None:
         """Have it out of the store: in there as Python ends, it would abort the process."""
-        self._has_left, until_s = True, time.monotonic() + SOON_S
+        self._has_left, until_s = True, time.monotonic() + REPLY_TIMEOUT_S
         with contextlib.suppress(StoreLostError):
             while self._thread.is_alive() and time.monotonic() < until_s:
                 wake()

@@ -184,7 +184,7 @@ OUTLIVED = """
 import os, signal, time
 import torch, torch.distributed as dist, dynprof as dp
 from dynprof.ranks import taking_part
-taking_part.END_S, taking_part.LAST_S = 3600.0, 3600.0
+taking_part.END_TIMEOUT_S, taking_part.FINAL_WAIT_S = 3600.0, 3600.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 dp.init(f"desk_{rank}")

@@ -101,23 +101,23 @@ class Records:
         return found
 
     @property
-    def stands(self) -> bool:
+    def is_stalled(self) -> bool:
         return False
 
-    def hear(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         for gone in self.gone.values():
             gone.discard(report.rank)
         if report.number and report.outcome:
             self.told.setdefault(report.number, {})[report.rank] = report.outcome
 
-    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
+    def mark_lost(self, ranks: Iterable[int], _why: str = "") -> None:
         for number in self.pending:
             self.gone.setdefault(number, set()).update(ranks)
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
         self.waits[number] = dict(ranks)
 
-    def settle(self, made: Agreement) -> None:
+    def conclude(self, made: Agreement) -> None:
         self.made[made.number] = made
         self.settled.append(made)
 
@@ -256,7 +256,7 @@ class Job:
                 self._tell(reply)
 
     def _tell(self, news: News) -> None:
-        self._at(self._arrives(-news.rank), lambda: self.leader.hear([news]))
+        self._at(self._arrives(-news.rank), lambda: self.leader.receive([news]))
 
     def _answer(self, rank: Rank, message: Message, place: int) -> Reply:
         number, problem, part = getattr(message, "number", 0), "", False
@@ -334,4 +334,4 @@ class Job:
         if rank.number:
             self._tell(report)
         else:
-            self.records.hear(report)
+            self.records.receive(report)

@@ -29,7 +29,7 @@ class Part:
         self.given_up: list[tuple[str, str]] = []
         self.made.append(self)
 
-    def begin(self, on_part: object) -> None:
+    def begin(self, on_joined: object) -> None:
         """Begin nothing."""
 
     def look(self) -> None:
@@ -37,11 +37,11 @@ class Part:
 
     changed = ask_store = look
 
-    def end(self, *, hears_the_last: bool = True) -> None:
+    def end(self, *, waits_for_reports: bool = True) -> None:
         """Note it."""
-        self.ended = not hears_the_last or self.ended
+        self.ended = not waits_for_reports or self.ended
 
-    def wait_for_part(self, timeout_s: float) -> None:
+    def wait_until_decided(self, timeout_s: float) -> None:
         """Know at once."""
 
     def propose(self, *given: object) -> None:
@@ -64,7 +64,7 @@ def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return JobGroup(0, 2, functools.partial(next, iter(()), stores[0])) if stores else None
 
     monkeypatch.setattr(agreements, "group_to_agree_in", group)
-    monkeypatch.setattr(agreements, "TakingPart", Part)
+    monkeypatch.setattr(agreements, "Participant", Part)
     monkeypatch.setattr(Part, "made", [])
     monkeypatch.setattr(agreements, "before_destroy", lambda _: None)
     assert job.session.status().agreement == ""
@@ -93,13 +93,13 @@ def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
     job.edit(active=3)
     windows = job.session._agreements._windows
     assert windows
-    windows.settle(Agreement(7, step=5, ranks=(0, 1)))
-    windows.hear(Report(0, 7, outcome="saved"))
+    windows.conclude(Agreement(7, step=5, ranks=(0, 1)))
+    windows.receive(Report(0, 7, outcome="saved"))
     for away_s, pending in ((0.0, {7: {1}}), (59.0, {7: {1}}), (60.0, {})):
         monkeypatch.setattr(Part, "away_s", away_s)
         job.session._agreements.look()
         assert windows.pending == pending
-    windows.hear(Report(1, 7, outcome="open"))
+    windows.receive(Report(1, 7, outcome="open"))
     assert windows.pending == {7: {1}}
 
 

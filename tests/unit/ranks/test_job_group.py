@@ -20,7 +20,7 @@ from dynprof.ranks.job_group import (
     group_to_agree_in,
     job_group,
 )
-from dynprof.ranks.store import Hearing, Keys, Saying, value_of
+from dynprof.ranks.store import LogReader, Keys, LogWriter, value_of
 from dynprof.runtime import rank
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import GROUP, Rank, find_rank
@@ -69,11 +69,11 @@ def test_roles_that_share_a_store_have_keys_of_their_own() -> None:
     for role in ("", "trainer", "rollout"):
         connection = JobGroup(0, 2, lambda: shared, role).connect()[0]
         assert value_of(connection, Keys.leader) is None
-        Saying(connection).begin(role)
+        LogWriter(connection).begin(role)
     for role in ("", "trainer", "rollout"):
         calls, waits = JobGroup(1, 2, lambda: shared, role).connect()
-        hearing = Hearing(calls, waits)
-        assert (hearing.leader(), hearing.place) == (role.encode(), 1)
+        reader = LogReader(calls, waits)
+        assert (reader.leader(), reader.place) == (role.encode(), 1)
 
 
 def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> None:

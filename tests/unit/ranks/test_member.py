@@ -174,7 +174,7 @@ def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, 
 def test_what_was_proposed_is_refused_once_no_leader_will_open_it(job: Job) -> None:
     """A rank that is left alone says why, and to save it again."""
     assert consider(job, 1).takes_part
-    job.session._member.left_alone("this rank was away")
+    job.session._member.refuse_pending("this rank was away")
     (answer,) = job.session.status().edits
     assert (answer.outcome, answer.text) == ("refused", "this rank was away; save it again.")
     assert open_at(job, 1, 5) == ""
@@ -191,7 +191,7 @@ def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
         waiting = job.session.inbox.waiting
         assert waiting
         assert waiting.config.active == active
-        member.left_alone("nobody leads the ranks any more")
+        member.refuse_pending("nobody leads the ranks any more")
 
 
 def test_a_window_that_opens_between_two_looks_is_waited_for(
@@ -218,7 +218,7 @@ def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> 
     consider(job, 1)
     open_at(job, 1, 1_000_000)
     for number in range(2, MOST + 5):
-        job.session._member.know(number, number)
+        job.session._member.map_number(number, number)
     assert outcome(job, 1) == "waiting"
     assert len(job.session._member._numbers) < MOST + 5
 
