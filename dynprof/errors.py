@@ -136,6 +136,6 @@ def why_not_written(error: OSError) -> str:
     return describe(error) if error.strerror else str(error)
 
 
-def failed_at_it(error: Exception) -> str:
+def internal_failure(error: Exception) -> str:
     """Return what became of a request where a bug or an odd moment hindered it."""
     return f"dynprof failed at it: {describe(error)}"

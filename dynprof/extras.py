@@ -38,7 +38,7 @@ def _is_found(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def look_for_all() -> None:
+def find_all_packages() -> None:
     """Look for the packages of all extras: threads of dynprof search for no module later."""
     for name in set(itertools.chain(*PACKAGES.values())):
         _is_installed(name)

@@ -78,9 +78,7 @@ class ScriptWindows:
         The script asked for that close, and is not training yet. The backend gives up in time.
         """
         backend = self._process.backend(self._plan.backend)
-        while any(
-            one.then == "rather wait" for one in backend.blocked_by(self._plan, elsewhere=True)
-        ):
+        while any(one.then == "defer" for one in backend.blocked_by(self._plan, elsewhere=True)):
             time.sleep(0.05)
 
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:
@@ -279,7 +277,7 @@ def recorder_of_another_thread() -> str:
 
 def _discard_dead() -> None:
     """Discard windows whose threads have ended, before another one opens."""
-    UNENDED.look()
+    UNENDED.end_possible()
     for windows in [windows for windows in _open_now.copy() if windows.is_dead]:
         warn_script("a profile was never stopped, and its thread has ended; it is lost")
         windows.discard()
@@ -295,7 +293,7 @@ def _end_all() -> None:
         if windows in _open_now:
             say("a profile was never stopped; it is lost")
             windows.discard()
-    UNENDED.look()
+    UNENDED.end_possible()
     for action in AFTERWARDS:
         action()
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 LEADER = 0  # The rank that leads.
 SPEEDUP_MARGIN = 0.5  # A step may take half the time of the fastest of late.
 UNKNOWN_STEP_S = 0.001  # A step of a rank that has not ended one yet: it may be as short as this.
-MAX_STEPS_APART = 3  # Ranks that step together are at most this many steps apart, at the same moment.
+MAX_STEPS_APART = (
+    3  # Ranks that step together are at most this many steps apart, at the same moment.
+)
 STEP_AGE_ERROR_S = 2.0  # How long a step has been running is known to a second or two.
 MAX_NAMED = 16  # Remarks and the status name this many ranks; the record has all.
 LONG_STEP_FACTOR = 3.0  # A step that takes this many times the usual is not like the others.
@@ -84,7 +86,7 @@ def chosen_ranks(asked: RankSet, replies: Mapping[int, Reply], world_size: int) 
     return RankSet.parse(found)
 
 
-def unable(replies: Mapping[int, Reply]) -> dict[int, str]:
+def recording_problems(replies: Mapping[int, Reply]) -> dict[int, str]:
     """Say why each rank cannot record that cannot, or how what they would record with differs."""
     if problems := {rank: one.problem for rank, one in replies.items() if one.problem}:
         return problems
@@ -94,10 +96,10 @@ def unable(replies: Mapping[int, Reply]) -> dict[int, str]:
     return {rank: f"it would record with {profiler}" for rank, profiler in would.items()}
 
 
-def grouped_reasons(unable: Mapping[int, str]) -> tuple[str, ...]:
+def grouped_reasons(reasons: Mapping[int, str]) -> tuple[str, ...]:
     """Return each reason once, with the ranks that have it."""
     by_reason: dict[str, list[int]] = {}
-    for rank, problem in sorted(unable.items()):
+    for rank, problem in sorted(reasons.items()):
         by_reason.setdefault(problem, []).append(rank)
     return tuple(f"{listed_ranks(ranks)}: {problem}" for problem, ranks in by_reason.items())
 
@@ -134,7 +136,9 @@ def not_ready(
     found = dict.fromkeys(silent, SILENT)
     found |= {rank: one.busy for rank, one in part.items() if one.busy}
     times = [(one.report.still_s, one.report.step_s or 0.0) for one in part.values()]
-    moved_s = min((still_s + MAX_STEPS_APART * step_s for still_s, step_s in times if step_s), default=None)
+    moved_s = min(
+        (still_s + MAX_STEPS_APART * step_s for still_s, step_s in times if step_s), default=None
+    )
     if allows_long_step or moved_s is None:
         return found
     for rank, one in part.items():

@@ -41,8 +41,12 @@ LEADER_WAIT_S = 10.0  # An edit waits for a leader until this long after the pro
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes by then what a rank has read."""
 STORE_LOST = "the job's store was lost"
-STORE_LOST_S = 60.0  # What other ranks record is lost to the leader once the store is away this long.
-LEADER_DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
+STORE_LOST_S = (
+    60.0  # What other ranks record is lost to the leader once the store is away this long.
+)
+LEADER_DEAD_S = (
+    300.0  # A leader that says nothing of a file that it should have read is taken for dead.
+)
 MAX_FORMER_GROUPS = 4  # Groups that are no more, whose windows are followed on this rank.
 
 
@@ -103,14 +107,14 @@ class Agreements:
 
     # edits, on the watcher's thread
 
-    def take(self, edit: Edit) -> None:
+    def handle(self, edit: Edit) -> None:
         """Answer an edit: propose it where this rank leads, leave it to the leader elsewhere."""
         self._begin_or_end()
         part = self._part
         if part:
             part.wait_until_decided(LEADER_WAIT_S)
         if part and part.leads:
-            number = self._edits.enter(edit, 1 + part.newest)
+            number = self._edits.register(edit, 1 + part.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
             self._leave_to_leader(part.leader, edit)
@@ -119,7 +123,7 @@ class Agreements:
             if self._windows and part is None:
                 text = "the process group is gone; this rank serves alone what was just saved"
                 self._journal.warning(text)
-            self._edits.take(edit)
+            self._edits.handle(edit)
 
     def _propose(self, part: Participant, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.text
@@ -174,7 +178,7 @@ class Agreements:
         elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
             again = "again" if self._reads_same_file(leader) else "there"
             text = f"what was saved here was not proposed by {leader}; save it {again}."
-            self._edits.refuse(self._edits.enter(read.edit), Refusal((Problem(text),)))
+            self._edits.refuse(self._edits.register(read.edit), Refusal((Problem(text),)))
 
     def _wait_for_silent_leader(self, read: _Read, leader: str, now_s: float) -> None:
         """Wait for a leader that has said nothing since, and may go on; not for ever."""
@@ -190,7 +194,7 @@ class Agreements:
 
     def _serve_alone(self, read: _Read) -> None:
         if self._replace(read, None):
-            self._edits.take(read.edit)
+            self._edits.handle(read.edit)
 
     def _replace(self, read: _Read, then: _Read | None) -> bool:
         """Return False where another edit has been read since, which takes its place."""
@@ -204,18 +208,18 @@ class Agreements:
         layout, hosts = self._process.layout, {self._process.layout.host}
         with contextlib.suppress(CaptureError):  # on another machine, it has its status here
             hosts.add(load_status(replace(layout, rank=LEADER).status).host)
-        return leader in {named(LEADER, host, layout) for host in hosts}
+        return leader in {describe_leader(LEADER, host, layout) for host in hosts}
 
     # once a second, on the journal's thread
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Take part where a group has come up, and no more where it has gone."""
         self._begin_or_end()
-        self._member.look()
+        self._member.count_collectives()
         if self._part:
-            self._part.look()
+            self._part.check_store()
         for windows in (*self._former, *filter(None, [self._windows])):
-            windows.look()
+            windows.log_late_ranks()
         self._finish_records()
         self._check_proposed(self._part.leader if self._part else "")
 
@@ -250,7 +254,7 @@ class Agreements:
 
     def _begin(self, group: JobGroup) -> None:
         process, say = self._process, self._journal.warning
-        who = named(group.rank, process.layout.host, process.layout)
+        who = describe_leader(group.rank, process.layout.host, process.layout)
         self._member.group = group
         self._windows = JobWindows(
             process, group.world_size, who, self._boundary.attempt, self._deliveries, self._journal
@@ -296,6 +300,6 @@ class Agreements:
         self._finish_records()
 
 
-def named(rank: int, host: str, layout: Layout) -> str:
+def describe_leader(rank: int, host: str, layout: Layout) -> str:
     """Return what other ranks are told of one that leads."""
     return f"{rank_in_words(layout.role, rank)} on {host} ({in_utf_8(str(layout.config))})"

@@ -22,10 +22,10 @@ from dynprof.ranks.agreement_rules import (
     common_profiler,
     counted_differently,
     far_apart,
-    not_ready,
-    start_step,
-    unable,
     grouped_reasons,
+    not_ready,
+    recording_problems,
+    start_step,
 )
 from dynprof.ranks.messages import (
     NO_DYNPROF,
@@ -55,13 +55,21 @@ REPLY_TIMEOUT_S = 5.0  # A rank that lives answers within this time, though it h
 JOIN_S = 10.0  # Scripts call init() seconds apart.
 MIN_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
 LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
-SLOW_ROUND_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
+SLOW_ROUND_S = (
+    1.0  # A round of replies that took longer tells too little of the next: one is slow once.
+)
 CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
 MAX_REPLY_AGE_S = 0.1  # Replies older than this say too little of where the ranks are.
 RECHECK_S = 0.1  # From look to look at ranks that do not know yet how long their steps take.
-OBSERVE_S, OBSERVE_STEPS = 1.0, 3  # They are looked at until this time or as many steps have passed.
+OBSERVE_S, OBSERVE_STEPS = (
+    1.0,
+    3,
+)  # They are looked at until this time or as many steps have passed.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
-FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
+FINAL_WAIT_S, FINAL_WATCH_S = (
+    15.0,
+    1.0,
+)  # At the end: how long it hears of windows, and asks how often.
 
 
 @dataclass
@@ -359,7 +367,7 @@ class Leader:
     def _check(self) -> None:
         """Refuse, or propose less, where a rank cannot record."""
         current = self._current_or_fail
-        problems = unable(current.replies)
+        problems = recording_problems(current.replies)
         if problems and current.terms.downgrade and current.proposal.profiler is None:
             said = [one for one in current.replies.values() if one.takes_part or one.problem]
             if less := common_profiler([one.usable for one in said]):
@@ -373,7 +381,7 @@ class Leader:
     def _consider(self) -> None:
         """Wait for ranks that are not ready; past the patience leave them out."""
         current, now_s = self._current_or_fail, self._clock()
-        if problems := unable(current.replies):
+        if problems := recording_problems(current.replies):
             raise _NoWindowError(*grouped_reasons(problems))
         wanted = current.wanted - current.left_out.keys()
         long_s = now_s - current.terms.patience_s

@@ -56,16 +56,16 @@ REPEAT_END_S = 300.0  # The end of a window is told again to a leader for this l
 class Edits(Protocol):
     """What answers edits on this rank; see ``session.edit_handler``."""
 
-    def enter(self, edit: Edit, least: int = 0) -> int:
+    def register(self, edit: Edit, least: int = 0) -> int:
         """Return the number that an edit has from now on."""
 
-    def take(self, edit: Edit) -> None:
+    def handle(self, edit: Edit) -> None:
         """Answer an edit on this rank alone."""
 
     def read(self, edit: Edit) -> Asked | Cancel | Refusal:
         """Return what an edit asks for."""
 
-    def enter_as(self, leaders: int, edit: Edit) -> int:
+    def register_as(self, leader_number: int, edit: Edit) -> int:
         """Enter what the leader numbers so."""
 
     def guarded(self, number: int, action: Callable[[], object]) -> str:
@@ -113,7 +113,9 @@ class Member:
         self._pending = self._is_alone = self._ends = self._disarmed = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers here, by the leader's
-        self._ended_s: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
+        self._ended_s: dict[
+            int, float
+        ] = {}  # when the end of a window was told; never yet: infinite
         self._replied_numbering = 0  # in which numbering the step was told last
         self._told: Report | None = None
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
@@ -132,12 +134,16 @@ class Member:
         """Know what this rank is about to propose itself."""
         self._own_proposals[number] = asked
 
-    def map_number(self, leaders: int, own: int) -> None:
+    def map_number(self, leader_number: int, own: int) -> None:
         """Know which request here is which of the leader's."""
-        known = {n: mine for n, mine in self._numbers.items() if n < leaders}
+        known = {n: mine for n, mine in self._numbers.items() if n < leader_number}
         old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
-        self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
-        self._ended_s = {n: s for n, s in self._ended_s.items() if n in self._numbers and n != leaders}
+        self._numbers = {n: mine for n, mine in known.items() if n not in old} | {
+            leader_number: own
+        }
+        self._ended_s = {
+            n: s for n, s in self._ended_s.items() if n in self._numbers and n != leader_number
+        }
 
     def answer(self, message: Message, place: int) -> Reply:
         """Do what the leader says, and say where this rank is."""
@@ -196,8 +202,8 @@ class Member:
         if known and self._asked_first:  # it is proposed again, with less
             return self._own, narrowed(self._asked_first, proposal)
         edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
-        self._loop.admission.forgive()
-        number = self._own if known else self._edits.enter_as(proposal.number, edit)
+        self._loop.admission.reset_failures()
+        number = self._own if known else self._edits.register_as(proposal.number, edit)
         self._asked_first = None
         try:
             parsed = parse_config(edit.raw)
@@ -255,7 +261,7 @@ class Member:
             self.heard = withdrawal.config, time.monotonic()
             if withdrawal.number not in self._numbers:
                 edit = Edit(withdrawal.config.encode(), time.time())
-                own = self._edits.enter_as(withdrawal.number, edit)
+                own = self._edits.register_as(withdrawal.number, edit)
                 self.map_number(withdrawal.number, own)
                 # Not in the status: there may be thousands of ranks, and one of them says it.
                 self._journal.tell(own, "refused", reasons)
@@ -274,7 +280,7 @@ class Member:
         number, self.heard = cancellation.number, (cancellation.config, time.monotonic())
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
-            number = self._edits.enter_as(number, edit)
+            number = self._edits.register_as(number, edit)
         self._edits.cancel(number, has_disarmed=self._disarmed)
         self._disarmed = False
 
@@ -295,7 +301,7 @@ class Member:
 
     # what this rank tells
 
-    def look(self) -> None:
+    def count_collectives(self) -> None:
         """Count collectives; called once a second."""
         if self.group and (count := self.group.collectives()) is not None:
             self._counts.append((self._inbox.step, count))
@@ -364,7 +370,9 @@ class Member:
         self, number: int, place: int, problem: str = "", *, takes_part: bool = False
     ) -> Reply:
         busy = self._busy() if takes_part else ""
-        self._replied_numbering = self._inbox.numbering  # first: the script may go on from another number
+        self._replied_numbering = (
+            self._inbox.numbering
+        )  # first: the script may go on from another number
         return Reply(
             rank=self.rank,
             place=place,

@@ -57,7 +57,9 @@ class JobWindow:
     asked: Asked | None = None  # what it asks for
     made: Agreement | None = None  # what came of the proposal; None while the ranks agree
     reports: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
-    unreachable: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
+    unreachable: Mapping[int, str] = field(
+        default_factory=dict
+    )  # ranks that are heard no more, and why
     not_ready: Mapping[int, str] = field(default_factory=dict)  # why the ranks wait for some
     left: Mapping[int, str] = field(default_factory=dict)  # on their way as the leader left
 
@@ -71,7 +73,9 @@ class JobWindow:
         """The ranks that were to open, and those that did so though they answered late."""
         if self.made is None:
             return ()
-        late = [r for r in self.made.left_out if r in self.reports and self.outcome(r) not in NO_PART]
+        late = [
+            r for r in self.made.left_out if r in self.reports and self.outcome(r) not in NO_PART
+        ]
         return tuple(sorted({*self.made.ranks, *late}))
 
     @property
@@ -124,7 +128,9 @@ class JobWindow:
             return {rank: f"waited for: {why}" for rank, why in waits}
         found, pending = self.missing, self.pending
         if len(pending) * 2 <= len(self.ranks):
-            found |= {r: f"still {_activity(self.reports[r])}" for r in pending if r in self.reports}
+            found |= {
+                r: f"still {_activity(self.reports[r])}" for r in pending if r in self.reports
+            }
         return dict(sorted(found.items())[:MAX_NAMED])
 
     @property
@@ -254,13 +260,17 @@ class JobWindows:
         self._not_ready_since = {rank: self._not_ready_since.get(rank, now_s) for rank in ranks}
         self._learn(number, not_ready=dict(ranks))
 
-    def look(self) -> None:
+    def log_late_ranks(self) -> None:
         """Name in the log the ranks that hold a request up for long; called once a second."""
         now_s = self._process.clock.now_s()
         with self._lock:
             waits = [one for one in self._kept.values() if one.made is None and one.not_ready]
         for one in waits[-1:]:
-            late = [r for r, since_s in sorted(self._not_ready_since.items()) if now_s >= since_s + LONG_S]
+            late = [
+                r
+                for r, since_s in sorted(self._not_ready_since.items())
+                if now_s >= since_s + LONG_S
+            ]
             self._not_ready_since |= dict.fromkeys(late, math.inf)  # it is said once
             for rank in late[:MAX_NAMED]:
                 why = one.not_ready.get(rank, "it is not ready")

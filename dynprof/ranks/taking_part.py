@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as with_fields
 
-from dynprof.errors import failed_at_it
+from dynprof.errors import internal_failure
 from dynprof.ranks.agreement_rules import LEADER, Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
 from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
@@ -36,7 +36,7 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
-from dynprof.ranks.store import NUDGE, LogReader, Keys, LogWriter, value_of, wait_for_bell
+from dynprof.ranks.store import NUDGE, Keys, LogReader, LogWriter, value_of, wait_for_bell
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ SILENT_CHECKS = 10  # Looks, one a second, at a call that does not answer: the s
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Between attempts to connect again: a quarter of the time since the store was lost."""
 RENEW_WAITS_S = 60.0  # The leader ends every wait this often: it is renewed.
-UNHEARD_LIMIT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
+UNHEARD_LIMIT_S = (
+    180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
+)
 LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
 READY_CHECK_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
 LONG_STEP_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
@@ -138,7 +140,11 @@ class Participant:
     def broadcast(self, message: Message) -> None:
         """Say to all ranks, this one included, what needs no agreement."""
         self._put(
-            lambda: self._leading.leader.broadcast(message) if self._leading else self.answer(message, 0)
+            lambda: (
+                self._leading.leader.broadcast(message)
+                if self._leading
+                else self.answer(message, 0)
+            )
         )
 
     def changed(self) -> None:
@@ -146,7 +152,7 @@ class Participant:
         self._put(bool)
 
     def ask_store(self) -> None:
-        """Have the store answer: :meth:`look` sees where it does not."""
+        """Have the store answer: :meth:`check_store` sees where it does not."""
         self._put(lambda: self._calls and value_of(self._calls, Keys.next))
 
     def _put(self, event: Event) -> None:
@@ -154,7 +160,7 @@ class Participant:
         if self.is_over:
             self._drain()
 
-    def look(self) -> None:
+    def check_store(self) -> None:
         """See whether the store answers; called once a second."""
         calls = self._calls
         is_silent = calls is not None and calls.unanswered_s > 0.5
@@ -243,7 +249,7 @@ class Participant:
             self._unready = self._unready_as(found[0], message)
             return found[0]
         rank, number = self.group.rank, getattr(message, "number", 0)
-        return Reply(rank, place, Report(rank, number), problem=failed_at_it(error))
+        return Reply(rank, place, Report(rank, number), problem=internal_failure(error))
 
     def _unready_as(self, reply: Reply, message: Message) -> Reply | None:
         """Return the reply that says that this rank is not ready for what is proposed."""

@@ -10,7 +10,7 @@ import pwd
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.errors import Problem, failed_at_it
+from dynprof.errors import Problem, internal_failure
 from dynprof.journal.journal import printable
 from dynprof.requests.capabilities import MARKS
 from dynprof.requests.edits import edit_of
@@ -65,22 +65,22 @@ class EditHandler:
         self._numbering = threading.RLock()  # a signal handler may ask for a window amid an edit
         self._asked: tuple[int, Asked] | None = None
 
-    def take(self, edit: Edit, *, now: bool = False) -> None:
+    def handle(self, edit: Edit, *, now: bool = False) -> None:
         """Put what an edit asks for into the inbox, or say why not.
 
         Args:
             edit: What was saved.
             now: Ignore its start step.
         """
-        number = self.enter(edit)
+        number = self.register(edit)
         self.guarded(number, lambda: self._answer(edit, number, now=now))
 
-    def take_now(self, file: Path | None) -> None:
+    def handle_now(self, file: Path | None) -> None:
         """Put what the script asks for, which has the config read or a file of its own."""
         edit = edit_of(self._process.read(file), self._process.clock.wall_s(), file)
-        self.take(edit, now=True)
+        self.handle(edit, now=True)
 
-    def enter(self, edit: Edit, least: int = 0) -> int:
+    def register(self, edit: Edit, least: int = 0) -> int:
         """Return the number that an edit has from now on: the next, or a higher one.
 
         Args:
@@ -97,11 +97,13 @@ class EditHandler:
             self._journal.info(f"request {number}: the config belongs to {owner}")
         return number
 
-    def enter_as(self, leaders: int, edit: Edit) -> int:
+    def register_as(self, leader_number: int, edit: Edit) -> int:
         """Enter what the leader of the job numbers so; it has another one where that is taken."""
-        number = self.enter(edit, leaders)
-        if number != leaders:
-            self._journal.info(f"request {number} here is request {leaders} where rank 0 runs")
+        number = self.register(edit, leader_number)
+        if number != leader_number:
+            self._journal.info(
+                f"request {number} here is request {leader_number} where rank 0 runs"
+            )
         return number
 
     def guarded(self, number: int, action: Callable[[], object]) -> str:
@@ -111,12 +113,12 @@ class EditHandler:
             Why it failed; empty where it did not.
         """
         error = self._boundary.attempt(f"request {number}", action)
-        why = failed_at_it(error) if error else ""
+        why = internal_failure(error) if error else ""
         if why:
             self._journal.refusal(number, [why])
         return why
 
-    def look(self) -> None:
+    def use_better_profiler(self) -> None:
         """Have a waiting request served by a better profiler that the job has loaded meanwhile.
 
         It may have been made while the script imported torch: a window of plain Python is not

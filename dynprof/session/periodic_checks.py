@@ -55,7 +55,7 @@ class PeriodicChecks:
         self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._steps = steps
         self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
-        self._told: set[Path] = set()  # of captures that were left behind
+        self._reported: set[Path] = set()  # of captures that were left behind
         self._marks_torch = False
 
     def tick(self) -> None:
@@ -68,8 +68,10 @@ class PeriodicChecks:
         self._boundary.attempt("looking for torch", self._look_for_torch)
         self._boundary.attempt("analysis", self._analyses.look)
         self._costs.sample()
-        self._boundary.attempt("looking for a standstill", self._standstill.look)
-        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=False))
+        self._boundary.attempt("looking for a standstill", self._standstill.check)
+        self._boundary.attempt(
+            "counting the cost", lambda: self._costs.complete_pending(final=False)
+        )
         self._boundary.attempt("looking at the disk", self._look_at_disk)
 
     def _look_for_torch(self) -> None:
@@ -120,8 +122,8 @@ class PeriodicChecks:
         """
         layout = self._process.layout
         left = left_behind(layout.root, layout.prof_dirs)
-        news = [one for one in left if one.path not in self._told]
-        self._told |= {one.path for one in news}
+        news = [one for one in left if one.path not in self._reported]
+        self._reported |= {one.path for one in news}
         if news:  # a job of many ranks may have left thousands
             text = f"the capture in {news[0].folder} was never sent on; to send it, type"
             more = f"; so it is with {len(news) - 1:,} more, which dynprof status names"
@@ -160,9 +162,9 @@ class Standstill:
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = patience_s(None, None)
-        self._told = False
+        self._reported = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Warn where the step takes longer than the status allows, and where that has ended.
 
         What keeps all threads of the process, and so this one, is told afterwards. No step has to
@@ -180,16 +182,16 @@ class Standstill:
         still_s, before_s = now_s - self._moved_s, self._patience_s
         self._patience_s = patience_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
-            if self._told or still_s > before_s:
+            if self._reported or still_s > before_s:
                 self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
             if self._journal.remembered.get("stands_in"):
                 self._journal.remember(stands_in="")
-            self._step, self._moved_s, self._told = step, now_s, False
+            self._step, self._moved_s, self._reported = step, now_s, False
         elif still_s > min(LONG_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
             self._journal.remember(stands_in=where)
-            if still_s > self._patience_s and not self._told:
-                self._told = True
+            if still_s > self._patience_s and not self._reported:
+                self._reported = True
                 self._warn(still_s, where or "no Python function")
 
     def _warn(self, still_s: float, where: str) -> None:

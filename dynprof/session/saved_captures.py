@@ -45,7 +45,7 @@ class SavedCaptures:
         self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._deliveries = deliveries
 
-    def take(
+    def handle(
         self, span: Span, delivery: Delivery, told: str, path: Path, manifest: Manifest
     ) -> None:
         """Hear of one.
@@ -57,7 +57,9 @@ class SavedCaptures:
             path: Where its manifest lies, or was to lie.
             manifest: What it says.
         """
-        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=True))
+        self._boundary.attempt(
+            "counting the cost", lambda: self._costs.complete_pending(final=True)
+        )
         kept = manifest.lies_at(path)
         self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
         self._inbox.wake()

@@ -2,7 +2,7 @@
 
 Three walks go through here, each one way:
 
-- a save: ``Watcher`` -> :meth:`Session.take` -> ``Agreements``, where ranks agree ->
+- a save: ``Watcher`` -> :meth:`Session.handle` -> ``Agreements``, where ranks agree ->
   ``EditHandler`` -> ``Inbox``, or a refusal;
 - a step: ``step()`` sees that the inbox is due -> :meth:`Session._turn` -> ``Loop`` opens, moves or
   closes a window, through its ``WindowDriver`` -> ``Exporter``;
@@ -113,7 +113,7 @@ class Session:
         self._watcher = Watcher(
             self._process.layout.config,
             self._at_start,
-            on_edit=self.take,
+            on_edit=self.handle,
             attempt=self._boundary.attempt,
             say=self._journal.warning,
             mode=watching[0],
@@ -126,7 +126,7 @@ class Session:
             journal=self._journal,
             boundary=self._boundary,
             costs=self._costs,
-            on_saved=saved_captures.take,
+            on_saved=saved_captures.handle,
         )
         raw = self._at_start.raw if isinstance(self._at_start, Source) else b""
         self._edit_handler = EditHandler(
@@ -146,7 +146,7 @@ class Session:
         )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s,
-            self._hear_no_more, self._part,
+            self._stop_input, self._leave_agreements,
         )  # fmt: skip
 
     @property
@@ -191,7 +191,7 @@ class Session:
         Raises:
             KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
         """
-        if self.is_over or self._loop.turns.put_off(lambda: self.end(reason)):
+        if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
             self._boundary.attempt("the end", lambda: self._shutdown.wind_down(reason))
@@ -202,20 +202,22 @@ class Session:
 
     def _finish(self, reason: str) -> None:
         self._stopped = True
-        self._part()
+        self._leave_agreements()
         self._boundary.attempt("where steps come from", self._steps.end)
         self._boundary.attempt("analysis", self._analyses.end)
-        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=True))
+        self._boundary.attempt(
+            "counting the cost", lambda: self._costs.complete_pending(final=True)
+        )
         self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
         self._journal.stop()
         self.is_over = True
 
-    def _hear_no_more(self) -> None:
+    def _stop_input(self) -> None:
         self._ended.set()
         self._boundary.attempt("agreeing with the other ranks", self._agreements.stop)
         self._boundary.attempt("watching", self._watcher.stop)
 
-    def _part(self) -> None:
+    def _leave_agreements(self) -> None:
         self._boundary.attempt("agreeing with the other ranks", self._agreements.end)
 
     def status(self) -> Status:
@@ -263,10 +265,10 @@ class Session:
         """Write a line into the log."""
         self._journal.info(text)
 
-    def take(self, edit: Edit) -> None:
+    def handle(self, edit: Edit) -> None:
         """Answer an edit, on the watcher's thread."""
-        self._loop.admission.forgive()
-        self._agreements.take(edit)
+        self._loop.admission.reset_failures()
+        self._agreements.handle(edit)
 
     def _turn(self) -> None:
         if self.inbox.was_woken():
@@ -283,7 +285,7 @@ class Session:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
         file = None if config_path is None else Path(config_path).resolve()
-        self._edit_handler.take_now(file)
+        self._edit_handler.handle_now(file)
         self._loop.turn(a_step_ended=False)
 
     def leave_child(self) -> None:
@@ -328,7 +330,7 @@ class Session:
     def _renumber_steps(self, step: int, text: str) -> None:
         self._loop.close(text)
         self._journal.info(text)
-        self._costs.counter_set(step)
+        self._costs.renumber(step)
         self.inbox.numbering += 1
         self._steps.renumber(step)
         if self._member.numbers:
@@ -336,10 +338,10 @@ class Session:
 
     def _tick(self) -> None:
         self._periodic_checks.tick()
-        self._boundary.attempt("the open window", self._loop.look)
-        self._boundary.attempt("the waiting request", self._edit_handler.look)
+        self._boundary.attempt("the open window", self._loop.check)
+        self._boundary.attempt("the waiting request", self._edit_handler.use_better_profiler)
         self._boundary.attempt("the profilers", self._follow_self_test)
-        self._boundary.attempt("agreeing with the other ranks", self._agreements.look)
+        self._boundary.attempt("agreeing with the other ranks", self._agreements.check)
 
     def _follow_self_test(self) -> None:
         if any(capable.is_testing for capable in self._journal.remembered.get("profilers", ())):

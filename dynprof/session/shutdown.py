@@ -32,8 +32,8 @@ class Shutdown:
         deliveries: May be sending.
         journal: The log.
         wait_s: How long to wait for a capture that is being saved.
-        hear_no_more: Ends what else goes on, as nothing more is asked for.
-        tell_others: Says to the other ranks what became of a window, or hears it from them.
+        stop_input: Ends what else goes on, as nothing more is asked for.
+        leave_agreements: Says to the other ranks what became of a window, or hears it from them.
     """
 
     def __init__(
@@ -44,12 +44,16 @@ class Shutdown:
         deliveries: Deliveries,
         journal: Journal,
         wait_s: float,
-        hear_no_more: Callable[[], None],
-        tell_others: Callable[[], None],
+        stop_input: Callable[[], None],
+        leave_agreements: Callable[[], None],
     ) -> None:
         self._loop, self._inbox = loop, inbox
         self._exporter, self._deliveries, self._journal = exporter, deliveries, journal
-        self._wait_s, self._hear_no_more, self._tell_others = wait_s, hear_no_more, tell_others
+        self._wait_s, self._stop_input, self._leave_agreements = (
+            wait_s,
+            stop_input,
+            leave_agreements,
+        )
 
     def wind_down(self, reason: str) -> None:
         """Close, save and stop.
@@ -68,19 +72,19 @@ class Shutdown:
                 raise
         except KeyboardInterrupt:
             self._give_up("Ctrl-C while the process ended")
-            self._tell_what_is_left()
+            self._log_undelivered()
             raise
 
     def _close_and_save(self, reason: str) -> None:
-        self._hear_no_more()
+        self._stop_input()
         if waiting := self._inbox.disarm():
             self._journal.tell(waiting.number, "not served", f"not served, {reason}")
-        self._close_elsewhere(reason)
+        self._close_on_other_thread(reason)
         self._loop.close(reason)
         self._loop.discard(reason)
         self._wait_for_saving()
 
-    def _close_elsewhere(self, reason: str) -> None:
+    def _close_on_other_thread(self, reason: str) -> None:
         """Let the thread that has the window open close it at its next step, if it takes one.
 
         Also one of this thread's, while a graph is captured on another.
@@ -95,20 +99,22 @@ class Shutdown:
     def _wait_for_saving(self) -> None:
         until_s = time.monotonic() + self._wait_s
         self._exporter.hurry()
-        if not self._waited(self._exporter.wait, "saved", until_s):
+        if not self._wait_and_report(self._exporter.wait, "saved", until_s):
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
         self._exporter.stop()  # it may still be telling that a capture is saved, and is to be sent
-        arrived = self._waited(self._deliveries.wait, "sent to its place", until_s)
-        self._tell_others()  # then the record of the window may have to be sent
-        if not (arrived and self._waited(self._deliveries.wait, "sent to its place", until_s)):
-            self._tell_what_is_left()
+        arrived = self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
+        self._leave_agreements()  # then the record of the window may have to be sent
+        if not (
+            arrived and self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
+        ):
+            self._log_undelivered()
         self._deliveries.end()
 
-    def _tell_what_is_left(self) -> None:
+    def _log_undelivered(self) -> None:
         for text in self._deliveries.left():
             self._journal.warning(text)
 
-    def _waited(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
+    def _wait_and_report(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
         """Wait for something, not without a word where that takes long."""
         if wait(max(0.0, min(QUIET_S, until_s - time.monotonic()))):
             return True

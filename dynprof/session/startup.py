@@ -20,7 +20,7 @@ from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.captures.manifest import RequestRecord
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
-from dynprof.extras import look_for_all
+from dynprof.extras import find_all_packages
 from dynprof.requests.watcher import choose_mode
 from dynprof.runtime.destination import is_url, parted, why_no_destination
 from dynprof.runtime.folders import make_dir, why_not_used
@@ -36,7 +36,7 @@ from dynprof.windows.process_context import ProcessContext
 # one, as a loader's worker may, it waits for ever.
 with contextlib.suppress(ImportError):  # isal is not built for every machine
     import isal.igzip  # noqa: F401
-look_for_all()
+find_all_packages()
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -40,7 +40,7 @@ class Admission:
         self._failures: Counter[str] = Counter()
         self._waited = (0, "")
 
-    def forgive(self) -> None:
+    def reset_failures(self) -> None:
         """Let backends that were put aside try again."""
         self._failures.clear()
 
@@ -67,12 +67,12 @@ class Admission:
             self._reasons_of_backend(request),
             map(_refused, self._reasons_to_refuse(request)),
         )
-        return next((one for one in reasons if any_step or one.then != "rather wait"), None)
+        return next((one for one in reasons if any_step or one.then != "defer"), None)
 
     def _reasons_to_wait(self) -> Iterator[Blocked]:
         if self._exporter.busy:
             yield Blocked("the last capture is being saved")
-        if UNENDED.are_waited_for:
+        if UNENDED.delay_next:
             yield Blocked("the thread of a window that was given up has not come by since")
 
     def _reasons_of_backend(self, request: Request) -> Iterator[Blocked]:

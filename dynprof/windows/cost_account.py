@@ -39,7 +39,7 @@ class Span:
 
 
 @dataclass
-class Unsettled:
+class PendingCost:
     """A saved capture whose cost still lacks what comes after.
 
     Attributes:
@@ -57,7 +57,7 @@ class Unsettled:
     since_s: float
     since_step: int
 
-    def settle(self, now_s: float, step: int, *, final: bool) -> bool:
+    def complete(self, now_s: float, step: int, *, final: bool) -> bool:
         """Complete the manifest once enough time has passed; False while it is too early.
 
         Args:
@@ -103,7 +103,7 @@ class CostAccount:
     def __init__(self, clock: Clock, inbox: Inbox) -> None:
         self._clock, self._inbox = clock, inbox
         self._step_times = StepTimes()
-        self._unsettled: Unsettled | None = None
+        self._pending: PendingCost | None = None
         self._stretch_end: tuple[float, int] | None = None
         self.expected = ExpectedCost()
 
@@ -142,25 +142,25 @@ class CostAccount:
         self._stretch_end = None
         self._step_times.forget()
         self.expected.learn(manifest)
-        self._unsettled = Unsettled(path, manifest, span, *self._now()) if path else None
+        self._pending = PendingCost(path, manifest, span, *self._now()) if path else None
 
     def step_ends(self) -> None:
         """Note the first step boundary after saving: more exact than the middle of a step."""
-        if unsettled := self._unsettled:
-            unsettled.since_s, unsettled.since_step = self._now()
+        if pending := self._pending:
+            pending.since_s, pending.since_step = self._now()
 
-    def counter_set(self, step: int) -> None:
+    def renumber(self, step: int) -> None:
         """Forget what was: the steps were given other numbers, the one that is running this."""
         self._step_times.renumber(step)
-        self._unsettled = None
+        self._pending = None
 
-    def settle(self, *, final: bool) -> None:
+    def complete_pending(self, *, final: bool) -> None:
         """Complete the manifest that waits, once its stretch is long enough or over."""
-        unsettled, self._unsettled = self._unsettled, None  # a failing one is not tried again
+        pending, self._pending = self._pending, None  # a failing one is not tried again
         now_s, step = self._stretch_end or self._now()
         final = final or self._stretch_end is not None
-        if unsettled and not unsettled.settle(now_s, step, final=final):
-            self._unsettled = unsettled
+        if pending and not pending.complete(now_s, step, final=final):
+            self._pending = pending
 
     def _now(self) -> tuple[float, int]:
         """Return the monotonic time, and the step that is running."""
@@ -170,7 +170,7 @@ class CostAccount:
 EVENT_US, EVENT_BYTES = 10.0, 25.0
 """What an event takes to save, in microseconds and in bytes of the compressed trace, where no
 window of the kind has been saved in this process: docs/benchmarks.md."""
-TOLD_S = 1.0
+MIN_REPORTED_SAVE_S = 1.0
 """What takes less time to save is not worth a line."""
 _KIND = ("with_stack", "record_shapes", "profile_memory")
 
@@ -222,7 +222,7 @@ class ExpectedCost:
             us, pace = last.cost.save_ms * 1e3 / last.cost.events, "as fast as the last window"
             size = last.trace_bytes / last.cost.events
         save_s = each * kept * us / 1e6
-        if save_s < TOLD_S:
+        if save_s < MIN_REPORTED_SAVE_S:
             return ""
         what = "event" if each == 1 else "events"
         text = f"a step records about {about(each)} {what}; {counted(kept, 'step')} take about "

@@ -263,7 +263,7 @@ class UnendedRecordings:
         return bool(self._kept)
 
     @property
-    def are_waited_for(self) -> bool:
+    def delay_next(self) -> bool:
         """Whether another window had better wait for them; not for ever."""
         return bool(self._kept) and time.monotonic() - self._since_s < WAIT_S
 
@@ -280,11 +280,11 @@ class UnendedRecordings:
         boundary.attempt("discarding what records with it", recording.collectors.discard)
         self._kept.append(_Unended(recording, thread, boundary))
         self._since_s = time.monotonic()
-        self.look()
+        self.end_possible()
         if self._kept:
             atexit.register(self._end_with_process)
 
-    def look(self) -> None:
+    def end_possible(self) -> None:
         """End those that the calling thread may."""
         for _ in range(len(self._kept)):
             try:
@@ -319,7 +319,7 @@ class UnendedRecordings:
 
     def _end_with_process(self) -> None:
         GRAPH_CAPTURES.process_ends()
-        self.look()
+        self.end_possible()
 
 
 UNENDED = UnendedRecordings()

@@ -11,23 +11,23 @@ from dynprof.runtime.plural import about
 if TYPE_CHECKING:
     from dynprof.windows.driver import WindowDriver
 
-LOOK_EVERY_S, REST = 0.05, 5.0
+LOOK_EVERY_S, REST_FACTOR = 0.05, 5.0
 """The time between two looks at memory and events, or this many times what the last one took, if
 that is less: one takes 0.2 ms, and milliseconds in a control group or with many free pieces."""
-SHARE = 0.5
+MAX_SHARE = 0.5
 """The share of the free memory that a capture may take while it is saved."""
-MOST = 0.8
+DISCARD_SHARE = 0.8
 """A capture that takes a larger share of it is discarded: the training needs memory as well, and
 what a capture takes is an estimate."""
-SHORT = 0.2
+LOW_SHARE = 0.2
 """The share of the free memory, as it was before, at which a window closes inside a step."""
 _LIFTED = "; limits.max_memory_mb null lifts this limit"
 _FEWER = "; ask for fewer steps, or without stacks, shapes and memory"
-STAYS_AWAY_S = 60.0
+NO_STEP_S = 60.0
 """For so long steps of other threads go by without one of the thread that a window is bound to."""
 
 
-def look_at_load(current: WindowDriver, *, inside_step: bool = False) -> Load | None:
+def update_load(current: WindowDriver, *, inside_step: bool = False) -> Load | None:
     """Note what a window's recording holds, and return it; None where nothing is to be bounded."""
     load = current.window.load(inside_step=inside_step)
     current.load = load or current.load
@@ -45,13 +45,13 @@ def why_stuck(current: WindowDriver, now_s: float) -> str:
     """
     if not current.thread.is_alive():
         return "the thread that it was opened on has ended"
-    if now_s - current.moved_s > STAYS_AWAY_S:
+    if now_s - current.moved_s > NO_STEP_S:
         text = "the thread that it was opened on has ended no step"
-        return f"{text} for {STAYS_AWAY_S:g} s, while others have"
+        return f"{text} for {NO_STEP_S:g} s, while others have"
     return ""
 
 
-def why_forgotten(current: WindowDriver, now_s: float) -> str:
+def why_no_step(current: WindowDriver, now_s: float) -> str:
     """Return why a window that any thread may close shall not wait for a step; empty where it may.
 
     Nobody may ever end one again, as no request comes. A step of a training that takes long is left
@@ -65,7 +65,7 @@ def why_forgotten(current: WindowDriver, now_s: float) -> str:
     still_s = now_s - current.moved_s
     if current.window.bound_to_thread or most_s is None:
         return ""
-    if seconds <= most_s or still_s <= STAYS_AWAY_S:
+    if seconds <= most_s or still_s <= NO_STEP_S:
         return ""
     text = f"{seconds:.1f} s have gone, limits.max_seconds is {most_s:g}"
     return f"{text}, and no step has ended for {still_s:.0f} s"
@@ -89,7 +89,7 @@ def why_early(current: WindowDriver, now_s: float) -> str:
     try:
         return _why_memory(current) or _why_load(current)
     finally:
-        current.due_s = now_s + min(LOOK_EVERY_S, REST * (time.thread_time() - began_s))
+        current.due_s = now_s + min(LOOK_EVERY_S, REST_FACTOR * (time.thread_time() - began_s))
 
 
 def _why_memory(current: WindowDriver) -> str:
@@ -102,7 +102,7 @@ def _why_memory(current: WindowDriver) -> str:
 
 def _why_load(current: WindowDriver) -> str:
     """Say which limit the window will have passed at the next look; empty where none."""
-    before, load = current.load, look_at_load(current)
+    before, load = current.load, update_load(current)
     if not load:
         return ""
     ahead = Load(2 * load.events - before.events, 2 * load.saving_mb - before.saving_mb)
@@ -118,12 +118,12 @@ def why_too_much_inside(current: WindowDriver) -> str:
     Args:
         current: The window.
     """
-    load = look_at_load(current, inside_step=True)
+    load = update_load(current, inside_step=True)
     if not load:
         return ""
     if current.request.config.limits.max_memory_mb is not None and current.free_mb:
         free_mb = current.process.free_mb()
-        if free_mb < SHORT * current.free_mb:
+        if free_mb < LOW_SHARE * current.free_mb:
             text = f"{free_mb:,.0f} MB of memory are left of {current.free_mb:,.0f}"
             return f"{text} that were free as the window opened{_LIFTED}"
     halved = Load(load.events // 2, load.saving_mb)
@@ -140,10 +140,10 @@ def why_too_late(current: WindowDriver) -> str:
     if current.request.config.limits.max_memory_mb is None or not load.saving_mb:
         return ""
     free_mb = current.process.free_mb()
-    if load.saving_mb <= MOST * free_mb:
+    if load.saving_mb <= DISCARD_SHARE * free_mb:
         return ""
     text = f"to save its {about(load.events)} events would take about {load.saving_mb:,.0f} MB"
-    free = f"{free_mb:,.0f} MB are free, of which a capture may take {MOST:.0%}"
+    free = f"{free_mb:,.0f} MB are free, of which a capture may take {DISCARD_SHARE:.0%}"
     return f"{text} of memory, and {free}; nothing is kept{_FEWER}"
 
 
@@ -162,7 +162,7 @@ def _why_too_much(current: WindowDriver, load: Load, ahead: Load) -> str:
     if limits.max_memory_mb is None or not ahead.saving_mb:
         return ""
     free_mb = current.process.free_mb()
-    if ahead.saving_mb <= SHARE * free_mb:
+    if ahead.saving_mb <= MAX_SHARE * free_mb:
         return ""
     text = f"to save the {about(load.events)} events so far takes about {load.saving_mb:,.0f} MB"
     free = f"{free_mb:,.0f} MB are free, of which a window may take half with its next steps"

@@ -16,14 +16,14 @@ from dynprof.windows.cost_account import Span
 from dynprof.windows.deferred_steps import DeferredSteps
 from dynprof.windows.driver import UNENDED, WindowDriver
 from dynprof.windows.limits import (
-    look_at_load,
+    update_load,
     why_early,
-    why_forgotten,
+    why_no_step,
     why_stuck,
     why_too_late,
     why_too_much_inside,
 )
-from dynprof.windows.thread_turns import Turns
+from dynprof.windows.thread_turns import WindowLock
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     OnSaved = Callable[[Span, Delivery, str, Path, Manifest], None]
 
-TOLD_AFTER = 3
+COST_AFTER_STEPS = 3
 """Steps after which it is told what a window will cost: the first alone may mislead."""
 _OTHER_PROFILER = "the script started a profiler of its own"
 _ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
@@ -83,15 +83,15 @@ class Loop:
         on_saved: OnSaved,
     ) -> None:
         self._process, self._clock = process, process.clock
-        self._inbox, self._exporter, self._said = inbox, exporter, ""
+        self._inbox, self._exporter, self._logged = inbox, exporter, ""
         self._journal, self._boundary, self._costs = journal, boundary, costs
         self._on_saved = on_saved
         self._open: WindowDriver | None = None
         self._claimed: Request | None = None  # which is being opened
         self._noted: DeferredSteps | None = None
-        self.turns = Turns(first=self._begin, last=self._settle)
+        self.lock = WindowLock(before=self._before_turn, after=self._after_turn)
         self.admission = Admission(process, inbox, exporter)
-        self._settle()  # a session before this one may have left a recording to its thread
+        self._after_turn()  # a session before this one may have left a recording to its thread
 
     @property
     def busy(self) -> bool:
@@ -115,8 +115,8 @@ class Loop:
             a_step_ended: False where the script asks in the middle of a step.
         """
         met = None if self._claimed or not a_step_ended else self._open
-        with self.turns.take() as mine:
-            if mine:
+        with self.lock.hold() as is_held:
+            if is_held:
                 self._boundary.attempt_or("a step", lambda: self._turn(met), self._discard)
 
     def close(self, reason: str) -> None:
@@ -133,22 +133,22 @@ class Loop:
         """
         self._close_where(lambda _: _OTHER_PROFILER)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Close a window whose step records too much or never ends; on a thread of dynprof's."""
         if self._open and self._why_inside(self._open):
             self._close_where(self._why_inside)  # a step may have ended meanwhile
 
     def _why_inside(self, current: WindowDriver) -> str:
-        forgotten = why_forgotten(current, self._clock.now_s())
+        forgotten = why_no_step(current, self._clock.now_s())
         return forgotten or why_too_much_inside(current)
 
     def _close_where(self, why: Callable[[WindowDriver], str], *, may_lose: bool = False) -> None:
         """Close the window where there is a reason, at the end of its step if need be."""
-        with self.turns.take() as mine:
+        with self.lock.hold() as is_held:
             current = self._open
             if not current or not (reason := why(current)):
                 return
-            if not mine:  # a signal handler asks during a turn
+            if not is_held:  # a signal handler asks during a turn
                 self._inbox.order_close(reason)
             else:
                 close = functools.partial(self._close_inside_step, current, reason, may_lose)
@@ -167,8 +167,8 @@ class Loop:
 
     def discard(self, reason: str) -> None:
         """Discard the open window, which could not be closed before the process ended."""
-        with self.turns.take() as mine:
-            if mine and self._open:
+        with self.lock.hold() as is_held:
+            if is_held and self._open:
                 lose = functools.partial(self._lose, self._open, reason)
                 self._boundary.attempt_or("discarding the window", lose, self._discard)
 
@@ -185,20 +185,20 @@ class Loop:
         """Whether the calling thread opened the window."""
         return bool(self._open and self._open.thread is threading.current_thread())
 
-    def _begin(self) -> None:
+    def _before_turn(self) -> None:
         if self._noted:
             self._boundary.attempt_or("a step", self._count_noted, self._discard)
-        UNENDED.look()
+        UNENDED.end_possible()
 
     def _count_noted(self) -> None:
         if self._noted and self._open:
             self._noted.count()
-        self._note_no_more()
+        self._stop_deferring()
 
-    def _note_no_more(self) -> None:
+    def _stop_deferring(self) -> None:
         self._noted, self._inbox.on_due = None, self._inbox.turn
 
-    def _settle(self) -> None:
+    def _after_turn(self) -> None:
         self._inbox.settle(window_open=self._open is not None)
         if UNENDED:
             self._inbox.wake()
@@ -215,7 +215,7 @@ class Loop:
         if self._open and self._open.movable:
             window = self._open.window
             if not window.recorded:
-                look_at_load(self._open)
+                update_load(self._open)
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
                 self._noted = DeferredSteps(self._open, self._inbox)
@@ -232,7 +232,7 @@ class Loop:
             return
         current.moved_s = now_s
         if blocked_by := current.blocked_by():
-            self._say_once(f"this step is joined with the next: {blocked_by}")
+            self._log_once(f"this step is joined with the next: {blocked_by}")
             current.remark(f"step {current.step} is part of the one before: {blocked_by}")
             return
         finished = current.end_step(now_s)
@@ -241,7 +241,7 @@ class Loop:
             self._close(current, reason)
         else:
             if self._expect_cost(current):
-                self._tell_cost(current, f"recording {current.window.asked}")
+                self._log_open(current, f"recording {current.window.asked}")
             current.begin_step(current.step)
 
     def _end_step_elsewhere(self, current: WindowDriver, now_s: float) -> None:
@@ -250,7 +250,7 @@ class Loop:
         if reason:
             self._discard(LostWindowError(_why_lost(current, reason)))
         else:
-            self._say_once("steps of other threads are left out: the window is of one thread alone")
+            self._log_once("steps of other threads are left out: the window is of one thread alone")
 
     def _order_or_limit(self, current: WindowDriver, now_s: float) -> str:
         return self._inbox.order or why_early(current, now_s)
@@ -286,7 +286,7 @@ class Loop:
         current.steps_from = self._inbox.steps_from
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")
-        self._said = ""
+        self._logged = ""
         self._open = current
         try:
             current.open(functools.partial(self._process.make_scratch, request), self.give_way)
@@ -294,21 +294,21 @@ class Loop:
             self._open = None
             self._journal.refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
-        foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
-        news = [text for text in fallbacks if text not in foretold]
+        planned, fallbacks = request.plan.fallbacks, current.window.fallbacks
+        news = [text for text in fallbacks if text not in planned]
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
         current.expected = self._costs.expected.at_opening(request) or None
-        self._tell_cost(current, f"{text}recording {current.window.asked}", news)
-        if fallbacks != foretold:
+        self._log_open(current, f"{text}recording {current.window.asked}", news)
+        if fallbacks != planned:
             self._journal.remember(remarks=(*fallbacks, *map(str, request.remarks)))
 
-    def _tell_cost(self, current: WindowDriver, text: str, news: Sequence[str] = ()) -> None:
+    def _log_open(self, current: WindowDriver, text: str, news: Sequence[str] = ()) -> None:
         """Tell that a window is open, what it is expected to cost, and what else is new."""
         expected = current.expected or ""
         text = "\n".join([f"{text}; {expected}" if expected else text, *news])
         self._journal.tell(current.request.number, "open", text, expected=expected)
 
-    def _expect_cost(self, current: WindowDriver, *, after: int = TOLD_AFTER) -> bool:
+    def _expect_cost(self, current: WindowDriver, *, after: int = COST_AFTER_STEPS) -> bool:
         """Note what it will cost to save, once its first steps tell; return if that is news."""
         if current.expected is not None or current.load_steps < after:
             return False
@@ -319,7 +319,7 @@ class Loop:
 
     def _close(self, current: WindowDriver, reason: str, *, inside_step: bool = False) -> None:
         """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
-        look_at_load(current, inside_step=inside_step)
+        update_load(current, inside_step=inside_step)
         if late := why_too_late(current):
             self._discard(LostWindowError(late))
             return
@@ -343,10 +343,10 @@ class Loop:
             if not isinstance(error, LostWindowError):
                 self.admission.note_failure(claimed.plan.backend)
             self._journal.tell(claimed.number, "failed", f"not opened: {describe(error)}")
-        if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
+        if self.lock.has_deferred or not self._open:  # that ends the window, with its trace
             return
         current, self._open = self._open, None
-        self._note_no_more()
+        self._stop_deferring()
         current.discard()
         reason = describe(error)
         if not isinstance(error, LostWindowError):
@@ -386,9 +386,9 @@ class Loop:
             current.release()
         self._exporter.submit(export)
 
-    def _say_once(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+    def _log_once(self, text: str) -> None:
+        if text != self._logged:
+            self._logged = text
             self._journal.info(text)
 
 

@@ -137,7 +137,7 @@ def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
         tmp_path,
         """
         from dynprof.windows import limits
-        limits.STAYS_AWAY_S = 0.2
+        limits.NO_STEP_S = 0.2
         opened, over = threading.Event(), threading.Event()
         def idle_worker():
             window(active=1000, profile_memory=True)

@@ -32,10 +32,10 @@ class Part:
     def begin(self, on_joined: object) -> None:
         """Begin nothing."""
 
-    def look(self) -> None:
+    def check_store(self) -> None:
         """See nothing."""
 
-    changed = ask_store = look
+    changed = ask_store = check_store
 
     def end(self, *, waits_for_reports: bool = True) -> None:
         """Note it."""
@@ -48,7 +48,7 @@ class Part:
         """Note it."""
         self.proposed.append(given[0])
 
-    tell = propose
+    broadcast = propose
 
     def give_up(self, outcome: str, why: str) -> None:
         """Note it."""
@@ -75,13 +75,13 @@ def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[obje
     """Torch still has it for a moment, and another thread may look then; the next is joined."""
     parts = job.session._agreements
     store.append("one")
-    parts.look()
+    parts.check()
     assert job.session.status().agreement == "leads"
     parts._leave_in_order()
-    parts.look()
+    parts.check()
     assert [part.ended for part in Part.made] == [True]
     store[0] = "two"
-    parts.look()
+    parts.check()
     assert [part.group.store for part in Part.made][1:] == ["two"]
 
 
@@ -97,7 +97,7 @@ def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
     windows.receive(Report(0, 7, outcome="saved"))
     for away_s, pending in ((0.0, {7: {1}}), (59.0, {7: {1}}), (60.0, {})):
         monkeypatch.setattr(Part, "away_s", away_s)
-        job.session._agreements.look()
+        job.session._agreements.check()
         assert windows.pending == pending
     windows.receive(Report(1, 7, outcome="open"))
     assert windows.pending == {7: {1}}
@@ -108,7 +108,7 @@ def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
 ) -> None:
     """The ranks agree in no group then, and may open at different steps."""
     store.append("one")
-    job.session._agreements.look()
+    job.session._agreements.check()
     job.session._agreements._leave_in_order()
     job.edit(active=3)
     assert job.session.inbox.waiting
@@ -157,17 +157,17 @@ def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
     now, layout = [1000.0], job.session._process.layout
     monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Part, "leads", False)
-    monkeypatch.setattr(Part, "leader", agreements.named(LEADER, layout.host, layout))
+    monkeypatch.setattr(Part, "leader", agreements.describe_leader(LEADER, layout.host, layout))
     store.append("one")
     job.edit(active=2)
     for seconds in (0, 15, 299):
         now[0] = 1000.0 + seconds
-        job.session._agreements.look()
+        job.session._agreements.check()
         job.step(3)
         assert (job.manifests(), job.session.status().edits) == ([], ())
     assert "said nothing since this file was saved; this rank waits for it" in job.log()
     now[0] = 1300.0
-    job.session._agreements.look()
+    job.session._agreements.check()
     job.step(4)
     assert "this rank serves it alone" in job.log()
     assert job.manifests()[0].complete

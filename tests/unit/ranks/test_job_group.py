@@ -20,7 +20,7 @@ from dynprof.ranks.job_group import (
     group_to_agree_in,
     job_group,
 )
-from dynprof.ranks.store import LogReader, Keys, LogWriter, value_of
+from dynprof.ranks.store import Keys, LogReader, LogWriter, value_of
 from dynprof.runtime import rank
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import GROUP, Rank, find_rank

@@ -77,7 +77,7 @@ def test_ranks_whose_steps_have_collectives_step_together(
     member = job.session._member
     member.group = cast("JobGroup", Group(job, each=each))
     for _ in range(3):
-        member.look()
+        member.count_collectives()
         job.step(10)
     assert member.answer(Question(0), 0).marches == marches
 
@@ -86,9 +86,9 @@ def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job
     """The step before was seen in its collective, this one is not."""
     member, counts = job.session._member, iter([11, 20])
     member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: next(counts), rank=0))
-    member.look()
+    member.count_collectives()
     job.step(10)
-    member.look()
+    member.count_collectives()
     assert member.answer(Question(0), 0).marches
 
 

@@ -192,11 +192,11 @@ def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -
     known.begin(5, asked(1.0))
     known.wait_for(5, {2: "it saves"})
     assert known.status().stragglers == {2: "waited for: it saves"}
-    known.look()
+    known.log_late_ranks()
     assert known.warned == []
     for _ in range(2):
         known.clock.advance(LONG_S)
-        known.look()
+        known.log_late_ranks()
     assert known.warned == ["request 5 waits for rank 2: it saves"]
 
 
@@ -230,7 +230,7 @@ def test_a_record_that_cannot_be_written_is_tried_until_it_is(
         known.say(0, "saved")
         assert known.record.ranks[0].outcome == "waiting"
     known.clock.advance(2.0)
-    known.look()
+    known.log_late_ranks()
     assert known.record.ranks[0].outcome == "saved"
 
 

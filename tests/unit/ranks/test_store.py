@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynprof.ranks.store import KEPT, NUDGE, LogReader, Keys, LogWriter, wait_for_bell
+from dynprof.ranks.store import KEPT, NUDGE, Keys, LogReader, LogWriter, wait_for_bell
 from tests.unit.ranks.memory_store import MemoryStore
 
 

@@ -65,7 +65,7 @@ class Nothing(Records):
 
     leave = write
 
-    def drop(self, why: str) -> None:
+    def refuse_open(self, why: str) -> None:
         """Refuse none."""
 
 
@@ -317,7 +317,9 @@ def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
 ) -> None:
     """What it proposed is opened by all at one step, or by none; they agree with its successor."""
     made, mortal = [Rank(number, 3, stores) for number in range(3)], Mortal(stores[0])
-    monkeypatch.setattr(made[0].part.group, "connect", lambda: [TimedStore(mortal), TimedStore(mortal)])
+    monkeypatch.setattr(
+        made[0].part.group, "connect", lambda: [TimedStore(mortal), TimedStore(mortal)]
+    )
     for rank in made:
         rank.part.begin()
     until(lambda: meets(made))
