@@ -1,9 +1,9 @@
 """The leader (rank 0): brings all ranks to open a window at one step, or at none.
 
-A state machine without threads: it says messages, hears news, and is called again at its
-:attr:`Leader.deadline`. A proposal goes this way, in the order of the methods here:
+A state machine without threads: it sends messages, receives news, and is called again at its
+:attr:`Leader.deadline`. A proposal has these stages, in the order of the methods here:
 
-    join -> choose -> propose -> wait for who is not ready -> open, or withdraw
+    join -> choose -> propose -> wait for ranks that are not ready -> open, or withdraw
 """
 
 from __future__ import annotations
@@ -51,30 +51,22 @@ if TYPE_CHECKING:
     from dynprof.ranks.messages import Message, News
     from dynprof.ranks.record import JobWindows
 
-REPLY_TIMEOUT_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
-JOIN_S = 10.0  # Scripts call init() seconds apart.
-MIN_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
-LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
-SLOW_ROUND_S = (
-    1.0  # A round of replies that took longer tells too little of the next: one is slow once.
-)
-CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
-MAX_REPLY_AGE_S = 0.1  # Replies older than this say too little of where the ranks are.
-RECHECK_S = 0.1  # From look to look at ranks that do not know yet how long their steps take.
-OBSERVE_S, OBSERVE_STEPS = (
-    1.0,
-    3,
-)  # They are looked at until this time or as many steps have passed.
-WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
-FINAL_WAIT_S, FINAL_WATCH_S = (
-    15.0,
-    1.0,
-)  # At the end: how long it hears of windows, and asks how often.
+REPLY_TIMEOUT_S = 5.0  # A live rank replies in this time, even while it holds Python's lock.
+JOIN_S = 10.0  # Ranks may join this long after the leader began: scripts call init() seconds apart.
+MIN_LEAD_S = 0.01  # A rank's thread may wait some 5 ms for Python's lock, twice.
+LEAD_ROUNDS = 2  # The lead is this many times the time that all ranks took to reply.
+SLOW_ROUND_S = 1.0  # A slower round predicts the next one badly; it is repeated once.
+CUT_OFF = "no other rank does now; the connection to the job's store may be cut; save it again"
+MAX_REPLY_AGE_S = 0.1  # Older replies do not tell well enough where the ranks are.
+RECHECK_S = 0.1  # Interval of questions to ranks that do not know their step time yet.
+OBSERVE_S, OBSERVE_STEPS = 1.0, 3  # The questions end after this time or as many steps.
+WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to a question about it; doubles.
+FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: wait for windows, interval of questions.
 
 
 @dataclass
 class _Round:
-    """A message that waits for replies."""
+    """A message and the replies that it waits for."""
 
     place: int
     asked_s: float
@@ -84,7 +76,7 @@ class _Round:
 
 @dataclass
 class _Current:
-    """The proposal that the ranks are to agree on."""
+    """The proposal under way."""
 
     proposal: Proposal
     terms: Terms
@@ -97,23 +89,23 @@ class _Current:
     asked_s: float = 0.0
     answered_s: float = -math.inf
     waits: bool = False
-    has_joined: bool = False  # A rank did since it was proposed.
-    was_slow: bool = False  # A slow round was measured again.
-    was_extended: bool = False  # The patience was extended for a window that opens first.
+    has_joined: bool = False  # whether a rank joined after the proposal
+    was_slow: bool = False  # whether a slow round was repeated
+    was_extended: bool = False  # whether the patience was extended for an earlier window
 
 
 class _NoWindowError(Exception):
-    """No rank opens; the arguments say why."""
+    """No rank opens; the arguments are the reasons."""
 
 
 class Leader:
     """One run of a leader.
 
     Args:
-        send: Says a message to the other ranks; takes how many replies wake the leader, returns
-            the place of the message.
-        answer: Has the leader's own rank do the same.
-        windows: Notes what comes of each proposal, and of windows.
+        send: Sends a message to the other ranks. Takes how many replies wake the leader, and
+            returns the place of the message.
+        answer: Gives the message to the leader's own rank.
+        windows: Records the results of proposals and windows.
         clock: Returns monotonic seconds.
     """
 
@@ -129,10 +121,10 @@ class Leader:
         self._world_size, self._who = world_size, who
         self._send, self._answer = send, answer
         self._windows, self._clock = windows, clock
-        self._heard: dict[int, int] = {}  # the place after the last that each rank has heard
+        self._next_places: dict[int, int] = {}  # of the messages that ranks read next
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
-        self._told: dict[int, int] = {}  # steps of openings, by the numbers of requests
+        self._told: dict[int, int] = {}  # announced start steps, by request number
         self._round: _Round | None = None
         self._current: _Current | None = None
         self._wake_s = math.inf
@@ -140,48 +132,48 @@ class Leader:
         self._watch_s, self._pause_s = math.inf, WATCH_S
         self._end_s: float | None = None
         self._has_left = False
-        self.newest = 0  # the highest number that a rank has for a request
+        self.newest = 0  # the highest request number of any rank
 
     def begin(self) -> None:
-        """Have the ranks join."""
+        """Ask the ranks to join."""
         self._send(Hello(self._who), 0)
 
     @property
     def places(self) -> set[int]:
         """The places that ranks may still wait for."""
-        return set(self._heard.values())
+        return set(self._next_places.values())
 
     @property
     def others(self) -> set[int]:
-        """The ranks that hear this one, as far as they answer."""
-        return self._heard.keys() - self._silent.keys()
+        """The ranks that have joined and answer."""
+        return self._next_places.keys() - self._silent.keys()
 
     def refresh(self, reply: Reply) -> None:
-        """Take what the leader's own rank says once it is ready."""
+        """Take the reply of the leader's own rank once it is ready."""
         if self._take(reply):
             self._go_on()
 
     @property
     def late_s(self) -> float:
-        """When ranks that have not replied are late."""
+        """Monotonic time from which on missing replies are late."""
         patience_s = self._current.terms.patience_s if self._current else REPLY_TIMEOUT_S
         return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s) if self._round else math.inf
 
     @property
     def deadline(self) -> float:
-        """When to call :meth:`tick`."""
+        """Monotonic time of the next :meth:`tick`."""
         return min(self.late_s, self._wake_s, self._watch_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether the leader waits for nothing more, at the end."""
+        """Whether the leader has nothing more to wait for at the end."""
         late = self._end_s is not None and self._clock() >= self._end_s
         return late or not self._windows.pending or self._windows.is_stalled
 
-    # what happens
+    # events
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
-        """Bring the ranks to agree; takes the place of what they have yet to agree on."""
+        """Start an agreement on a proposal; it supersedes the one under way."""
         self.give_up("superseded", f"superseded by request {proposal.number}")
         now_s, asked = self._clock(), terms.ranks
         wanted = {r for r in range(self._world_size) if asked.chosen or r in asked}
@@ -189,16 +181,16 @@ class Leader:
         self._attempt(self._join)
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
-        """End the agreement that is under way, if any."""
+        """End the agreement under way, if any."""
         if self._current:
             self._withdraw((why,), outcome)
 
     def broadcast(self, message: Message) -> None:
-        """Say to all ranks what needs no agreement."""
+        """Send all ranks a message that needs no agreement."""
         self._answer(message, self._send(message, 0))
 
     def receive(self, news: Iterable[News]) -> None:
-        """Take what ranks say."""
+        """Take the news of ranks."""
         changes = False
         for one in news:  # thousands at once, in a large job
             if not 0 < one.rank < self._world_size:
@@ -213,10 +205,10 @@ class Leader:
                 changes = True
         if changes:
             self._go_on()
-        self._set_watch()  # a rank that was silent may be on its way again
+        self._set_watch()  # a rank that was silent may have a pending window
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Handle late replies and expired waits."""
         now_s = self._clock()
         if self._round and now_s >= self.late_s:
             missing = self._round.expected - {LEADER}
@@ -229,17 +221,17 @@ class Leader:
         self._watch(now_s)
 
     def end(self) -> None:
-        """Agree on nothing more; hear for a while what becomes of windows."""
-        self.give_up("refused", "the rank that leads ends")
+        """Start no further agreement; wait up to 15 s for the results of windows."""
+        self.give_up("refused", "the leader ends")
         self._end_s = self._clock() + FINAL_WAIT_S
         self._watch_s = self._clock()
 
     def leave(self) -> None:
-        """Lead no longer."""
+        """Stop leading."""
         self._send(Farewell(), 0)
         self._has_left = True
 
-    # hearing
+    # news of ranks
 
     def _note(self, report: Report) -> None:
         self.newest = max(self.newest, report.newest)
@@ -252,9 +244,9 @@ class Leader:
             self._wake_s = min(self._wake_s, self._clock())
 
     def _take(self, reply: Reply) -> bool:
-        """Take a reply; return whether that may change what is agreed on."""
-        if reply.rank in self._heard:
-            self._heard[reply.rank] = max(self._heard[reply.rank], reply.place + 1)
+        """Take a reply; return whether it may change the agreement under way."""
+        if reply.rank in self._next_places:
+            self._next_places[reply.rank] = max(self._next_places[reply.rank], reply.place + 1)
         self._note(reply.report)
         current = self._current
         if current and reply.report.number == current.proposal.number:
@@ -280,31 +272,31 @@ class Leader:
             self._note(report)
         if isinstance(one, Parted):
             self._parted.add(one.rank)
-            self._heard.pop(one.rank, None)
+            self._next_places.pop(one.rank, None)
             self._windows.mark_lost([one.rank], PARTED)
         else:
             self._parted.discard(one.rank)
-            self._heard[one.rank] = one.place
+            self._next_places[one.rank] = one.place
             if self._current:
                 self._current.has_joined |= one.rank in self._current.wanted
-        if self._round:  # it has not heard what is asked, or has forgotten it
+        if self._round:  # it has not received the question, or has forgotten it
             self._round.expected.discard(one.rank)
             if self._round.expected <= {LEADER}:
                 self._finish_round()
 
     def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
-        """Say what all ranks reply to; call ``then`` once they have, or are late."""
-        current, others = self._current, self._heard.keys() - self._silent.keys()
+        """Send a message that all ranks reply to; call ``then`` once they have or are late."""
+        current, others = self._current, self._next_places.keys() - self._silent.keys()
         asked_s = self._clock()
         place = self._send(message, len(others))
         self._round = _Round(place, asked_s, then, {*others, LEADER})
         if current and current.proposal.number == message.number:
             current.asked_s = current.answered_s = asked_s
             current.waits = False
-        mine = self._answer(message, place)
-        self._windows.receive(mine.report)
-        if current and mine.report.number == current.proposal.number:
-            current.replies[LEADER] = mine
+        own = self._answer(message, place)
+        self._windows.receive(own.report)
+        if current and own.report.number == current.proposal.number:
+            current.replies[LEADER] = own
         if not others:
             self._finish_round()
 
@@ -330,9 +322,9 @@ class Leader:
     # agreeing
 
     def _join(self) -> None:
-        """Wait for ranks that have not joined yet, while the job is young."""
+        """Wait for ranks that have not joined, until ``JOIN_S`` after the leader began."""
         current = self._current_or_fail
-        absent = current.wanted - {LEADER} - self._heard.keys() - self._parted
+        absent = current.wanted - {LEADER} - self._next_places.keys() - self._parted
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
             return
@@ -344,11 +336,11 @@ class Leader:
             self._propose()
 
     def _absent(self, wanted: set[int]) -> dict[int, str]:
-        absent = sorted(wanted - {LEADER} - self._heard.keys())
+        absent = sorted(wanted - {LEADER} - self._next_places.keys())
         return {rank: PARTED if rank in self._parted else NO_DYNPROF for rank in absent}
 
     def _choose(self) -> None:
-        """Choose ranks by where they are and how long their steps take."""
+        """Choose ranks by their hosts and step times."""
         current = self._current_or_fail
         try:
             chosen = chosen_ranks(current.terms.ranks, current.replies, self._world_size)
@@ -365,7 +357,7 @@ class Leader:
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:
-        """Refuse, or propose less, where a rank cannot record."""
+        """Refuse or propose a common profiler where a rank cannot record."""
         current = self._current_or_fail
         problems = recording_problems(current.replies)
         if problems and current.terms.downgrade and current.proposal.profiler is None:
@@ -379,7 +371,7 @@ class Leader:
         self._consider()
 
     def _consider(self) -> None:
-        """Wait for ranks that are not ready; past the patience leave them out."""
+        """Wait for ranks that are not ready; leave them out after the patience."""
         current, now_s = self._current_or_fail, self._clock()
         if problems := recording_problems(current.replies):
             raise _NoWindowError(*grouped_reasons(problems))
@@ -408,13 +400,13 @@ class Leader:
         self._open(ready, now_s)
 
     def _check_ready(self, ready: Mapping[int, Reply]) -> None:
-        """Refuse where no rank is ready, or only the leader is of those that have replied."""
+        """Refuse where no rank is ready, or only the leader though others had replied."""
         current = self._current_or_fail
         if not ready:
             raise _NoWindowError(*grouped_reasons(current.left_out) or ("no rank takes part",))
         replied = {r for r, one in current.replies.items() if one.takes_part}
         cut = sorted(replied & self._silent.keys() & current.left_out.keys())
-        if cut and ready.keys() == {LEADER}:  # these refuse it as well, where they lost the store
+        if cut and ready.keys() == {LEADER}:  # these refuse it too if they lost the store
             raise _NoWindowError(f"{listed_ranks(cut)} answered at first: {CUT_OFF}")
 
     def _wait(self, waits: Mapping[int, str]) -> None:
@@ -423,7 +415,7 @@ class Leader:
         self._windows.wait_for(current.proposal.number, waits)
 
     def _asks_again(self, ready: dict[int, Reply], now_s: float) -> bool:
-        """Ask once more where the ranks are, if what they said is old or says too little."""
+        """Return whether to wait for new replies: these are old, slow or lack a step time."""
         current = self._current_or_fail
         for rank, one in ready.items():
             step, at_s = current.first.setdefault(rank, (one.step, current.asked_s))
@@ -443,7 +435,7 @@ class Leader:
         return False
 
     def _open(self, ready: Mapping[int, Reply], now_s: float) -> None:
-        """Tell all ranks the step."""
+        """Announce the start step to all ranks."""
         current, number = self._current_or_fail, self._current_or_fail.proposal.number
         took_s = current.answered_s - current.asked_s
         terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
@@ -476,13 +468,13 @@ class Leader:
         left_out = dict(sorted(current.left_out.items()))
         self._current = None
         opening = Opening(number, step, left_out, tuple(earlier))
-        mine = self._answer(opening, self._send(opening, 0))
-        if LEADER in ready and mine.problem:
-            left_out[LEADER] = mine.problem
+        own = self._answer(opening, self._send(opening, 0))
+        if LEADER in ready and own.problem:
+            left_out[LEADER] = own.problem
         ranks = tuple(sorted(ready.keys() - left_out.keys()))
         remarks = far_apart(replies, took_s)
         self._conclude(Agreement(number, step, ranks, left_out, remarks=remarks), current)
-        self._windows.receive(mine.report)
+        self._windows.receive(own.report)
 
     def _withdraw(self, reasons: tuple[str, ...], outcome: GivenUp = "refused") -> None:
         current = self._current_or_fail
@@ -505,7 +497,7 @@ class Leader:
             raise _NoWindowError("the agreement has ended")
         return self._current
 
-    # hearing what becomes of windows
+    # results of windows
 
     def _set_watch(self) -> None:
         pause_s = FINAL_WATCH_S if self._end_s is not None else self._pause_s
@@ -513,9 +505,9 @@ class Leader:
         self._watch_s = self._clock() + pause_s if watches else math.inf
 
     def _watch(self, now_s: float) -> None:
-        """Ask ranks on their way with a window of which nothing was heard for a while.
+        """Ask ranks with a pending window that have sent nothing for a while.
 
-        A rank tells on its own what becomes of a window; one that died in it does not.
+        A rank reports the end of its window by itself, but not if it died.
         """
         if now_s < self._watch_s:
             return

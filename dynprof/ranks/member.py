@@ -1,4 +1,4 @@
-"""What a rank does with what the leader says, the leader's own rank too."""
+"""A rank's reaction to the leader's messages; the leader's own rank has one too."""
 
 from __future__ import annotations
 
@@ -46,46 +46,46 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext
 
-USUAL_STEP_MS = 100.0  # Where none has been measured yet.
-MIN_TIMED_SECONDS = 3  # Seconds in which steps ended, from which on the fastest of them tells.
+USUAL_STEP_MS = 100.0  # Assumed step time where none has been measured yet.
+MIN_TIMED_SECONDS = 3  # Samples in which steps ended; with fewer, the fastest is no estimate.
 OPENS_SOON_S = 2.0
-"""A window that opens in this time is not superseded: some ranks would record it, some not."""
-REPEAT_END_S = 300.0  # The end of a window is told again to a leader for this long.
+"""A window that opens in this time is not superseded: only some ranks might record it."""
+REPEAT_END_S = 300.0  # The end of a window is sent again to a new leader for this long.
 
 
 class Edits(Protocol):
-    """What answers edits on this rank; see ``session.edit_handler``."""
+    """The handler of edits on this rank; see ``session.edit_handler``."""
 
     def register(self, edit: Edit, least: int = 0) -> int:
-        """Return the number that an edit has from now on."""
+        """Register an edit and return its number."""
 
     def handle(self, edit: Edit) -> None:
-        """Answer an edit on this rank alone."""
+        """Serve an edit on this rank alone."""
 
     def read(self, edit: Edit) -> Asked | Cancel | Refusal:
-        """Return what an edit asks for."""
+        """Return what an edit requests."""
 
     def register_as(self, leader_number: int, edit: Edit) -> int:
-        """Enter what the leader numbers so."""
+        """Register an edit under the leader's number."""
 
     def guarded(self, number: int, action: Callable[[], object]) -> str:
-        """Do something for an edit; return why dynprof failed at it."""
+        """Run an action for an edit; return why dynprof failed at it."""
 
     def plan(self, number: int, asked: Asked) -> Request | Refusal:
         """Return the request for a window, or the reasons against it."""
 
     def serve(self, number: int, asked: Asked) -> Refusal | None:
-        """Have a window opened, or say why not, and return that."""
+        """Arm a window; else report and return the refusal."""
 
     def refuse(self, number: int, refusal: Refusal) -> None:
-        """Say why there will be no window."""
+        """Report why no window opens."""
 
     def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
-        """Disarm what waits, and close what is open."""
+        """Disarm the waiting request and close the open window."""
 
 
 class Member:
-    """Does and answers, on the thread of the agreement."""
+    """Carries out the leader's messages and replies, on the thread of the agreement."""
 
     def __init__(
         self,
@@ -100,26 +100,24 @@ class Member:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._costs, self._edits = journal, costs, edits
         self._state = state
-        self.group: JobGroup | None = None  # of which it is a rank
-        self.numbers: StepNumbers | None = None  # of steps, where dynprof was attached to it
-        self.heard = "", -math.inf  # the last config that the leader spoke of, and when
-        self.heard_s = -math.inf  # when the leader said anything last
-        self.is_proposed = False  # something that has yet to be opened or withdrawn
-        self._own_proposals: dict[int, Asked] = {}  # what this rank proposes itself, where it leads
+        self.group: JobGroup | None = None  # the group of this rank
+        self.numbers: StepNumbers | None = None  # set where dynprof was attached to the process
+        self.last_config = "", -math.inf  # the newest config in the leader's messages, and when
+        self.last_message_s = -math.inf  # when the leader's newest message came
+        self.is_proposed = False  # whether a proposal has yet to be opened or withdrawn
+        self._own_proposals: dict[int, Asked] = {}  # proposals of this rank, where it leads
         self._proposal: Proposal | None = None
-        self._own = 0  # its number here
-        self._asked: Asked | None = None  # what it asks for
+        self._own = 0  # the number of the proposal on this rank
+        self._asked: Asked | None = None  # the request of the proposal
         self._asked_first: Asked | None = None  # the same, before it was narrowed
         self._pending = self._is_alone = self._ends = self._disarmed = False
         self._plan: Plan | None = None
-        self._numbers: dict[int, int] = {}  # numbers here, by the leader's
-        self._ended_s: dict[
-            int, float
-        ] = {}  # when the end of a window was told; never yet: infinite
-        self._replied_numbering = 0  # in which numbering the step was told last
-        self._told: Report | None = None
+        self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
+        self._ended_s: dict[int, float] = {}  # when the end of a window was first sent; or inf
+        self._replied_numbering = 0  # the numbering of the step in the last reply
+        self._told: Report | None = None  # the last report sent
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
-        self._step_ms: float | None = None  # none of late, where a rank stands still
+        self._step_ms: float | None = None  # the last known mean: a rank that stands still has none
 
     @property
     def rank(self) -> int:
@@ -127,18 +125,18 @@ class Member:
         return self.group.rank if self.group else 0
 
     def stop(self) -> None:
-        """Take part in nothing more: the process ends."""
+        """Take part in no further agreement: the process ends."""
         self._ends = True
 
     def propose(self, number: int, asked: Asked) -> None:
-        """Know what this rank is about to propose itself."""
+        """Note a request that this rank is about to propose."""
         self._own_proposals[number] = asked
 
     def map_number(self, leader_number: int, own: int) -> None:
-        """Know which request here is which of the leader's."""
-        known = {n: mine for n, mine in self._numbers.items() if n < leader_number}
+        """Map a request number of the leader to the number on this rank."""
+        known = {n: here for n, here in self._numbers.items() if n < leader_number}
         old = [n for n in list(known)[:-MOST] if self._outcome(n) not in ON_THE_WAY]
-        self._numbers = {n: mine for n, mine in known.items() if n not in old} | {
+        self._numbers = {n: here for n, here in known.items() if n not in old} | {
             leader_number: own
         }
         self._ended_s = {
@@ -146,8 +144,8 @@ class Member:
         }
 
     def answer(self, message: Message, place: int) -> Reply:
-        """Do what the leader says, and say where this rank is."""
-        self.heard_s = time.monotonic()
+        """Carry out a message of the leader, and reply with the state of this rank."""
+        self.last_message_s = time.monotonic()
         if isinstance(message, Proposal):
             return self._consider(message, place)
         problem = ""
@@ -164,12 +162,12 @@ class Member:
     # proposals
 
     def _consider(self, proposal: Proposal, place: int) -> Reply:
-        """Say whether this rank takes part and can, and whether it is free for a window."""
+        """Reply whether this rank takes part, can record, and is free for a window."""
         if self._ends:
             return self._reply(proposal.number, place)
         self.is_proposed, self._disarmed = True, False
         own, asked = self._request_of(proposal)
-        self.heard = proposal.config, time.monotonic()
+        self.last_config = proposal.config, time.monotonic()
         self.map_number(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
         problem, would = "", None
@@ -192,14 +190,14 @@ class Member:
         return with_fields(reply, would=would, usable=usable)
 
     def _request_of(self, proposal: Proposal) -> tuple[int, Asked | Refusal]:
-        """Return the number here of what is proposed, and what it asks for."""
-        if mine := self._own_proposals.pop(proposal.number, None):
-            self._asked_first = mine
-            return proposal.number, narrowed(mine, proposal)
+        """Return the number of a proposal on this rank, and its request."""
+        if own := self._own_proposals.pop(proposal.number, None):
+            self._asked_first = own
+            return proposal.number, narrowed(own, proposal)
         before = self._proposal
         now = with_fields(proposal, ranks="", profiler=None, begun=())
         known = before and with_fields(before, ranks="", profiler=None, begun=()) == now
-        if known and self._asked_first:  # it is proposed again, with less
+        if known and self._asked_first:  # it is proposed again, narrowed
             return self._own, narrowed(self._asked_first, proposal)
         edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
         self._loop.admission.reset_failures()
@@ -213,11 +211,11 @@ class Member:
         return number, narrowed(self._asked_first, proposal)
 
     def _busy(self) -> str:
-        # In the order in which a window comes to be open, so that none is missed.
+        # In the order in which a request becomes an open window, so that none is missed.
         if self._opens_soon() or self._loop.occupied:
-            return "its window before is not closed and saved"
+            return "its previous window is not closed and saved"
         if self.numbers and self.numbers.is_behind:
-            return "its next step has yet to take the number that it has on rank 0"
+            return "its next step does not have rank 0's number yet"
         return self._loop.admission.refused_by(self._plan) if self._plan else ""
 
     def _opens_soon(self) -> bool:
@@ -227,7 +225,7 @@ class Member:
         return (waiting.plan.start_step - self._inbox.step) * step_ms / 1e3 < OPENS_SOON_S
 
     def _open(self, opening: Opening) -> str:
-        """Open at that step; return why that cannot be, empty where it can."""
+        """Arm the window at the announced step; return why that failed, empty if it did not."""
         self.is_proposed = False
         own, asked = self._own, self._asked
         if not self._take_pending(opening.number) or asked is None:
@@ -246,24 +244,24 @@ class Member:
         return failed or "; ".join(str(p) for one in refused if one for p in one.problems)
 
     def _drop_superseded(self, superseded: Collection[int]) -> None:
-        """Forget what only this rank waits with: it was away, or not asked, as another came."""
+        """Drop a waiting request that the other ranks gave up while this one was away."""
         waiting = self._inbox.waiting
         given_up = {self._numbers.get(number) for number in superseded}
         if waiting and waiting.number in given_up and self._inbox.claim(waiting):
             self._journal.tell(waiting.number, "superseded", "superseded by a newer request")
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
-        """Forget what was proposed, and say why."""
+        """Drop the proposal, and report why."""
         self.is_proposed = False
         self._own_proposals.pop(withdrawal.number, None)
         reasons = "; ".join(map(printable, withdrawal.reasons))
         if withdrawal.config is not None:
-            self.heard = withdrawal.config, time.monotonic()
+            self.last_config = withdrawal.config, time.monotonic()
             if withdrawal.number not in self._numbers:
                 edit = Edit(withdrawal.config.encode(), time.time())
                 own = self._edits.register_as(withdrawal.number, edit)
                 self.map_number(withdrawal.number, own)
-                # Not in the status: there may be thousands of ranks, and one of them says it.
+                # Not in the status: with thousands of ranks, the report of the leader is enough.
                 self._journal.tell(own, "refused", reasons)
         if not self._take_pending(withdrawal.number):
             return
@@ -276,8 +274,8 @@ class Member:
             self._journal.tell(self._own, withdrawal.outcome, reasons)
 
     def _cancel(self, cancellation: Cancellation) -> None:
-        """Disarm what waits, close what is open."""
-        number, self.heard = cancellation.number, (cancellation.config, time.monotonic())
+        """Disarm the waiting request and close the open window."""
+        number, self.last_config = cancellation.number, (cancellation.config, time.monotonic())
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.register_as(number, edit)
@@ -285,7 +283,7 @@ class Member:
         self._disarmed = False
 
     def refuse_pending(self, why: str) -> None:
-        """Refuse what was proposed: no leader will say what becomes of it."""
+        """Refuse the pending proposals: no leader will conclude them."""
         self.is_proposed = False
         waiting = [self._own] if self._pending else []
         self._pending = False
@@ -299,31 +297,31 @@ class Member:
         pending, self._pending = self._pending, False
         return pending and self._proposal is not None and self._proposal.number == number
 
-    # what this rank tells
+    # reports of this rank
 
     def count_collectives(self) -> None:
-        """Count collectives; called once a second."""
+        """Note the number of collectives; called once a second."""
         if self.group and (count := self.group.collectives()) is not None:
             self._counts.append((self._inbox.step, count))
 
     @property
     def _steps_together(self) -> bool:
-        """Whether each step of late has begun a collective of the default group."""
+        """Whether each recent step has begun a collective of the default group."""
         counts = list(self._counts)
         if len(counts) < 2:
             return False
         (step, count), (newest_step, newest_count) = counts[0], counts[-1]
         begun, steps = newest_count - count, newest_step - step
-        return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may have its own to begin
+        return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may lack its own yet
 
     def ready_again(self, place: int) -> Reply | None:
-        """Return what this rank says to a proposal for which it is ready now; None while not."""
+        """Return the reply to the pending proposal as of now; None if there is none."""
         if not self._pending or self._proposal is None:
             return None
         return with_fields(self._reply(self._proposal.number, place, takes_part=True), again=True)
 
     def news(self) -> Report | None:
-        """Return what this rank has not told yet; None for nothing."""
+        """Return a report that the leader does not have yet; None if there is none."""
         number = self._proposal.number if self._proposal else 0
         on_the_way = [n for n in self._ended_s if self._outcome(n) in ON_THE_WAY]
         report = self.report(min(on_the_way, default=max(self._ended_s, default=number)))
@@ -334,7 +332,7 @@ class Member:
         return report
 
     def reports(self) -> tuple[Report, ...]:
-        """Return what became of the newest requests, for a leader that may not know."""
+        """Return the outcomes of the newest requests, for a leader that may not know them."""
         before_s = time.monotonic() - REPEAT_END_S
         news = {number for number, said_s in self._ended_s.items() if said_s > before_s}
         return tuple(self.report(number) for number in sorted(news)) or (self.report(0),)
@@ -345,7 +343,7 @@ class Member:
         return answer.outcome if answer else ""
 
     def report(self, number: int) -> Report:
-        """Return what became of a request here."""
+        """Return the report on a request on this rank."""
         own, self._step_ms = self._numbers.get(number), self._costs.step_ms() or self._step_ms
         answer = None if own is None else self._journal.outcomes.answer(own)
         report = Report(
@@ -362,7 +360,7 @@ class Member:
         if answer.outcome not in ON_THE_WAY and number in self._ended_s:
             self._ended_s[number] = min(self._ended_s[number], time.monotonic())
         capture = placed(self._process.layout.root, answer.capture) if answer.capture else ""
-        why = printable(answer.text.partition("\n")[0])[:300]  # a line
+        why = printable(answer.text.partition("\n")[0])[:300]  # one line
         capture, why = in_utf_8(capture), in_utf_8(why)
         return with_fields(report, outcome=answer.outcome, capture=capture, cut=answer.cut, why=why)
 
@@ -370,9 +368,7 @@ class Member:
         self, number: int, place: int, problem: str = "", *, takes_part: bool = False
     ) -> Reply:
         busy = self._busy() if takes_part else ""
-        self._replied_numbering = (
-            self._inbox.numbering
-        )  # first: the script may go on from another number
+        self._replied_numbering = self._inbox.numbering  # first: the script may renumber its steps
         return Reply(
             rank=self.rank,
             place=place,
@@ -387,7 +383,7 @@ class Member:
         )
 
     def _fast_s(self) -> float | None:
-        """Return how long steps took in the fastest second of late; None while too few are known.
+        """Return the step time of the fastest recent second; None while too few are known.
 
         The first step may compile for a minute, and the others take a millisecond.
         """
@@ -398,7 +394,7 @@ class Member:
 
 
 def narrowed(asked: Asked, proposal: Proposal) -> Asked:
-    """Return what is asked for, with what the leader has found out for all ranks."""
+    """Return the request with the ranks and profiler that the leader has chosen for all."""
     update: dict[str, object] = {}
     if proposal.ranks:
         update |= {"ranks": proposal.ranks, "is_rank": False}
@@ -409,7 +405,7 @@ def narrowed(asked: Asked, proposal: Proposal) -> Asked:
 
 
 def _watched(config: ProfilerConfig, profiler: Profiler) -> list[str]:
-    """Return what all ranks can watch of what is asked for; what they can, if that is nothing."""
+    """Return the requested activities that all ranks support; all supported ones if none is."""
     if config.watches_all:
         return list(profiler.activities)
     asked = {name.upper() for name in config.activities}

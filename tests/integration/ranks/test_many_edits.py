@@ -50,7 +50,7 @@ def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Pat
 
 
 TORCHRUN = ("--standalone",)  # the store outlives the ranks
-SILENT = "which leads, has said nothing since this file was saved; this rank waits for it"
+SILENT = "leads, but has sent nothing since this file was saved; this rank waits for it"
 
 
 def test_a_leader_that_is_stopped_while_all_read_one_file(tmp_path: Path) -> None:

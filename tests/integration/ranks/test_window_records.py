@@ -69,7 +69,7 @@ def test_a_leader_that_ends_dynprof_while_the_others_train(tmp_path: Path) -> No
         (tmp_path / "leave").touch()
         why = LEFT.format("open")
         wait_for("the end", lambda: the_record(tmp_path / "desk_0").missing == {1: why} or None)
-        by_itself = "the rank that leads has ended"
+        by_itself = "the leader has ended"
         wait_for("it to be heard", lambda: by_itself in everything(tmp_path) or None)
         assert dynprof("cancel", tmp_path / "desk_1")[0] == 0
         wait_for("the cancel", lambda: "early: cancelled by" in everything(tmp_path) or None)

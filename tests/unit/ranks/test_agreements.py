@@ -112,7 +112,7 @@ def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
     job.session._agreements._leave_in_order()
     job.edit(active=3)
     assert job.session.inbox.waiting
-    assert "the process group is gone; this rank serves alone what was just saved" in job.log()
+    assert "the process group is gone; this rank serves the new save alone" in job.log()
 
 
 def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
@@ -165,7 +165,7 @@ def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
         job.session._agreements.check()
         job.step(3)
         assert (job.manifests(), job.session.status().edits) == ([], ())
-    assert "said nothing since this file was saved; this rank waits for it" in job.log()
+    assert "has sent nothing since this file was saved; this rank waits for it" in job.log()
     now[0] = 1300.0
     job.session._agreements.check()
     job.step(4)

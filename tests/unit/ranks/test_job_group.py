@@ -101,7 +101,7 @@ def test_what_closes_connections_at_once_is_no_store() -> None:
 @pytest.mark.parametrize("store", [object(), Store(extended=False)])
 def test_a_store_that_cannot_serve_is_named(store: object) -> None:
     """As that of files."""
-    with pytest.raises(CannotServeError, match=f"the job's {type(store).__name__} knows no"):
+    with pytest.raises(CannotServeError, match=f"the job's {type(store).__name__} supports no"):
         JobGroup(1, 8, lambda: store).connect()
 
 
@@ -109,7 +109,7 @@ def test_the_store_beneath_its_prefixes_is_named() -> None:
     """A process group's is always a PrefixStore, which tells nobody what to change."""
     files = type("FileStore", (), {})()
     store = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=files))
-    with pytest.raises(CannotServeError, match="the job's FileStore knows no second connection"):
+    with pytest.raises(CannotServeError, match="the job's FileStore supports no second connection"):
         JobGroup(1, 8, lambda: store).connect()
 
 

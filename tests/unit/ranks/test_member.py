@@ -210,7 +210,7 @@ def test_a_window_that_opens_between_two_looks_is_waited_for(
 
     monkeypatch.setattr(type(job.session._loop), "occupied", property(look))
     reply = consider(job, 2, 2, 2.0)
-    assert (reply.problem, reply.busy) == ("", "its window before is not closed and saved")
+    assert (reply.problem, reply.busy) == ("", "its previous window is not closed and saved")
 
 
 def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> None:
@@ -337,10 +337,10 @@ def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: 
     """Nobody proposes it: who follows the request hears of it from each rank, with the reason."""
     member = job.session._member
     for _ in range(2):
-        member.answer(Withdrawal(4, ("rank 0 has refused it: no such place",), '{"active": 2}'), 0)
+        member.answer(Withdrawal(4, ("rank 0 refused it: no such place",), '{"active": 2}'), 0)
     (answer,) = job.session.status().edits
     assert (answer.number, answer.outcome) == (4, "refused")
-    assert answer.text == "rank 0 has refused it: no such place"
+    assert answer.text == "rank 0 refused it: no such place"
     assert job.session.status().problems == ()
     job.edit(active=2)
     job.step(4)
@@ -395,7 +395,7 @@ def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job)
         member.numbers.begin_step(step)
     text = '{"active": 1}'
     reply = member.answer(Proposal(1, text, 1.0, begun=((52, 12), (53, 14))), 0)
-    assert ("the number that it has on rank 0" in reply.busy, reply.is_alone) == (True, False)
+    assert ("does not have rank 0's number yet" in reply.busy, reply.is_alone) == (True, False)
     member.numbers.begin_step(4)
     reply = member.answer(Question(1), 1)
     assert (taken, reply.busy) == ([54], "")

@@ -14,7 +14,7 @@ from dynprof.ranks import leader, taking_part
 from dynprof.ranks.agreement_rules import Terms
 from dynprof.ranks.job_group import StoreLostError, TimedStore
 from dynprof.ranks.messages import PARTED, SILENT, Joined, Opening, Proposal, Reply, Report, to_text
-from dynprof.ranks.store import GONE, Keys
+from dynprof.ranks.store import DELETED, Keys
 from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
@@ -239,7 +239,7 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
     agree(ranks, 1)
     ranks[0].part.end()
     assert not [one for one in threading.enumerate() if one.name == "dynprof-hear"]
-    assert [rank.alone for rank in ranks[1:]] == [["the rank that leads has ended"]] * 2
+    assert [rank.alone for rank in ranks[1:]] == [["the leader has ended"]] * 2
     assert len(stores[0].values) < 12
 
 
@@ -393,9 +393,9 @@ def test_a_rank_that_was_away_refuses_what_was_proposed_and_agrees_on_the_next(
 ) -> None:
     """A rank whose next message is gone gives up what was proposed, and joins again."""
     place = int(stores[0].values[Keys.next])
-    stores[0].set(Keys.message(place), GONE)
+    stores[0].set(Keys.message(place), DELETED)
     until(lambda: all(rank.alone for rank in ranks[1:]))
-    why = "this rank was away, and the others have gone on"
+    why = "this rank was away, and the others continued"
     assert [rank.alone for rank in ranks] == [[], [why], [why]]
     assert agree(ranks, 1).ranks == (0, 1, 2)
 
