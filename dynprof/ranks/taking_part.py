@@ -363,7 +363,7 @@ class _LeaderSide:
         self.leader.receive(news_in(self._log.take()))
 
     def run_once(self, until_s: float = math.inf) -> None:
-        """Wait for an event and handle it, then what is due."""
+        """Wait for an event, handle it, and run the periodic work."""
         times = until_s, self.leader.deadline, self._renew_s, self._part.ready_check_s
         if event := self._next(min(times)):
             event()

@@ -1,4 +1,4 @@
-"""The end of the process: what is open is closed, what is being saved is waited for."""
+"""The end of the process: close the open window, and wait for the capture being saved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
 
 CLOSE_WAIT_S = 3.0
-"""How long it waits for the training thread's next step, if a window is open on it."""
+"""Wait for the training thread's next step, if it has a window open."""
 QUIET_S = 1.0
-"""How long it waits for a capture that is being saved before it says so."""
+"""Wait for a capture that is being saved before a message says so."""
 
 
 class Shutdown:
@@ -27,13 +27,13 @@ class Shutdown:
 
     Args:
         loop: Closes the open window.
-        inbox: What may still wait.
+        inbox: May have a waiting request.
         exporter: May be saving.
         deliveries: May be sending.
         journal: The log.
         wait_s: How long to wait for a capture that is being saved.
-        stop_input: Ends what else goes on, as nothing more is asked for.
-        leave_agreements: Says to the other ranks what became of a window, or hears it from them.
+        stop_input: Stops the sources of new requests.
+        leave_agreements: Exchanges the last reports on windows with the other ranks.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Shutdown:
         """Close, save and stop.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C meanwhile; what was being saved is given up.
-            SystemExit: A signal handler of the script's raised it meanwhile.
+            KeyboardInterrupt: Ctrl-C during this; the capture being saved is given up.
+            SystemExit: A signal handler of the script raised it during this.
         """
         text = f"{reason}; it waits up to {self._wait_s:g} s for what is being saved and sent"
         self._journal.remember(ending=text, stands_in="")
         try:
             try:
                 self._close_and_save(reason)
-            except SystemExit:  # the process ends already: a launcher tells all ranks to
+            except SystemExit:  # the process ends already, as a launcher ends all ranks
                 self._close_and_save(reason)
                 raise
         except KeyboardInterrupt:
@@ -85,9 +85,9 @@ class Shutdown:
         self._wait_for_saving()
 
     def _close_on_other_thread(self, reason: str) -> None:
-        """Let the thread that has the window open close it at its next step, if it takes one.
+        """Wait for another thread to close its window at its next step, or for a graph capture.
 
-        Also one of this thread's, while a graph is captured on another.
+        The window may be this thread's while another thread captures a graph.
         """
         deadline_s = time.monotonic() + CLOSE_WAIT_S
         while (current := self._loop.open_window) and current.blocked_by():
@@ -101,9 +101,9 @@ class Shutdown:
         self._exporter.hurry()
         if not self._wait_and_report(self._exporter.wait, "saved", until_s):
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
-        self._exporter.stop()  # it may still be telling that a capture is saved, and is to be sent
+        self._exporter.stop()  # it may still hand a saved capture to the deliveries
         arrived = self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
-        self._leave_agreements()  # then the record of the window may have to be sent
+        self._leave_agreements()  # after that the record of the window may have to be sent
         if not (
             arrived and self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
         ):
@@ -115,7 +115,7 @@ class Shutdown:
             self._journal.warning(text)
 
     def _wait_and_report(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
-        """Wait for something, not without a word where that takes long."""
+        """Wait; if that takes long, say so in the log and on stderr."""
         if wait(max(0.0, min(QUIET_S, until_s - time.monotonic()))):
             return True
         text = f"a capture is being {what}; the process waits for it, up to {self._wait_s:g} s"

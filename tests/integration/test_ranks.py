@@ -87,7 +87,7 @@ def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
     names = sorted(logs(tmp_path))
     assert [name[-10:] for name in names if name.endswith("_1.log")] == ["rank_1.log"]
     text = "\n".join(logs(tmp_path).values())
-    assert "this is rank 1 of 2 (torch.distributed), as has only now become known" in text
+    assert "this is rank 1 of 2 (torch.distributed); it was not known before" in text
     assert "rank 0 is not asked for, only 1" in text
 
 

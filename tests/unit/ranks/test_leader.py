@@ -306,7 +306,7 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
     found = job(3, is_alone=True)
     made = found.arm(1)
     assert made is not None
-    assert "rank 2: its steps are counted since dynprof was attached" in made.reasons[0]
+    assert "rank 2: its steps are counted since the attach" in made.reasons[0]
     found.arm(2, ranks="2")
     assert [len(one) for one in recorded(found)] == [0, 0, 1]
 
