@@ -141,7 +141,7 @@ def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]
         Directories, and URLs.
 
     Raises:
-        ValueError: An entry cannot be used. It may hold a secret, so the message gives its position.
+        ValueError: An entry cannot be used. The message names its position: it may be secret.
     """
     if isinstance(asked, (str, os.PathLike)):
         asked = [asked]

@@ -1,4 +1,4 @@
-"""Why a window closes before its time."""
+"""Limits of a window: the reasons to close it early."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dynprof.runtime.plural import about
 if TYPE_CHECKING:
     from dynprof.windows.driver import WindowDriver
 
-LOOK_EVERY_S, REST_FACTOR = 0.05, 5.0
-"""The time between two looks at memory and events, or this many times what the last one took, if
-that is less: one takes 0.2 ms, and milliseconds in a control group or with many free pieces."""
+CHECK_EVERY_S, REST_FACTOR = 0.05, 5.0
+"""Interval of checks of memory and events; this many times the duration of the last check, if less.
+A check takes 0.2 ms, or milliseconds in a control group or with many free pieces of memory."""
 MAX_SHARE = 0.5
-"""The share of the free memory that a capture may take while it is saved."""
+"""The share of the free memory that saving a capture may take."""
 DISCARD_SHARE = 0.8
-"""A capture that takes a larger share of it is discarded: the training needs memory as well, and
-what a capture takes is an estimate."""
+"""A capture that takes a larger share is discarded: the training needs memory too, and the need of
+a capture is an estimate."""
 LOW_SHARE = 0.2
-"""The share of the free memory, as it was before, at which a window closes inside a step."""
+"""A window closes inside a step when this share of the free memory at its opening is left."""
 _LIFTED = "; limits.max_memory_mb null lifts this limit"
 _FEWER = "; ask for fewer steps, or without stacks, shapes and memory"
 NO_STEP_S = 60.0
-"""For so long steps of other threads go by without one of the thread that a window is bound to."""
+"""How long the thread of a window may end no step, while other threads do, before it closes."""
 
 
 def update_load(current: WindowDriver, *, inside_step: bool = False) -> Load | None:
-    """Note what a window's recording holds, and return it; None where nothing is to be bounded."""
+    """Note and return the load of a window's recording; None if it has no limits to check."""
     load = current.window.load(inside_step=inside_step)
     current.load = load or current.load
     if load and not inside_step:
@@ -37,7 +37,7 @@ def update_load(current: WindowDriver, *, inside_step: bool = False) -> Load | N
 
 
 def why_stuck(current: WindowDriver, now_s: float) -> str:
-    """Return why the thread that alone may move a window will not; empty where it may yet.
+    """Return why the only thread that may move a window will not; empty if it still may.
 
     Args:
         current: The window.
@@ -52,10 +52,9 @@ def why_stuck(current: WindowDriver, now_s: float) -> str:
 
 
 def why_no_step(current: WindowDriver, now_s: float) -> str:
-    """Return why a window that any thread may close shall not wait for a step; empty where it may.
+    """Return why a window that any thread may close waits no longer for a step; else empty.
 
-    Nobody may ever end one again, as no request comes. A step of a training that takes long is left
-    its time.
+    A server without requests may never end a step again. A long training step gets its time.
 
     Args:
         current: The window.
@@ -72,7 +71,7 @@ def why_no_step(current: WindowDriver, now_s: float) -> str:
 
 
 def why_early(current: WindowDriver, now_s: float) -> str:
-    """Return which limit of its config an open window has passed at a step's end; empty where none.
+    """Return the limit of its config that a window has passed at a step's end; else empty.
 
     Args:
         current: The window.
@@ -89,11 +88,11 @@ def why_early(current: WindowDriver, now_s: float) -> str:
     try:
         return _why_memory(current) or _why_load(current)
     finally:
-        current.due_s = now_s + min(LOOK_EVERY_S, REST_FACTOR * (time.thread_time() - began_s))
+        current.due_s = now_s + min(CHECK_EVERY_S, REST_FACTOR * (time.thread_time() - began_s))
 
 
 def _why_memory(current: WindowDriver) -> str:
-    """Say that the process has grown too much; empty where it has not."""
+    """Return that the process has grown too much; empty if it has not."""
     most_mb = current.request.config.limits.max_memory_mb
     if most_mb is None or (grown_mb := current.process.memory_mb() - current.memory_mb) <= most_mb:
         return ""
@@ -101,7 +100,7 @@ def _why_memory(current: WindowDriver) -> str:
 
 
 def _why_load(current: WindowDriver) -> str:
-    """Say which limit the window will have passed at the next look; empty where none."""
+    """Return the limit that the window will have passed at the next check; else empty."""
     before, load = current.load, update_load(current)
     if not load:
         return ""
@@ -110,10 +109,10 @@ def _why_load(current: WindowDriver) -> str:
 
 
 def why_too_much_inside(current: WindowDriver) -> str:
-    """Return why a window shall not wait for the end of its step; empty where it may.
+    """Return why a window must close before the end of its step; else empty.
 
-    Its calls are not counted before that: what it has allocated may be tensors. So memory that runs
-    short is a reason, too.
+    Calls of the step are counted only at its end: memory allocated inside may be tensors. So low
+    memory is a reason too.
 
     Args:
         current: The window.
@@ -131,7 +130,7 @@ def why_too_much_inside(current: WindowDriver) -> str:
 
 
 def why_too_late(current: WindowDriver) -> str:
-    """Return why what an open window holds cannot be saved; empty where it can, most likely.
+    """Return why the recording of a window cannot be saved; empty if it probably can.
 
     Args:
         current: The window, about to be closed.
@@ -148,12 +147,12 @@ def why_too_late(current: WindowDriver) -> str:
 
 
 def _why_too_much(current: WindowDriver, load: Load, ahead: Load) -> str:
-    """Say which limit is passed; empty where none.
+    """Return the limit that is passed; else empty.
 
     Args:
         current: The window.
-        load: What it holds.
-        ahead: What it will hold at the next look, so that the limit holds for what is kept.
+        load: Its load now.
+        ahead: Its load at the next check, so that the limit holds for what is kept.
     """
     limits = current.request.config.limits
     if limits.max_events and ahead.events > limits.max_events:

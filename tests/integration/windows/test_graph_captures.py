@@ -79,7 +79,7 @@ def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
     (manifest,) = manifests(tmp_path)
     who = "a graph is being captured on thread capturing"
     assert f"request 1: waits, {who}" in log
-    assert f"this step is joined with the next: {who}" in log
+    assert f"this step has no boundary: {who}; it counts with the next" in log
     assert any("the window waited until step" in note and who in note for note in manifest.remarks)
     assert manifest.complete
     assert manifest.steps.recorded == 2

@@ -310,7 +310,7 @@ def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
         open_at(job, 1, number + 3)
     job.step(1)
     told = member.answer(Question(1), 0).report
-    assert (told.outcome, "were numbered anew after" in told.why) == ("refused", True)
+    assert (told.outcome, "were renumbered after" in told.why) == ("refused", True)
     job.step(8)
     assert job.manifests() == []
     consider(job, 2, 2, 2.0)

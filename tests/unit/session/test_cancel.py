@@ -30,7 +30,7 @@ def test_cancel_disarms_a_waiting_request(job: Job) -> None:
     job.step(60)
     assert job.backend.recordings == []
     job.edit(cancel=True)
-    assert "nothing is open or waiting; a save without cancel asks for a window" in job.log()
+    assert "nothing is open or waiting; a save without cancel requests a window" in job.log()
 
 
 def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:

@@ -58,7 +58,7 @@ def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
 
 def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked after its first step, and where a look is slow every 50 ms, or five steps."""
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.05)
     monkeypatch.setattr(limits, "REST_FACTOR", 1e9)
     job = Job(tmp_path, memory_mb=[1000, 1010, 1020, 1031])
     job.edit(active=100, limits={"max_memory_mb": 30})
@@ -71,7 +71,7 @@ def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a step takes longer than the time between two looks."""
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.0)
     monkeypatch.setattr(limits, "REST_FACTOR", 0.0)
 
 
