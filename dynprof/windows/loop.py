@@ -251,7 +251,9 @@ class Loop:
         if reason:
             self._discard(LostWindowError(_why_lost(current, reason)))
         else:
-            self._log_once("steps of other threads are not recorded: the window is bound to one")
+            self._log_once(
+                "steps of other threads are not recorded: the window is bound to one thread"
+            )
 
     def _order_or_limit(self, current: WindowDriver, now_s: float) -> str:
         return self._inbox.order or why_early(current, now_s)

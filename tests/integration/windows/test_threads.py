@@ -162,7 +162,7 @@ def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
     assert "the thread that it was opened on has ended no step for 0.2 s, while" in first.reason
     assert "without profile_memory all are recorded" in first.reason
     assert second.complete
-    assert "steps of other threads are not recorded: the window is bound to one" in log
+    assert "steps of other threads are not recorded: the window is bound to one thread" in log
 
 
 @pytest.mark.parametrize("stacks", [False, True])
