@@ -32,7 +32,7 @@ def __getattr__(name: str) -> object:
     """Load a module below, or an attribute of one, at its first use."""
     if name in _LATER:
         found = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-        globals()[name] = found  # as an import does with modules: used once
+        globals()[name] = found  # later accesses skip this function
         return found
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

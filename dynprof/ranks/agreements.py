@@ -95,11 +95,11 @@ class Agreements:
             return None
         found = windows.status()
         of_groups_before = (one for before in (*self._former,) for one in before.recent())
-        told = {one.request: one for one in (*of_groups_before, *found.earlier)}
-        told.pop(found.request, None)
-        if not (told or found.request or (part and part.leads)):
+        recent = {one.request: one for one in (*of_groups_before, *found.earlier)}
+        recent.pop(found.request, None)
+        if not (recent or found.request or (part and part.leads)):
             return None
-        return replace(found, earlier=tuple(told[number] for number in sorted(told)[-TOLD:]))
+        return replace(found, earlier=tuple(recent[number] for number in sorted(recent)[-TOLD:]))
 
     # edits, on the watcher's thread
 
@@ -250,12 +250,12 @@ class Agreements:
 
     def _begin(self, group: JobGroup) -> None:
         process, say = self._process, self._journal.warning
-        who = describe_leader(group.rank, process.layout.host, process.layout)
+        name = describe_leader(group.rank, process.layout.host, process.layout)
         self._member.group = group
         self._windows = JobWindows(
-            process, group.world_size, who, self._boundary.attempt, self._deliveries, self._journal
+            process, group.world_size, name, self._boundary.attempt, self._deliveries, self._journal
         )
-        self._part = Participant(group, self._member, who, self._boundary, say, self._windows)
+        self._part = Participant(group, self._member, name, self._boundary, say, self._windows)
         first = rank_in_words(process.layout.role, LEADER)
         part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")

@@ -112,19 +112,19 @@ class Leader:
     def __init__(
         self,
         world_size: int,
-        who: str,
+        name: str,
         send: Callable[[Message, int], int],
         answer: Callable[[Message, int], Reply],
         windows: JobWindows,
         clock: Callable[[], float],
     ) -> None:
-        self._world_size, self._who = world_size, who
+        self._world_size, self._name = world_size, name
         self._send, self._answer = send, answer
         self._windows, self._clock = windows, clock
         self._next_places: dict[int, int] = {}  # of the messages that ranks read next
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
-        self._told: dict[int, int] = {}  # announced start steps, by request number
+        self._agreed_steps: dict[int, int] = {}  # announced start steps, by request number
         self._round: _Round | None = None
         self._current: _Current | None = None
         self._wake_s = math.inf
@@ -136,7 +136,7 @@ class Leader:
 
     def begin(self) -> None:
         """Ask the ranks to join."""
-        self._send(Hello(self._who), 0)
+        self._send(Hello(self._name), 0)
 
     @property
     def places(self) -> set[int]:
@@ -448,7 +448,7 @@ class Leader:
             raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
         earlier = {n: ranks & ready.keys() for n, ranks in self._windows.pending.items()}
         earlier = {n: ranks for n, ranks in earlier.items() if ranks and n != number}
-        first = {n: ranks for n, ranks in earlier.items() if self._told.get(n, 0) <= step}
+        first = {n: ranks for n, ranks in earlier.items() if self._agreed_steps.get(n, 0) <= step}
         if first:
             if not current.was_extended:
                 current.was_extended, current.until_s = True, now_s + terms.patience_s
@@ -463,8 +463,10 @@ class Leader:
             current.left_out |= waits
             self._consider()
             return
-        self._told = {n: self._told[n] for n in self._windows.pending if n in self._told}
-        self._told[number] = step
+        self._agreed_steps = {
+            n: self._agreed_steps[n] for n in self._windows.pending if n in self._agreed_steps
+        }
+        self._agreed_steps[number] = step
         left_out = dict(sorted(current.left_out.items()))
         self._current = None
         opening = Opening(number, step, left_out, tuple(earlier))

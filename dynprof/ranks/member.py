@@ -115,7 +115,7 @@ class Member:
         self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
         self._ended_s: dict[int, float] = {}  # when the end of a window was first sent; or inf
         self._replied_numbering = 0  # the numbering of the step in the last reply
-        self._told: Report | None = None  # the last report sent
+        self._last_report: Report | None = None  # the last report sent
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
         self._step_ms: float | None = None  # the last known mean: a rank that stands still has none
 
@@ -326,9 +326,9 @@ class Member:
         on_the_way = [n for n in self._ended_s if self._outcome(n) in ON_THE_WAY]
         report = self.report(min(on_the_way, default=max(self._ended_s, default=number)))
         facts = with_fields(report, still_s=0.0, step_s=None)
-        if facts == self._told:
+        if facts == self._last_report:
             return None
-        self._told = facts
+        self._last_report = facts
         return report
 
     def reports(self) -> tuple[Report, ...]:

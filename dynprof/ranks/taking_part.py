@@ -73,7 +73,7 @@ class Participant:
         self,
         group: JobGroup,
         member: Member,
-        who: str,  # rank, machine and config, for the logs of the others
+        name: str,  # rank, machine and config, for the logs of the others
         boundary: ErrorBoundary,
         warn: Callable[[str], None],
         windows: JobWindows,
@@ -81,7 +81,7 @@ class Participant:
         self.group = group
         self.leader = ""  # the leader of this rank; empty if no other rank leads it
         self.is_over = False  # whether it has stopped for good
-        self.member, self.who, self.boundary, self.warn = member, who, boundary, warn
+        self.member, self.name, self.boundary, self.warn = member, name, boundary, warn
         self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
@@ -331,7 +331,7 @@ class _LeaderSide:
         self._renew_s, self._unheard = time.monotonic() + RENEW_WAITS_S, 0
         self.leader = Leader(
             part.group.world_size,
-            part.who,
+            part.name,
             self._send,
             part.answer,
             part.windows,

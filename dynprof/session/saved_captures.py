@@ -46,14 +46,14 @@ class SavedCaptures:
         self._deliveries = deliveries
 
     def handle(
-        self, span: Span, delivery: Delivery, told: str, path: Path, manifest: Manifest
+        self, span: Span, delivery: Delivery, early_reason: str, path: Path, manifest: Manifest
     ) -> None:
         """Handle a saved capture.
 
         Args:
             span: When its window was open.
             delivery: How it gets to its place.
-            told: Why its window closed early, which is logged already; empty if it did not.
+            early_reason: Why its window closed early, which is logged already; empty if it did not.
             path: The path of its manifest, which may not have been written.
             manifest: The manifest.
         """
@@ -63,15 +63,15 @@ class SavedCaptures:
         kept = manifest.lies_at(path)
         self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
         self._inbox.wake()
-        self._warn_of_cut(told, manifest)
+        self._warn_of_cut(early_reason, manifest)
         if not kept or delivery.destination.is_direct:
             self._arrive(path.parent.parent, manifest, self._shown(path) if kept else None)
         elif self._boundary.attempt("sending it on", lambda: self._send(delivery, path, manifest)):
             self._arrive(path.parent.parent, manifest, self._shown(path))
 
-    def _warn_of_cut(self, told: str, manifest: Manifest) -> None:
+    def _warn_of_cut(self, early_reason: str, manifest: Manifest) -> None:
         """Log the parts that saving found missing; a lost trace is logged elsewhere."""
-        cut = manifest.reason.removeprefix(told).removeprefix("; ")
+        cut = manifest.reason.removeprefix(early_reason).removeprefix("; ")
         if manifest.trace and cut:
             text = f"request {manifest.request.number}: its capture is not complete: {cut}"
             self._journal.warning(text)

@@ -358,7 +358,7 @@ class Loop:
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         if self._boundary.attempt(
             "leaving a manifest", lambda: self._submit(current, None, reason)
-        ):  # no manifest or log line says so otherwise
+        ):  # then only this reports it
             self._journal.tell(current.request.number, "failed", reason)
 
     def _submit(self, current: WindowDriver, recording: Recording | None, reason: str) -> None:

@@ -96,7 +96,7 @@ def test_what_cannot_be_sent_stays(tmp_path: Path, bucket: Bucket) -> None:
     assert manifest.complete
     folder = (running.root / str(status.last_capture)).parent.parent
     assert (folder / str(manifest.trace)).is_file()
-    assert f"and lies in {folder}" in str(status.last_error)
+    assert f"and is in {folder}" in str(status.last_error)
     assert f"its capture is not in {PLACE}/{folder.name}, and is in {folder}" in log(running.root)
 
 
