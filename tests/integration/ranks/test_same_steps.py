@@ -1,4 +1,4 @@
-"""The ranks of a job open their windows at one step, wherever the config lies."""
+"""The ranks of a job open their windows at one step, wherever the config is."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
 
 
 def test_where_rank_0_has_no_dynprof_each_serves_what_it_reads(tmp_path: Path) -> None:
-    """Nobody says that the ranks agree."""
+    """No rank logs that the ranks agree."""
     root = tmp_path / SHARED
     with job(tmp_path, 3, without=(0,), said="; profilers: "):
         code, _, errors = dynprof("arm", root, "--active", 2, "--wait")

@@ -1,4 +1,4 @@
-"""Steps of several threads, and windows whose own thread ends, waits or is amid an operator."""
+"""Steps of several threads, and windows whose own thread ends, waits or runs an operator."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_thread_for_each_request(tmp_path: Path, *, with_stack: bool) -> None:
 
 
 def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -> None:
-    """Threads that end a step meanwhile wait for the opening; their steps are not counted."""
+    """Threads that end a step during the opening wait for it; their steps are not counted."""
     run(
         tmp_path,
         """
@@ -132,7 +132,7 @@ def test_memory_of_one_thread_among_several(tmp_path: Path) -> None:
 
 
 def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
-    """While other threads go on it is let go in time, with what would not be bound to a thread."""
+    """While other threads continue it is discarded in time; the reason names the setting."""
     log = run(
         tmp_path,
         """

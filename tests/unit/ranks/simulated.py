@@ -43,7 +43,7 @@ PLAIN = Profiler("torch", ("CPU", "CUDA"))
 
 @dataclass
 class Rank:
-    """One rank; its steps go on with virtual time, but while it stands still.
+    """One rank; its steps advance with virtual time, except while it stands still.
 
     Attributes:
         number: Its number.
@@ -52,7 +52,7 @@ class Rank:
         ahead: By how much its numbers of steps are ahead of rank 0's.
         runs: Whether it runs dynprof.
         problem: Why it cannot record.
-        busy_until_s: Until when a window before is being saved.
+        busy_until_s: Until when an earlier window is being saved.
         usable: What it can record with.
         is_dead: Whether its process is gone.
         recorded: Number and first step of each window that it has recorded.
@@ -185,7 +185,7 @@ class Job:
         self.ranks[rank].stopped = []
 
     def go_on(self, rank: int) -> None:
-        """Have it go on, with the messages that it has missed."""
+        """Let it continue, with the messages that it has missed."""
         missed, self.ranks[rank].stopped = self.ranks[rank].stopped, None
         for message, place in missed or ():  # type: ignore[misc]
             self._hear(self.ranks[rank], message, place)

@@ -1,4 +1,4 @@
-"""A second connection to the job's store, where it harms nobody."""
+"""A second connection to the job's store, made only where it is harmless."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_store_that_cannot_serve_is_named(store: object) -> None:
 
 
 def test_the_store_beneath_its_prefixes_is_named() -> None:
-    """A process group's is always a PrefixStore, which tells nobody what to change."""
+    """A process group's store is always a PrefixStore, whose name helps no user."""
     files = type("FileStore", (), {})()
     store = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=files))
     with pytest.raises(CannotServeError, match="the job's FileStore supports no second connection"):

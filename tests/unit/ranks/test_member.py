@@ -1,4 +1,4 @@
-"""What a rank does with what its leader says, and what it tells of itself."""
+"""A rank's reaction to its leader's messages, and its own reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """A process group in which each step begins so many collectives."""
+    """A process group in which each step begins this many collectives."""
 
     def __init__(self, job: Job, rank: int = 0, each: float = 2) -> None:
         self._job, self.rank, self._each = job, rank, each
@@ -191,7 +191,7 @@ def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
         waiting = job.session.inbox.waiting
         assert waiting
         assert waiting.config.active == active
-        member.refuse_pending("nobody leads the ranks any more")
+        member.refuse_pending("no rank leads any more")
 
 
 def test_a_window_that_opens_between_two_looks_is_waited_for(
@@ -224,7 +224,7 @@ def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> 
 
 
 def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
-    """What is open already, and what they did not mean, goes on."""
+    """An open window, and requests that they did not mean, continue."""
     member = job.session._member
 
     def outcomes() -> list[str]:
@@ -245,7 +245,7 @@ def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
 
 
 def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
-    """Also where this rank has had fewer edits; its own go on from there, and cancels too."""
+    """Also if this rank has had fewer edits; its own edits and cancels continue from there."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
     job.edit(active=2)
@@ -334,7 +334,7 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
 
 
 def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:
-    """Nobody proposes it: who follows the request hears of it from each rank, with the reason."""
+    """It is not proposed: each rank reports it with the reason."""
     member = job.session._member
     for _ in range(2):
         member.answer(Withdrawal(4, ("rank 0 refused it: no such place",), '{"active": 2}'), 0)

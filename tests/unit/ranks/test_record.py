@@ -235,7 +235,7 @@ def test_a_record_that_cannot_be_written_is_tried_until_it_is(
 
 
 def test_what_was_proposed_is_refused_where_the_store_is_lost(tmp_path: Path) -> None:
-    """Who waits for it is told why."""
+    """A client that waits for it gets the reason."""
     known = Known(tmp_path)
     known.begin(5, asked(1.0))
     known.refuse_open("the job's store was lost")

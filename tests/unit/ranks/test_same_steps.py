@@ -75,7 +75,7 @@ class Training(RuleBasedStateMachine):
 
     @rule(rank=ANY)
     def go_on(self, rank: int) -> None:
-        """Have it go on."""
+        """Let it continue."""
         self.job.go_on(rank)
 
     @rule(rank=ANY)

@@ -53,7 +53,7 @@ def test_the_last_reply_wakes_the_leader_which_takes_each_once() -> None:
 
 
 def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() -> None:
-    """A rank that was away goes on with the newest where its message is gone."""
+    """A rank that was away continues with the newest if its message was deleted."""
     store, writer, reader = both()
     first = reader.place
     for number in range(5 * KEPT):

@@ -172,7 +172,7 @@ def steps(rank: Rank) -> list[int]:
 def test_ranks_agree_and_an_idle_job_asks_the_store_nothing(
     ranks: list[Rank], stores: list[MemoryStore]
 ) -> None:
-    """Each is told the same step."""
+    """Each gets the same step."""
     made = agree(ranks, 1)
     assert made.ranks == (0, 1, 2)
     until(lambda: [steps(rank) for rank in ranks] == [[made.step]] * 3)

@@ -83,7 +83,7 @@ def test_what_only_saving_finds_missing_is_in_the_log(job: Job) -> None:
 
 
 def test_an_invalid_edit_changes_nothing_that_runs(job: Job) -> None:
-    """A window goes on through a bad edit; the problems stand in the status."""
+    """A window continues through a bad edit; the problems are in the status."""
     job.edit(active=3)
     job.step(2)
     job.edit(active=0, activties=["CPU"])

@@ -1,4 +1,4 @@
-"""A window is bound to the thread that opened it; others may step, stop and end beside it."""
+"""A window is bound to the thread that opened it; others may step, stop and end."""
 
 from __future__ import annotations
 
