@@ -62,12 +62,12 @@ class Blocked:
 
     Attributes:
         by: What that is, in words for the log.
-        then: What becomes of the request: it has to ``wait`` until that has passed; it has to
-            ``defer``, but only where any step will do; or it is ``refused``.
+        then: What becomes of the request: it has to ``wait`` until that has passed; it would
+            ``rather wait``, so it does where any step will do; or it is ``refused``.
     """
 
     by: str
-    then: Literal["wait", "defer", "refused"] = "wait"
+    then: Literal["wait", "rather wait", "refused"] = "wait"
 
 
 class Recording(Protocol):

@@ -78,7 +78,9 @@ class ScriptWindows:
         The script asked for that close, and is not training yet. The backend gives up in time.
         """
         backend = self._process.backend(self._plan.backend)
-        while any(one.then == "defer" for one in backend.blocked_by(self._plan, elsewhere=True)):
+        while any(
+            one.then == "rather wait" for one in backend.blocked_by(self._plan, elsewhere=True)
+        ):
             time.sleep(0.05)
 
     def _planned(self, config: ProfilerConfig, script: Script) -> Plan:

@@ -67,7 +67,7 @@ class Admission:
             self._reasons_of_backend(request),
             map(_refused, self._reasons_to_refuse(request)),
         )
-        return next((one for one in reasons if any_step or one.then != "defer"), None)
+        return next((one for one in reasons if any_step or one.then != "rather wait"), None)
 
     def _reasons_to_wait(self) -> Iterator[Blocked]:
         if self._exporter.busy:

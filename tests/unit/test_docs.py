@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PAGES = {page.name: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
 LOOP = "loader = range(3)\ndef train_one_step(batch): pass\n"
-"""The code around the script of the README."""
+"""What the script of the README stands in."""
 RESULTS = {("profiler.md", 0): "result", ("profiler.md", 2): "profiles"}
 """The folders in which the scripts of the pages leave a trace."""
 VARIABLE = re.compile(r"\bDYNPROF_[A-Z_]+")
@@ -231,7 +231,7 @@ def named_tests(text: str) -> set[str]:
 
 
 def test_a_test_that_a_page_names_is_one() -> None:
-    """No page names a test that exists twice."""
+    """No page names a test of which there are two, so that nobody knows what shows it."""
     files = (ROOT / "tests").rglob("test_*.py")
     there = Counter(name for path in files for name in names_of_tests(path))
     named = set().union(*map(named_tests, PAGES.values()))

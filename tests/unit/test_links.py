@@ -74,7 +74,7 @@ def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
 
 
 def test_the_index_has_every_page() -> None:
-    """``docs/index.md`` links to each page, and the README to it."""
+    """Whoever needs a page finds it from ``docs/index.md``, and that from the README."""
     index = ROOT / "docs" / "index.md"
     there = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert there - set(links(index)) == {"index.md"}

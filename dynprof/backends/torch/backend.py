@@ -122,7 +122,7 @@ class TorchBackend:
         asked = plan.activities
         watched = asked if self._for_script else used(sys.modules["torch"], asked)
         if reason := why_close_is_unknown(watched):
-            yield Blocked(reason, "defer")
+            yield Blocked(reason, "rather wait")
         if KINETO.script_has_it:
             yield Blocked(OCCUPIED, "refused")
 

@@ -89,7 +89,7 @@ def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda begun=begun: begun)
         plan = replace(a_plan(TorchBackend()), activities=BOTH)
         blocked = TorchBackend().blocked_by(plan, elsewhere=True)
-        assert [one.then for one in blocked] == ([] if begun else ["defer"])
+        assert [one.then for one in blocked] == ([] if begun else ["rather wait"])
 
 
 def test_what_was_left_out_stands_nowhere_as_watched(tmp_path: Path) -> None:
