@@ -36,7 +36,7 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
-from dynprof.ranks.store import FOREVER, NUDGE, Hearing, Saying, wait_for_bell
+from dynprof.ranks.store import FOREVER, NUDGE, LogReader, LogWriter, wait_for_bell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,18 +69,18 @@ class Records:
     """Notes what the ranks agree on; the windows are not recorded."""
 
     pending: dict[int, set[int]] = {}
-    stands = True
+    is_stalled = True
 
     def __init__(self, made: queue.SimpleQueue[Agreement]) -> None:
         self._made = made
 
-    def hear(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         """Forget it."""
 
-    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
+    def mark_lost(self, ranks: Iterable[int], _why: str = "") -> None:
         """Forget it."""
 
-    def settle(self, made: Agreement) -> None:
+    def conclude(self, made: Agreement) -> None:
         """Have it compared."""
         self._made.put(made)
 
@@ -104,15 +104,15 @@ def be(
 
     store = Counted(TCPStore("127.0.0.1", port, None, False, FOREVER))
     stores.append(store)
-    hearing = Hearing(store, store)
-    hearing.tell(to_text(Joined(rank, hearing.place)))
+    reader = LogReader(store, store)
+    reader.send_news(to_text(Joined(rank, reader.place)))
     while True:
-        place, raw = hearing.wait()
+        place, raw = reader.wait()
         if raw is None or raw == NUDGE.encode() or (said := said_in(raw)) is None:
             return
         if isinstance(said.message, (Proposal, Question)):
             reply = reply_of(rank, said.message, place)
-            hearing.reply(place, to_text(reply), said.expect)
+            reader.reply(place, to_text(reply), said.expect)
         elif isinstance(said.message, Opening):
             is_late = int(time.monotonic() / STEP_S) >= said.message.step
             told.put((time.monotonic(), is_late))
@@ -153,7 +153,7 @@ class Bench:
         )
         calls, self._waits, self._bare, self._waker = connections
         self._made = queue.SimpleQueue[Agreement]()
-        self._saying = Saying(calls)
+        self._writer = LogWriter(calls)
         self._leader = Leader(
             count,
             "bench",
@@ -183,14 +183,14 @@ class Bench:
     def _say(self, message: Message, expect: int) -> int:
         text = to_text(Said("bench", expect, message))
         is_first = isinstance(message, Hello)
-        place = self._saying.begin(text) if is_first else self._saying.say(text)
+        place = self._writer.begin(text) if is_first else self._writer.send(text)
         if expect:
-            self._saying.expect(place)
+            self._writer.expect(place)
         return place
 
     def _hear(self) -> None:
         wait_for_bell(self._waits)
-        self._leader.hear(news_in(self._saying.take()))
+        self._leader.receive(news_in(self._writer.take()))
 
     def agree(self, number: int) -> tuple[float, int, int]:
         """Return how long it took, how many ranks heard of it late, and their calls."""
@@ -202,7 +202,7 @@ class Bench:
         agreement = self._made.get()
         assert len(agreement.ranks) == self.count, agreement
         found = self._ask_processes()
-        self._saying.clean(self._leader.places)
+        self._writer.clean(self._leader.places)
         took_s = max(at_s for at_s, _, _ in found) - began_s
         return took_s, sum(late for _, late, _ in found), sum(calls for _, _, calls in found)
 

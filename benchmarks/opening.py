@@ -48,7 +48,7 @@ class Measured:
             return found
 
         def leader_opens(leading: Leader, ready: Mapping[int, Reply], now_s: float) -> None:
-            current, step = leading._the_current, max(one.step for one in ready.values())
+            current, step = leading._current_or_fail, max(one.step for one in ready.values())
             took_s = current.answered_s - current.asked_s
             self.agreed[current.proposal.number] = step, current.answered_s, took_s
             leader(leading, ready, now_s)

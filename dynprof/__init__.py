@@ -1,9 +1,9 @@
 """Profile the next N steps of a training job that is already running.
 
-The script holds two lines, ``dp.init("prof_config")`` and ``dp.step()``; an operator edits
-``prof_config/profiler_config.json`` while it runs, and a trace of exactly those steps lies
-beside it. ``dynprof.profiler`` is the API for windows in a script; ``dynprof.acl`` a session for
-the whole process; ``dynprof.mstx`` marks what happens in between.
+The script has two lines, ``dp.init("prof_config")`` and ``dp.step()``. An operator edits
+``prof_config/profiler_config.json`` while the job runs, and dynprof saves a trace of exactly those
+steps next to it. ``dynprof.profiler`` is the API for windows in a script, and ``dynprof.acl`` a
+session over the whole process. ``dynprof.mstx`` sets marks in traces.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _LATER = {"phase": "phases", "graph_capture": "runtime.graph_captures"}
 
 
 def __getattr__(name: str) -> object:
-    """Return one of the modules below, or what is in one, loading it when it is first asked for."""
+    """Load a module below, or an attribute of one, at its first use."""
     if name in _LATER:
         found = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-        globals()[name] = found  # as the import does with a module: the next one does not come by
+        globals()[name] = found  # later accesses skip this function
         return found
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

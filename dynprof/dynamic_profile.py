@@ -1,7 +1,7 @@
-"""The two lines in a training script, and the few calls beside them.
+"""The two lines of a training script, and a few further calls.
 
-The names are those of ``torch_npu.profiler.dynamic_profile``. The module holds the package's one
-global: what ``step()`` looks into, and the session behind it.
+The names are those of ``torch_npu.profiler.dynamic_profile``. The module holds the package's global
+state: the session, and the inbox that ``step()`` tests.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class _Outside(NamedTuple):
-    """What was requested of a session that was begun from outside.
+    """The options of a session that was begun from outside the script.
 
     Attributes:
-        directory: Where the config is.
-        steps: Who ends the steps; None where the script may say that.
-        by: What asked for it.
+        directory: The directory of the config.
+        steps: The source of steps; None if the script may choose it.
+        by: The command or variable that requested the session.
     """
 
     directory: Path
@@ -43,16 +43,16 @@ class _Outside(NamedTuple):
 _inbox: Inbox | NoInbox = NoInbox(silent=False)
 _session: Session | None = None
 _from_outside: _Outside | None = None
-"""Set where a session was begun for the script, not by it."""
+"""Set if a session was begun for the script, not by it."""
 _beginning = threading.RLock()
 
 
 def step() -> None:
     """End one training step and begin the next; call it once per step.
 
-    While nothing is asked for, it adds one to a counter and tests one flag. The numbers count
-    from 0: the work before the first call is step 0 (see :func:`set_state` for resumed jobs). Where
-    several threads call it, each call ends a step, and a window records them all if it can.
+    Without a request it adds one to a counter and tests one flag. Steps count from 0: the work
+    before the first call is step 0 (see :func:`set_state` for resumed jobs). If several threads
+    call it, each call ends a step, and a window records them all if it can.
     """
     inbox = _inbox
     inbox.step += 1
@@ -61,7 +61,7 @@ def step() -> None:
 
 
 step._torchdynamo_disable = True  # type: ignore[attr-defined]
-"""Tells torch.compile to leave it alone: traced, each number of a step would be compiled anew."""
+"""Excludes it from torch.compile, which would recompile it for each step number."""
 
 
 def init(
@@ -78,47 +78,48 @@ def init(
     store: object = None,
     role: str | None = None,
 ) -> None:
-    """Watch ``profiler_config.json`` in a directory from now on; call it once, before training.
+    """Watch ``profiler_config.json`` in a directory; call it once, before training.
 
-    The directory and the config are created if they are not there; where torch is used, import
-    it before, so that the template names its devices. A config that is there already is not
-    taken as a request: only a save from now on is. A second call warns and changes nothing; where
-    the process was begun by ``dynprof run``, the first call goes on in that one's directory. With
-    ``DYNPROF_DISABLE=1`` in the environment nothing happens at all, nor does it in the workers of a
-    DataLoader or a pool; nor, with a warning, where gevent or eventlet has replaced threads.
+    It creates the directory and the config if they are missing. If the job uses torch, import torch
+    before this call, so that the template names its devices. An existing config is no request: only
+    a save from now on is one. A second call warns and changes nothing. If ``dynprof run`` began the
+    process, the first call keeps the directory of ``dynprof run``.
+
+    Nothing happens with ``DYNPROF_DISABLE=1`` in the environment, or in the workers of a DataLoader
+    or a pool. If gevent or eventlet has replaced threads, nothing happens but a warning.
 
     Args:
         path: The directory of the config.
-        watch: ``"events"`` (inotify and the like), ``"poll"``, or ``"auto"``: decided by the
-            file system. Without it ``DYNPROF_WATCH`` decides.
-        rank: The rank of this process; without it, the process group or the launcher's variables
-            say it.
-        exit_wait_s: For so many seconds the end of the process waits for a capture that is being
-            saved. Without it ``DYNPROF_EXIT_WAIT_S`` decides, else it is 600.
-        prof_dirs: Absolute directories, and URLs, that the config's ``prof_dir`` may name besides
-            those under ``path``. Without it ``DYNPROF_PROF_DIRS``, a list as in ``PATH``, decides.
+        watch: ``"events"`` (inotify and the like), ``"poll"``, or ``"auto"``: chosen by the file
+            system. Default: ``DYNPROF_WATCH``.
+        rank: The rank of this process. Default: from the process group, or the launcher's
+            variables.
+        exit_wait_s: Seconds that the end of the process waits for a capture that is being saved.
+            Default: ``DYNPROF_EXIT_WAIT_S``, else 600.
+        prof_dirs: Absolute directories, and URLs, that the config's ``prof_dir`` may name in
+            addition to those under ``path``. Default: ``DYNPROF_PROF_DIRS``, a list as in ``PATH``.
         follow_symlinks: Read the config, and write, through symbolic links below ``path``, as a
-            mounted ConfigMap of Kubernetes needs it; else they are refused.
-        plugin: Mark the phases of torch's loops for windows that ask for marks, as
-            :mod:`dynprof.plugin` does. Without it ``DYNPROF_PLUGIN=1`` decides.
-        steps: Who ends the steps: ``"script"``, its calls of :func:`step`; ``"optimizer"``, the
-            one that steps first; ``"auto"``, the script, or the optimizer where that
-            does not; ``"package.module:function"`` or ``"package.module:Class.method"``, each
-            return of it (nothing before the colon means the script itself); a number, a period in
-            seconds. Without it ``DYNPROF_STEPS`` decides, else it is ``"script"``.
-        store: A ``TCPStore`` of ``torch.distributed`` to which all ranks of the job are connected:
-            over it they agree on the steps of windows. How many there are the launcher's variables
-            say. Without it the process group's serves, as soon as there is one.
-        role: What this process and its ranks do, such as ``"rollout"``, where processes of several
-            roles share the directory: up to 32 letters, digits and ``-``. Each role counts its own
-            ranks, agrees on its own windows, and has it in the names of its files. Without it
-            ``DYNPROF_ROLE`` decides, else it is empty.
-        nvtx: Send all marks of :mod:`dynprof.mstx` to NVTX as well, for Nsight and its like.
-            Without it ``DYNPROF_NVTX=1`` decides.
+            mounted ConfigMap of Kubernetes needs it. By default they are refused.
+        plugin: Mark the phases of torch's loops for windows that record marks, as
+            :mod:`dynprof.plugin` does. Default: whether ``DYNPROF_PLUGIN=1``.
+        steps: The source of steps. ``"script"``: its calls of :func:`step`. ``"optimizer"``: the
+            first one that steps. ``"auto"``: the script, or the optimizer if the script does not
+            call :func:`step`. ``"package.module:function"`` or ``"package.module:Class.method"``:
+            each return of it; nothing before the colon means the script itself. A number: a period
+            in seconds. Default: ``DYNPROF_STEPS``, else ``"script"``.
+        store: A ``TCPStore`` of ``torch.distributed`` to which all ranks of the job are connected.
+            Through it they agree on the steps of windows. The launcher's variables give the number
+            of ranks. Default: the store of the process group, once there is one.
+        role: The task of this process and its ranks, such as ``"rollout"``, if processes of several
+            roles share the directory. Up to 32 letters, digits and ``-``. Each role counts its own
+            ranks, agrees on its own windows, and has its name in its files. Default:
+            ``DYNPROF_ROLE``, else empty.
+        nvtx: Also send all marks of :mod:`dynprof.mstx` to NVTX, for Nsight and similar tools.
+            Default: whether ``DYNPROF_NVTX=1``.
 
     Raises:
         UnusablePathError: The directory cannot be used, or another user could replace it.
-        ValueError: An argument or its variable is not one of the values above.
+        ValueError: An argument or its variable has none of the values above.
     """
     global _inbox, _session
     if disabled():
@@ -158,15 +159,15 @@ def _why_nothing_changes() -> str:
 
 
 def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
-    """Watch a directory on behalf of whoever started the process; for :mod:`dynprof.launch`.
+    """Watch a directory for a command that started the process; for :mod:`dynprof.launch`.
 
-    Where the script calls :func:`init` itself, its options count from then on, but in this
-    directory and, if ``steps`` names one, with this source of steps.
+    If the script calls :func:`init` itself, its options apply from then on. The directory stays
+    this one, and so does the source of steps if ``steps`` names one.
 
     Args:
-        directory: Where the config is.
-        steps: Who ends the steps; None: the script, else the optimizer.
-        by: What asked for it, as in "as ... asks".
+        directory: The directory of the config.
+        steps: The source of steps; None: the script, else the optimizer.
+        by: The command or variable that requested it, as in "as ... asks".
 
     Raises:
         UnusablePathError: As :func:`init`.
@@ -180,19 +181,19 @@ def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
 
 
 def watched() -> tuple[str | None, str | None]:
-    """Return the directory that this process watches, and what began that from outside."""
+    """Return the watched directory, and what began the session from outside; each may be None."""
     if _session is None:
         return None, None
     return str(_session.directory), _from_outside.by if _from_outside else None
 
 
 def running() -> Session | None:
-    """Return the session, to tell it what only its caller knows; None where there is none."""
+    """Return the session, for callers inside dynprof; None if there is none."""
     return _session
 
 
 def _take_over(path: str | os.PathLike[str], steps: str | float | None) -> tuple[Path, str | float]:
-    """End the session that was begun from outside; return where and how the script's begins."""
+    """End the session from outside; return the directory and the steps for the script's own."""
     global _from_outside
     outside, _from_outside = cast("_Outside", _from_outside), None
     _end("the script calls init() itself")
@@ -203,10 +204,10 @@ def _take_over(path: str | os.PathLike[str], steps: str | float | None) -> tuple
 
 
 def start(config_path: str | os.PathLike[str] | None = None) -> None:
-    """Open a window now, on the calling thread, from the watched config or from another file.
+    """Open a window now, on the calling thread, from the watched config or another file.
 
-    The config's ``start_step`` is ignored. What hinders it is said in the log and in
-    :func:`status`; nothing is raised.
+    It ignores the config's ``start_step``. Problems are in the log and in :func:`status`; nothing
+    is raised.
 
     Args:
         config_path: The other file.
@@ -216,13 +217,13 @@ def start(config_path: str | os.PathLike[str] | None = None) -> None:
 
 
 def stop() -> None:
-    """Close the open window early and keep what it has; without one, do nothing."""
+    """Close the open window early and keep its recording; without one, do nothing."""
     if session := _running("stop"):
         session.stop()
 
 
 def set_state(state_step: dict[str, Any]) -> None:
-    """Tell a resumed job's step: ``set_state({"cur_step": 1200})`` says that 1200 is running.
+    """Set the step of a resumed job: after ``set_state({"cur_step": 1200})``, 1200 is running.
 
     Args:
         state_step: ``cur_step``, a whole number of 0 or more. Anything else warns and changes
@@ -237,7 +238,7 @@ def set_state(state_step: dict[str, Any]) -> None:
 
 
 def status() -> Status:
-    """Return where this process stands: state, step, request, problems, last capture."""
+    """Return the status of this process: state, step, request, problems, last capture."""
     if _session is None:
         from dynprof.journal.status import Status
 
@@ -249,7 +250,7 @@ def shutdown() -> None:
     """Close an open window, wait until it is saved, and stop watching; also done at exit.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
+        KeyboardInterrupt: Ctrl-C while it waited; the capture being saved is given up.
     """
     _end("shutdown() was called")
 
@@ -276,8 +277,8 @@ def _end(reason: str) -> None:
         was_interrupted = False
     finally:
         if session and was_interrupted and not session.is_over and _session is None:
-            _session = session  # whoever ends it next goes on with it
-        elif session and _inbox is session.inbox:  # else another thread has begun one meanwhile
+            _session = session  # the next call that ends it continues
+        elif session and _inbox is session.inbox:  # else another thread has begun a new one
             _inbox = NoInbox(silent=True)
             _inbox.step = session.inbox.step
 
@@ -287,12 +288,12 @@ def _end_at_exit() -> None:
         from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 
         GRAPH_CAPTURES.process_ends()
-    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # has done its work; it ends anyway
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # it has ended
         _end("the process ended")
 
 
 def _forget_in_child() -> None:
-    """Leave a forked child without profiling: its parent's threads and files are not its own."""
+    """Disable profiling in a forked child: the threads and files belong to its parent."""
     global _beginning, _inbox, _session, _from_outside
     _beginning = threading.RLock()
     session, _inbox, _session, _from_outside = _session, NoInbox(silent=True), None, None

@@ -1,4 +1,4 @@
-"""What can go wrong, as a tree, and the sentence that tells a person about it.
+"""The exceptions of dynprof, as a tree, and error messages for users.
 
 ::
 
@@ -6,7 +6,7 @@
     ├── ConfigError        a config that cannot be used; carries every Problem found in it
     ├── UnusablePathError  ``init()`` was given a directory it cannot work in
     ├── BackendError       a profiler could not be prepared, started, stopped or saved
-    ├── LostWindowError    a window had to be let go, though its profiler did not fail
+    ├── LostWindowError    a window had to be discarded, though its profiler did not fail
     ├── CaptureError       a capture cannot be read, or its files cannot be written
     ├── LaunchError        a command, or a process, cannot be made to watch
     ├── OwnerError         root's command cannot act as the user who owns a folder
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to say about a config: what, where, and what to write instead.
+    """One problem of a config: what, where, and what to write instead.
 
     Attributes:
-        text: A whole sentence for the person who edited the file.
+        text: A whole sentence for the user who edited the file.
         pointer: JSON pointer (RFC 6901) of the place, ``""`` for the whole document.
         line: Line in the file, from 1; 0 where no line can be named.
         column: Column in the line, from 1; 0 where no line can be named.
@@ -52,14 +52,14 @@ class Problem:
 
 
 class DynprofError(Exception):
-    """Whatever dynprof raises on purpose."""
+    """Base class of all exceptions that dynprof raises on purpose."""
 
 
 class ConfigError(DynprofError):
     """A config that cannot be used.
 
     Attributes:
-        problems: Everything that was found wrong, in the order of the file.
+        problems: All problems found, in the order of the file.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -76,7 +76,7 @@ class BackendError(DynprofError):
 
 
 class LostWindowError(DynprofError):
-    """A window had to be let go, though its profiler did not fail."""
+    """A window had to be discarded, though its profiler did not fail."""
 
 
 class CaptureError(DynprofError):
@@ -88,7 +88,7 @@ class LaunchError(DynprofError):
 
 
 class RemovedError(DynprofError, OSError):
-    """What a process of dynprof's own would run was removed since this one began."""
+    """The program of a helper process was removed since this process began."""
 
 
 class OwnerError(DynprofError):
@@ -108,10 +108,10 @@ class ProfileError(DynprofError, RuntimeError):
 
 
 def describe(error: BaseException) -> str:
-    """Return an exception in words.
+    """Return an exception as a message.
 
-    An error of the system is its path and reason; the class of another one is named where we did
-    not raise it on purpose.
+    A system error becomes its path and reason. Other errors include their class, unless dynprof
+    raised them on purpose.
     """
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
@@ -123,19 +123,19 @@ def describe(error: BaseException) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """Return what an error says, without path and number where it is one of the system."""
+    """Return the message of an error; for a system error without its path and number."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror[:1].lower() + error.strerror[1:]
     return str(error)
 
 
 def why_not_written(error: OSError) -> str:
-    """Say why a file was not written; what the user may not write is named as that."""
+    """Return why a file was not written, and say so if the user has no permission."""
     if error.errno in (errno.EACCES, errno.EPERM) and error.filename is not None:
         return f"{os.fsdecode(error.filename)} cannot be written by this user"
     return describe(error) if error.strerror else str(error)
 
 
-def failed_at_it(error: Exception) -> str:
-    """Return what became of a request where a bug or an odd moment hindered it."""
+def internal_failure(error: Exception) -> str:
+    """Return the outcome of a request at which dynprof failed unexpectedly."""
     return f"dynprof failed at it: {describe(error)}"

@@ -1,4 +1,4 @@
-"""The extras of dynprof: parts that need more packages than a job does."""
+"""The extras of dynprof: parts that need further packages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PACKAGES = {
     "python": ("viztracer",),
     "viewer": ("duckdb", "numpy", "viztracer"),
 }
-"""The modules without which an extra of ``pyproject.toml`` cannot work."""
+"""The modules that each extra of ``pyproject.toml`` needs."""
 
 
 def missing(extra: str, part: str) -> str:
-    """Return the error message where a package of an extra is not installed; else nothing.
+    """Return the error message if a package of an extra is not installed; else empty.
 
     Args:
         extra: A key of :data:`PACKAGES`.
-        part: What needs the packages, as the subject of the message.
+        part: The part that needs the packages, as the subject of the message.
     """
     absent = [name for name in PACKAGES[extra] if not _is_installed(name)]
     return install(part, " and ".join(absent), extra) if absent else ""
@@ -38,8 +38,8 @@ def _is_found(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def look_for_all() -> None:
-    """Look for the packages of all extras: threads of dynprof search for no module later."""
+def find_all_packages() -> None:
+    """Look for the packages of all extras, so that no thread of dynprof does so later."""
     for name in set(itertools.chain(*PACKAGES.values())):
         _is_installed(name)
 
@@ -48,7 +48,7 @@ def require(extra: str, part: str) -> None:
     """Check that the packages of an extra are installed.
 
     Raises:
-        MissingExtraError: One is not; the message names the command that installs it.
+        MissingExtraError: A package is missing; the message has the command that installs it.
     """
     if text := missing(extra, part):
         raise MissingExtraError(text)

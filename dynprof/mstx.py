@@ -1,11 +1,11 @@
-"""Marks and ranges that a script sets itself, in the words of Ascend's ``mstx``.
+"""Marks and ranges that a script sets itself, with the names of Ascend's ``mstx``.
 
-They cost next to nothing until a window records that asks for them (``"mstx": true``), and then
-stand in its trace, on a track for each domain. Ranges of :func:`range_push` and :func:`range_pop`
-nest on their thread; those of :func:`range_start` and :func:`range_end` may cross each other and
-threads. What begins before a window or ends after it is cut at its border, and says so.
+They cost next to nothing until a window requests them (``"mstx": true``). Its trace then has a
+track for each domain. Ranges of :func:`range_push` and :func:`range_pop` nest on their thread;
+those of :func:`range_start` and :func:`range_end` may cross each other and threads. A range that
+begins before a window or ends after it is cut at the border, and labelled so.
 
-Whatever cannot be taken is said in a warning and costs the mark, never the script.
+A bad argument gives a warning and loses the mark, but never stops the script.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 FAILED = 0
-"""What stands for the id of a range that could not be begun."""
+"""The id of a range that could not begin."""
 
 
 @compiled_as(None)
@@ -36,14 +36,13 @@ def mark(message: str | None = None, stream: object = None, domain: str = "defau
     """Mark this moment.
 
     Args:
-        message: What to call it: 1 to 156 bytes; up to 255 while a subscriber takes marks.
-        stream: Of a device, or its handle: where the window records the device, the mark stands on
-            the stream's track too. None or 0 for the host alone. Anything else is refused with a
-            warning.
+        message: Its name: 1 to 156 bytes; up to 255 while a subscriber takes marks.
+        stream: A stream of a device, or its handle: if the window records the device, the mark is
+            on the stream's track too. None or 0: the host alone. Other values give a warning.
         domain: A group of marks that the config can keep or leave out.
     """
     plain = stream is None and type(domain) is str and domain and type(message) is str
-    if plain and message and len(message) < ALWAYS_SHORT_CHARS:  # some calls less
+    if plain and message and len(message) < ALWAYS_SHORT_CHARS:  # saves some calls
         if take := SINKS.take:
             take((message, domain, STACKS.number, time_ns()))
             return
@@ -59,7 +58,7 @@ def range_start(message: str | None = None, stream: object = None, domain: str =
     """Begin a range that any thread may end.
 
     Returns:
-        What :func:`range_end` takes; 0 with a warning where an argument cannot be taken.
+        The id for :func:`range_end`; 0 with a warning if an argument is invalid.
     """
     if _is_fit(message, stream, domain, "range_start"):
         return open_ranges.start(message, domain, stream)
@@ -68,7 +67,7 @@ def range_start(message: str | None = None, stream: object = None, domain: str =
 
 @compiled_as(None)
 def range_end(range_id: int, domain: str = "default") -> None:  # noqa: ARG001 - the vendor's
-    """End a range; one that could not be begun, or has ended, means nothing."""
+    """End a range; the id of one that could not begin or has ended is ignored."""
     if isinstance(range_id, int):
         open_ranges.end(range_id)
     else:
@@ -80,7 +79,7 @@ def range_push(message: str | None = None, stream: object = None, domain: str = 
     """Begin a range inside those that are open on this thread.
 
     Returns:
-        How many were open before; -1 with a warning where an argument cannot be taken.
+        How many were open before; -1 with a warning if an argument is invalid.
     """
     if _is_fit(message, stream, domain, "range_push"):
         return open_ranges.push(message, domain, stream)
@@ -92,7 +91,7 @@ def range_pop(domain: str = "default") -> int:
     """End the newest open range of this thread.
 
     Returns:
-        How many are open still; -1 where none was, which is said.
+        How many are still open; -1 with a warning if none was.
     """
     left = open_ranges.pop(domain) if isinstance(domain, str) else -1
     if left < 0:
@@ -108,12 +107,12 @@ def is_open(domain: str = "default") -> bool:
 class annotate:  # noqa: N801 - the vendor's name
     """A range as a context manager or a decorator.
 
-    It may cross others, as blocks of several coroutines do. Decorated coroutines are ranges while
-    they run, decorated generators from their first item to their end. Threads may share one object;
-    coroutines whose blocks cross need one each.
+    It may cross others, as blocks of several coroutines do. A decorated coroutine is a range while
+    it runs, a decorated generator from its first item to its end. Threads may share one object.
+    Coroutines whose blocks cross need one each.
 
     Args:
-        message: What to call it; a decorated function's own name where it is left out.
+        message: Its name; by default the name of the decorated function.
         stream: As for :func:`mark`.
         domain: As for :func:`mark`.
     """
@@ -133,9 +132,9 @@ class annotate:  # noqa: N801 - the vendor's name
         here = STACKS.number
         if here not in self._begun:  # a generator's block may end on another thread than it began
             here = next(iter(self._begun.copy()))
-        mine = self._begun[here]
-        open_ranges.end(mine.pop())
-        if not mine:
+        begun = self._begun[here]
+        open_ranges.end(begun.pop())
+        if not begun:
             del self._begun[here]
 
     def __call__(self, func: Function) -> Function:
@@ -154,12 +153,12 @@ def mstx_range(
 
 
 def subscribe(callback: Callable[[Marker], object]) -> Subscription:
-    """Have every mark, and every range once it has ended, given to a function.
+    """Call a function with every mark, and with every range after its end.
 
     Args:
-        callback: Is called with a ``Marker``: its message, domain, thread, ``began_ns`` and
-            ``ended_ns``; at once on the thread that sets the mark, for marks of C up to 50 ms
-            later on a thread of dynprof's. Whatever it raises ends the subscription.
+        callback: Takes a ``Marker``: its message, domain, thread, ``began_ns`` and ``ended_ns``.
+            It is called at once, on the thread that sets the mark. Marks of C come up to 50 ms
+            later, on a thread of dynprof. An exception of the callback ends the subscription.
 
     Returns:
         A context manager; its ``cancel()`` ends the subscription as well.
@@ -170,10 +169,10 @@ def subscribe(callback: Callable[[Marker], object]) -> Subscription:
 
 
 def to_nvtx(*, on: bool = True) -> None:
-    """Send every mark and range to NVTX as well, with or without a window, until told otherwise.
+    """Also send every mark and range to NVTX, with or without a window.
 
-    For Nsight and its like; ``dynprof.init(nvtx=True)`` and ``DYNPROF_NVTX=1`` do the same. Where
-    torch is not imported yet, or has no NVTX, a warning says so.
+    This is for Nsight and similar tools; ``dynprof.init(nvtx=True)`` and ``DYNPROF_NVTX=1`` do the
+    same. A warning says so if torch is not imported yet or has no NVTX.
 
     Args:
         on: Whether to send them.
@@ -189,7 +188,7 @@ def install() -> None:
 
 
 def _is_fit(message: object, stream: object, domain: object, name: str) -> TypeGuard[str]:
-    """Return whether a mark can be taken; warn the script where it cannot."""
+    """Return whether the arguments of a mark are valid; warn the script if not."""
     usual = isinstance(message, str) and 0 < len(message) < ALWAYS_SHORT_CHARS
     if usual and stream is None and isinstance(domain, str) and domain:
         return True

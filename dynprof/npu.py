@@ -1,10 +1,10 @@
-"""What scripts find in ``torch_npu.npu`` and need here: ``mstx``."""
+"""The part of ``torch_npu.npu`` that scripts need here: ``mstx``."""
 
 import dynprof.mstx as _mstx
 
 
 class mstx:  # noqa: N801 - the vendor's name
-    """The functions of :mod:`dynprof.mstx`, as the vendor's class has them."""
+    """The functions of :mod:`dynprof.mstx`, as methods of the vendor's class."""
 
     mark = staticmethod(_mstx.mark)
     range_start = staticmethod(_mstx.range_start)

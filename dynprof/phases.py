@@ -1,4 +1,4 @@
-"""Phases of a step, for loops that no plugin knows: the same ranges, set by the script itself."""
+"""Phases of a step as ranges that the script sets itself, for loops that no plugin knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 DOMAIN = "phases"
-"""The domain of all phases, the plugin's too."""
+"""The domain of all phases, including those of the plugin."""
 LOADING = "dataloader"
 
 
@@ -21,18 +21,18 @@ def phase(name: str) -> annotate:
     """Return a range in the domain of phases, as a context manager or a decorator.
 
     Args:
-        name: What the tables know: ``dataloader`` (or ``load``), ``forward``, ``backward``,
-            ``optimizer``, ``checkpoint``; or any other.
+        name: A name that the tables know: ``dataloader`` (or ``load``), ``forward``,
+            ``backward``, ``optimizer``, ``checkpoint``; or any other.
     """
     return annotate(name, domain=DOMAIN)
 
 
 def iterate(items: Iterable[Item], name: str = LOADING) -> Iterator[Item]:
-    """Yield items; the time until each comes is a phase.
+    """Yield items; the time until each item comes is a phase.
 
     Args:
         items: A loader, or anything else to iterate.
-        name: What to call the phase; as the message of a mark.
+        name: The name of the phase; as the message of a mark.
     """
     remaining = iter(items)
     while True:

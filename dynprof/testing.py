@@ -1,7 +1,7 @@
-"""Stand-ins for tests: a clock that only moves when told, a profiler that only takes notes.
+"""Fakes for tests: a clock that the test moves, and a profiler that only notes its calls.
 
-Used by dynprof's own unit tests, and there for those who write a backend or test code around
-dynprof. Nothing in the package imports this module.
+dynprof's own unit tests use them, and so can authors of backends and of code around dynprof.
+Nothing in the package imports this module.
 """
 
 from __future__ import annotations
@@ -46,28 +46,28 @@ class FakeClock:
         return self.wall
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance both times."""
         self.now += seconds
         self.wall += seconds
 
 
 @dataclass
 class FakeBackend:
-    """A backend that notes what is asked of it.
+    """A backend that notes its calls.
 
     Attributes:
         name: Its name in the config.
-        activities: What it offers.
+        activities: Its activities.
         fail_at: Names of calls that raise: ``prepare``, ``start``, ``begin_step``, ``close``,
             ``save``, ``discard``.
-        in_the_way: Why no window can open, and no step of one end, right now.
-        blocked: What else ``blocked_by()`` returns.
-        only_notes_steps: Whether its recordings are told of steps later.
-        loads: Returns what ``load()`` of its recordings does.
-        cut: What its recordings turn out to lack as they are saved, in sentences.
-        inline: Why its windows close inline, as its capabilities say it.
-        is_testing: What its capabilities say of a self-test.
-        fallbacks: What its recordings say in which lesser ways they record.
+        in_the_way: Why no window can open, and no step of a window end, right now.
+        blocked: Further results of ``blocked_by()``.
+        only_notes_steps: Whether its recordings accept steps later.
+        loads: Returns the result of ``load()`` of its recordings.
+        cut: The parts that its recordings lack when they are saved, in sentences.
+        inline: Why its windows close inline, for its capabilities.
+        is_testing: Whether its capabilities report a running self-test.
+        fallbacks: The lesser ways in which its recordings record.
         recordings: Every recording made, in order.
     """
 
@@ -86,7 +86,7 @@ class FakeBackend:
     trace_suffix: str = "fake.trace.json"
 
     def capabilities(self) -> Capabilities:
-        """Offer what the test set."""
+        """Return the capabilities that the test set."""
         return Capabilities(
             self.name,
             self.activities,
@@ -111,7 +111,7 @@ class FakeBackend:
         return self.recordings[-1]
 
     def maybe_fail(self, call: str) -> None:
-        """Raise where the test wants it.
+        """Raise if the test wants it.
 
         Raises:
             RuntimeError: ``call`` is in ``fail_at``.
@@ -127,20 +127,20 @@ class FakeBackend:
 
 @dataclass
 class FakeRecording:
-    """A recording that notes what is asked of it.
+    """A recording that notes its calls.
 
     Attributes:
-        backend: Who made it.
+        backend: The backend that made it.
         calls: The calls, in order.
         steps: The step numbers begun.
         running: Whether it was neither closed, discarded nor abandoned.
-        closing: What it says of its closing.
-        without: Activities that it does not watch.
+        closing: How it closes.
+        without: Activities that it does not record.
         bound_to_thread: As for a real one.
         results: As for a real one.
         saves_concurrently: As for a real one.
         collectors: As for a real one.
-        give_way: What the window does when another profiler comes.
+        give_way: The window's callback for the start of another profiler.
     """
 
     backend: FakeBackend
@@ -157,7 +157,7 @@ class FakeRecording:
 
     @property
     def note_step(self) -> Callable[[int | None, int], None] | None:
-        """Take steps later where the test wants that."""
+        """Accept steps later if the test wants it."""
         later = self.backend.only_notes_steps
         return (lambda number, _: self.begin_step(number)) if later else None
 
@@ -215,7 +215,7 @@ class FakeRecording:
 
 
 class HandExporter(Exporter):
-    """An exporter without a thread: it saves when the test says so, or at once.
+    """An exporter without a thread: it saves at once, or when the test says so.
 
     Args:
         attempt: As for the exporter.

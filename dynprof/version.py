@@ -1,3 +1,3 @@
-"""The version, alone here so that nothing else need be imported for it."""
+"""The version, in a module of its own so that reading it imports nothing else."""
 
 __version__ = "0.1.0"

@@ -63,7 +63,7 @@ class Job:
     def edit(self, **config: Any) -> None:
         """Save a config."""
         self.clock.advance(1)
-        self.session.take(Edit(json.dumps(config).encode(), self.clock.wall))
+        self.session.handle(Edit(json.dumps(config).encode(), self.clock.wall))
 
     def step(self, times: int = 1) -> None:
         """Take training steps of 10 ms."""

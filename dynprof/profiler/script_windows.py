@@ -281,7 +281,7 @@ def recorder_of_another_thread() -> str:
 
 def _discard_dead() -> None:
     """Discard windows whose threads have ended, before another one opens."""
-    UNENDED.look()
+    UNENDED.end_possible()
     for windows in [windows for windows in _open_now.copy() if windows.is_dead]:
         warn_script("a profile was never stopped, and its thread has ended; it is lost")
         windows.discard()
@@ -297,7 +297,7 @@ def _end_all() -> None:
         if windows in _open_now:
             say("a profile was never stopped; it is lost")
             windows.discard()
-    UNENDED.look()
+    UNENDED.end_possible()
     for action in END_ACTIONS:
         action()
 

@@ -1,8 +1,8 @@
 """All ranks of a job open a window at the same step, by messages in the job's key-value store.
 
-Read ``messages`` (what they say), ``agreement_rules`` (who, with what, when), ``leader`` and
-``member`` (what each does), ``record`` (what is known of a window), ``store`` and ``job_group``
-(how messages get there), ``taking_part`` (the threads), ``agreements`` (what becomes of an edit),
-and ``attached_step_numbers`` (of a process that dynprof was attached to). Others use
-``agreements``, ``member`` and ``attached_step_numbers``.
+``messages`` defines the messages and ``agreement_rules`` the rules: which ranks, which profiler,
+which step. ``leader`` and ``member`` apply them. ``record`` keeps the state of each window.
+``store`` and ``job_group`` transport the messages, ``taking_part`` has the threads, and
+``agreements`` handles edits. ``attached_step_numbers`` serves processes that dynprof is attached
+to. Other rooms use ``agreements``, ``member`` and ``attached_step_numbers``.
 """

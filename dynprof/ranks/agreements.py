@@ -1,4 +1,4 @@
-"""Where ranks agree: what becomes of an edit that is saved where this one watches."""
+"""Handling of edits where ranks agree: the leader proposes them, other ranks wait for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dynprof.ranks.agreement_rules import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
-from dynprof.ranks.taking_part import TakingPart
+from dynprof.ranks.taking_part import Participant
 from dynprof.requests.plan import Refusal, directory_pointer
 from dynprof.requests.request import Cancel, UnplannedRequest
 from dynprof.runtime.destination import destination
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from dynprof.runtime.layout import Layout
     from dynprof.windows.process_context import ProcessContext
 
-PART_S = 10.0  # An edit waits for a leader until this long after the process group came up.
+LEADER_WAIT_S = 10.0  # An edit waits for a leader until this long after the group came up.
 PROPOSED_WITHIN_S = 10.0
-"""Where all ranks read the same file, the leader proposes by then what a rank has read."""
-LOST = "the job's store was lost"
-LOST_S = 60.0  # What other ranks record is lost to the leader once the store is away this long.
-DEAD_S = 300.0  # A leader that says nothing of a file that it should have read is taken for dead.
-UNLED = 4  # Groups that are no more, whose windows are followed on this rank.
+"""Where all ranks read the same file, the leader proposes an edit within this time."""
+STORE_LOST = "the job's store was lost"
+STORE_LOST_S = 60.0  # The leader gives up windows of other ranks once the store is away this long.
+LEADER_DEAD_S = 300.0  # A leader that should have read a file counts as dead after this silence.
+MAX_FORMER_GROUPS = 4  # Former process groups whose windows this rank still follows.
 
 
 @dataclass(frozen=True)
 class _Read:
-    """An edit that this rank has read, and that its leader has yet to propose."""
+    """An edit that this rank has read and its leader has not proposed yet."""
 
     edit: Edit
     at_s: float
-    since_s: float  # since when it could have been proposed
-    is_told: bool = False  # that the leader is silent
+    since_s: float  # from when on the leader could have proposed it
+    is_reported: bool = False  # whether the log says that the leader is silent
 
 
 class Agreements:
-    """Takes edits on the watcher's thread, and looks after the group on the journal's."""
+    """Handles edits on the watcher's thread, and checks the group on the journal's thread."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class Agreements:
     ) -> None:
         self._process, self._journal, self._boundary = process, journal, boundary
         self._edits, self._member, self._deliveries = edits, member, deliveries
-        self._part: TakingPart | None = None
+        self._part: Participant | None = None
         self._windows: JobWindows | None = None
-        self._unled: deque[JobWindows] = deque(maxlen=UNLED)
+        self._former: deque[JobWindows] = deque(maxlen=MAX_FORMER_GROUPS)
         self._left: Callable[[], object] = object  # returns the store of a group left in order
-        self._looking = threading.RLock()  # the watcher's thread looks as well as the journal's
+        self._looking = threading.RLock()  # the watcher's and the journal's thread both check
         self._read: _Read | None = None
         self._named_leader = ""
         journal.outcomes.on_change = self._changed
 
     @property
     def part(self) -> str:
-        """What part it has in agreements, for the status."""
+        """The part of this rank in agreements, for the status: whether it leads or follows."""
         part = self._part
         if part is None:
             return ""
@@ -89,53 +89,53 @@ class Agreements:
 
     @property
     def job(self) -> JobStatus | None:
-        """All ranks, where this one leads or has led; for the status."""
+        """The state of all ranks, for the status; None where this rank has never led."""
         part, windows = self._part, self._windows
         if windows is None:
             return None
         found = windows.status()
-        of_groups_before = (one for before in (*self._unled,) for one in before.told())
-        told = {one.request: one for one in (*of_groups_before, *found.earlier)}
-        told.pop(found.request, None)
-        if not (told or found.request or (part and part.leads)):
+        of_groups_before = (one for before in (*self._former,) for one in before.recent())
+        recent = {one.request: one for one in (*of_groups_before, *found.earlier)}
+        recent.pop(found.request, None)
+        if not (recent or found.request or (part and part.leads)):
             return None
         return replace(
-            found, earlier=tuple(told[number] for number in sorted(told)[-MAX_IN_STATUS:])
+            found, earlier=tuple(recent[number] for number in sorted(recent)[-MAX_IN_STATUS:])
         )
 
     # edits, on the watcher's thread
 
-    def take(self, edit: Edit) -> None:
-        """Answer an edit: propose it where this rank leads, leave it to the leader elsewhere."""
+    def handle(self, edit: Edit) -> None:
+        """Handle an edit: propose it where this rank leads, else wait for the leader's proposal."""
         self._begin_or_end()
         part = self._part
         if part:
-            part.wait_for_part(PART_S)
+            part.wait_until_decided(LEADER_WAIT_S)
         if part and part.leads:
-            number = self._edits.enter(edit, 1 + part.newest)
+            number = self._edits.register(edit, 1 + part.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
-            self._leave_to(part.leader, edit)
+            self._leave_to_leader(part.leader, edit)
             part.ask_store()
-        else:  # rank 0 has no dynprof, or the store cannot serve, or is away
+        else:  # rank 0 has no dynprof, or the store cannot serve or is away
             if self._windows and part is None:
-                text = "the process group is gone; this rank serves alone what was just saved"
+                text = "the process group is gone; this rank serves the new save alone"
                 self._journal.warning(text)
-            self._edits.take(edit)
+            self._edits.handle(edit)
 
-    def _propose(self, part: TakingPart, number: int, edit: Edit) -> None:
+    def _propose(self, part: Participant, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.text
         if isinstance(asked, UnplannedRequest):
             asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
             part.give_up("disarmed", f"disarmed by request {number}")
-            part.tell(Cancellation(number, text, edit.edited_at_s))
+            part.broadcast(Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)
-            self._member.know(number, number)
-            here = f"rank {self._process.rank.number} has refused it"
+            self._member.map_number(number, number)
+            here = f"rank {self._process.rank.number} refused it"
             reasons = tuple(printable(f"{here}: {problem}") for problem in asked.problems)
-            part.tell(Withdrawal(number, reasons, text))
+            part.broadcast(Withdrawal(number, reasons, text))
         else:
             self._member.propose(number, asked)
             if self._windows:
@@ -143,7 +143,7 @@ class Agreements:
             part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
 
     def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
-        """Refuse a place that may not be written here: this rank need not be one that records."""
+        """Refuse a place that must not be written here, even if this rank does not record."""
         layout, config = self._process.layout, asked.config
         place = destination(layout, config.prof_dir, config.storage.scratch_dir)
         why = place.why_forbidden(layout)
@@ -152,93 +152,93 @@ class Agreements:
 
     # where this rank follows
 
-    def _leave_to(self, leader: str, edit: Edit) -> None:
+    def _leave_to_leader(self, leader: str, edit: Edit) -> None:
         now_s = time.monotonic()
         with self._looking:
             self._read = _Read(edit, now_s, now_s)
         if leader != self._named_leader:
             self._named_leader = leader
-            self._journal.info(f"{leader} leads: what it has accepted is served, on all ranks")
+            self._journal.info(f"{leader} leads; all ranks serve the requests that it accepts")
 
-    def _look_at_read(self, leader: str) -> None:
-        """See whether the leader has proposed what this rank has read."""
+    def _check_proposed(self, leader: str) -> None:
+        """Check whether the leader has proposed the edit that this rank has read."""
         if (read := self._read) is None:
             return
-        now_s, (text, heard_s) = time.monotonic(), self._member.heard
-        if text == read.edit.text and heard_s >= read.at_s - PROPOSED_WITHIN_S:
+        now_s, (text, received_s) = time.monotonic(), self._member.last_config
+        if text == read.edit.text and received_s >= read.at_s - PROPOSED_WITHIN_S:
             self._replace(read, None)
         elif not leader:  # the store was lost, or the leader has left
             self._serve_alone(read)
-        elif self._member.is_proposed:  # what the leader reads now waits for its end
+        elif self._member.is_proposed:  # the leader handles its next edit after that
             self._replace(read, replace(read, since_s=now_s))
-        elif self._member.heard_s < read.since_s and self._reads_the_same(leader):
-            self._wait_on(read, leader, now_s)
+        elif self._member.last_message_s < read.since_s and self._reads_same_file(leader):
+            self._wait_for_silent_leader(read, leader, now_s)
         elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
-            again = "again" if self._reads_the_same(leader) else "there"
-            text = f"what was saved here was not proposed by {leader}; save it {again}."
-            self._edits.refuse(self._edits.enter(read.edit), Refusal((Problem(text),)))
+            again = "again" if self._reads_same_file(leader) else "there"
+            text = f"{leader} leads and did not propose this save; save it {again}."
+            self._edits.refuse(self._edits.register(read.edit), Refusal((Problem(text),)))
 
-    def _wait_on(self, read: _Read, leader: str, now_s: float) -> None:
-        """Wait for a leader that has said nothing since, and may go on; not for ever."""
-        text = f"{leader}, which leads, has said nothing since this file was saved"
+    def _wait_for_silent_leader(self, read: _Read, leader: str, now_s: float) -> None:
+        """Wait for a leader that has sent nothing since, but for a limited time."""
+        text = f"{leader} leads, but has sent nothing since this file was saved"
         is_long = now_s >= read.at_s + PROPOSED_WITHIN_S
-        if now_s >= read.at_s + DEAD_S:
+        if now_s >= read.at_s + LEADER_DEAD_S:
             self._journal.warning(f"{text}; this rank serves it alone")
             self._serve_alone(read)
             return
-        if is_long and not read.is_told:
+        if is_long and not read.is_reported:
             self._journal.warning(f"{text}; this rank waits for it")
-        self._replace(read, replace(read, since_s=now_s, is_told=is_long))
+        self._replace(read, replace(read, since_s=now_s, is_reported=is_long))
 
     def _serve_alone(self, read: _Read) -> None:
         if self._replace(read, None):
-            self._edits.take(read.edit)
+            self._edits.handle(read.edit)
 
     def _replace(self, read: _Read, then: _Read | None) -> bool:
-        """Return False where another edit has been read since, which takes its place."""
+        """Replace a read edit; return False where a newer edit has replaced it already."""
         with self._looking:
             is_newest = self._read is read
             self._read = then if is_newest else self._read
         return is_newest
 
-    def _reads_the_same(self, leader: str) -> bool:
-        """Return whether the leader reads the very file that this rank reads."""
+    def _reads_same_file(self, leader: str) -> bool:
+        """Return whether the leader reads the same file as this rank."""
         layout, hosts = self._process.layout, {self._process.layout.host}
-        with contextlib.suppress(CaptureError):  # on another machine, it has its status here
+        with contextlib.suppress(CaptureError):  # a leader on another machine has its status here
             hosts.add(load_status(replace(layout, rank=LEADER).status).host)
-        return leader in {named(LEADER, host, layout) for host in hosts}
+        return leader in {describe_leader(LEADER, host, layout) for host in hosts}
 
     # once a second, on the journal's thread
 
-    def look(self) -> None:
-        """Take part where a group has come up, and no more where it has gone."""
+    def check(self) -> None:
+        """Take part once a group has come up; stop once it is gone."""
         self._begin_or_end()
-        self._member.look()
+        self._member.count_collectives()
         if self._part:
-            self._part.look()
-        for windows in (*self._unled, *filter(None, [self._windows])):
-            windows.look()
-        self._hear_alone()
-        self._look_at_read(self._part.leader if self._part else "")
+            self._part.check_store()
+        for windows in (*self._former, *filter(None, [self._windows])):
+            windows.log_late_ranks()
+        self._finish_records()
+        self._check_proposed(self._part.leader if self._part else "")
 
     def _changed(self) -> None:
         if part := self._part:
             part.changed()
 
-    def _hear_alone(self) -> None:
-        """Bring records to their end whose other ranks are out of reach: by what is known here."""
-        for windows in tuple(self._unled):
-            self._hear_own(windows)
+    def _finish_records(self) -> None:
+        """Complete records whose other ranks are unreachable, from what this rank knows."""
+        for windows in tuple(self._former):
+            self._record_own(windows)
         part, led = self._part, self._windows
         if part and led and part.group.rank == LEADER and (away_s := part.away_s):
-            self._hear_own(led)
-            if away_s >= LOST_S:
+            self._record_own(led)
+            if away_s >= STORE_LOST_S:
                 for ranks in led.pending.values():
-                    led.lose(ranks - {LEADER}, LOST)
+                    led.mark_lost(ranks - {LEADER}, STORE_LOST)
 
-    def _hear_own(self, windows: JobWindows) -> None:
+    def _record_own(self, windows: JobWindows) -> None:
         for number in windows.pending:
-            windows.hear(self._member.report(number))
+            windows.receive(self._member.report(number))
         windows.write()
 
     def _begin_or_end(self) -> None:
@@ -252,12 +252,12 @@ class Agreements:
 
     def _begin(self, group: JobGroup) -> None:
         process, say = self._process, self._journal.warning
-        who = named(group.rank, process.layout.host, process.layout)
+        name = describe_leader(group.rank, process.layout.host, process.layout)
         self._member.group = group
         self._windows = JobWindows(
-            process, group.world_size, who, self._boundary.attempt, self._deliveries, self._journal
+            process, group.world_size, name, self._boundary.attempt, self._deliveries, self._journal
         )
-        self._part = TakingPart(group, self._member, who, self._boundary, say, self._windows)
+        self._part = Participant(group, self._member, name, self._boundary, say, self._windows)
         first = rank_in_words(process.layout.role, LEADER)
         part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")
@@ -278,26 +278,26 @@ class Agreements:
             part, self._part = self._part, None
         windows = self._windows
         if part:
-            part.end(hears_the_last=False)
+            part.end(waits_for_reports=False)
             self._member.group = None
-        if windows and windows not in self._unled:
+        if windows and windows not in self._former:
             for ranks in windows.pending.values():
-                windows.lose(ranks - {LEADER}, PARTED)
-            self._unled.append(windows)
+                windows.mark_lost(ranks - {LEADER}, PARTED)
+            self._former.append(windows)
 
     def stop(self) -> None:
-        """Agree on nothing more; what is recorded is still to be saved, and that to be told."""
+        """Start no further agreement; open windows are still saved and reported."""
         self._member.stop()
         if self._part:
-            self._part.give_up("refused", "the rank that leads ends")
+            self._part.give_up("refused", "the leader ends")
 
     def end(self) -> None:
         """Take part no more."""
         if self._part:
             self._part.end()
-        self._hear_alone()
+        self._finish_records()
 
 
-def named(rank: int, host: str, layout: Layout) -> str:
-    """Return what other ranks are told of one that leads."""
+def describe_leader(rank: int, host: str, layout: Layout) -> str:
+    """Return the name of a leader in the logs of other ranks."""
     return f"{rank_in_words(layout.role, rank)} on {host} ({in_utf_8(str(layout.config))})"

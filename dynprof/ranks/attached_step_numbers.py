@@ -1,4 +1,4 @@
-"""The step numbers of a process that dynprof was attached to: those of rank 0."""
+"""Step numbers of a process that dynprof was attached to: it takes over those of rank 0."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 KEPT = 256  # Steps; ranks that step together are a few apart, and a proposal may take seconds.
-SAID = 16  # Of these the leader says the newest.
-LEAST = 2  # One step with the same count may be chance.
+SENT = 16  # The leader sends this many of the newest steps.
+MIN_SHARED = 2  # A single step with the same count may be chance.
 
 
 class StepNumbers:
-    """Compares steps by how many collectives the process had begun as they began.
+    """Maps steps between ranks by the number of collectives that had begun at their start.
 
-    Ranks that step together have begun the same number, so it names a step on all of them.
+    Ranks that step together have begun the same number, so it identifies a step on all of them.
 
     Args:
         collectives: Returns the number of collectives; None where it is unknown.
         may_renumber: Returns whether no window is open.
-        renumber: Gives the step that is running another number.
+        renumber: Gives the running step another number.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class StepNumbers:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the next step is to take the number that it has on rank 0."""
+        """Whether the next step takes over its number on rank 0."""
         with self._lock:
             return bool(self._shift)
 
     def begin_step(self, step: int) -> None:
-        """Know that a step begins; on the thread that trains."""
+        """Note that a step begins; called on the training thread."""
         with self._lock:
             before, self._count = self._count, self._collectives()
             if before is None or self._count is None or self._count < before:
@@ -55,29 +55,29 @@ class StepNumbers:
             if self._shift and self._may_renumber():
                 shifted = [(one + self._shift, count) for one, count in self._begun]
                 count = self._count
-                self._renumber(step + self._shift)  # which has them forgotten
+                self._renumber(step + self._shift)  # which calls forget()
                 self._begun.extend(shifted)
                 self._count, self._shift = count, 0
 
     def forget(self) -> None:
-        """Forget the steps so far: the next has another number."""
+        """Forget all steps; the next one has another number."""
         with self._lock:
             self._begun.clear()
             self._count, self._shift = None, 0
 
     def newest(self) -> tuple[tuple[int, int], ...]:
-        """Return the newest steps, with their counts."""
+        """Return the newest steps with their counts."""
         with self._lock:
-            return tuple(self._begun)[-SAID:]
+            return tuple(self._begun)[-SENT:]
 
     def follow(self, leaders: Collection[tuple[int, int]]) -> bool:
-        """Take rank 0's numbers from the next step on; return False where they are not known."""
+        """Take over rank 0's numbers from the next step on; return False if they are unknown."""
         with self._lock:
-            mine, theirs = ({count: step for step, count in of} for of in (self._begun, leaders))
-            shared = mine.keys() & theirs.keys()
+            own, rank_0 = ({count: step for step, count in of} for of in (self._begun, leaders))
+            shared = own.keys() & rank_0.keys()
             first, last = min(shared, default=0), max(shared, default=0)
-            between = {count for count in {**mine, **theirs} if first <= count <= last}
-            shifts = {theirs[count] - mine[count] for count in shared}
-            is_known = len(shared) >= LEAST and len(shifts) == 1 and between == shared
+            between = {count for count in {**own, **rank_0} if first <= count <= last}
+            shifts = {rank_0[count] - own[count] for count in shared}
+            is_known = len(shared) >= MIN_SHARED and len(shifts) == 1 and between == shared
             self._shift = shifts.pop() if is_known else 0
             return is_known

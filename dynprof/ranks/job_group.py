@@ -1,10 +1,10 @@
-"""The job's process group, and connections of dynprof's own to its key-value store."""
+"""The job's process group, and dynprof's own connections to its key-value store."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import encodings.idna  # noqa: F401 - else socket imports it, beside the training
+import encodings.idna  # noqa: F401 - else socket imports it during training
 import functools
 import os
 import resource
@@ -15,7 +15,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynprof.ranks.store import beneath
+from dynprof.ranks.store import unwrapped
 from dynprof.runtime.plural import counted
 from dynprof.runtime.rank import own_distributed
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
     from dynprof.windows.process_context import ProcessContext
 
-CONNECTIONS = 2  # One that waits, one for calls.
-FILES_A_RANK, FILES_BESIDE = 2 + CONNECTIONS, 200
-"""Files that may be open where the store is: the job's connection and dynprof's, one to spare."""
+CONNECTIONS = 2  # For each rank: one that waits, one for calls.
+FILES_PER_RANK, OTHER_FILES = 2 + CONNECTIONS, 200
+"""Open files where the store is: the job's connection, dynprof's and a spare one for each rank."""
 TIMEOUT = datetime.timedelta(minutes=20)
-"""A call that waits for less makes torch write to stderr; :class:`Timed` notices silence."""
-PROBE_S = 2.0  # A store that takes no connection in this time is away.
-CLOSES_S = 0.05  # A proxy whose store is away takes a connection and closes it.
-SWITCH = "DYNPROF_AGREE"
-"""Set to 0, each rank serves what it reads itself."""
-LAUNCHERS_STORE = "TORCHELASTIC_USE_AGENT_STORE"
-"""Set by torchrun where its own store serves the ranks; it outlives them."""
+"""With a shorter timeout torch writes to stderr; :class:`TimedStore` notices silence earlier."""
+PROBE_S = 2.0  # A store that accepts no connection in this time is away.
+PROBE_CLOSE_S = 0.05  # A proxy whose store is away accepts a connection and closes it.
+SWITCH_VARIABLE = "DYNPROF_AGREE"
+"""If 0, each rank serves its own requests."""
+LAUNCHER_STORE_VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
+"""Set by torchrun where its own store serves the ranks; that store outlives them."""
 
 
 class StoreLostError(Exception):
@@ -42,30 +42,30 @@ class StoreLostError(Exception):
 
 
 class CannotServeError(Exception):
-    """The job's store never will."""
+    """The job's store cannot serve, now or later."""
 
 
 @dataclass(frozen=True)
 class JobGroup:
-    """Ranks that share a key-value store: a process group, mostly."""
+    """Ranks that share a key-value store, usually a process group."""
 
     rank: int  # of this process
     world_size: int
     find_store: Callable[[], Any]  # returns the store; None once the job has destroyed it
-    role: str = ""  # of its ranks; prefixes their keys, as roles that share a store agree apart
+    role: str = ""  # of its ranks; a prefix of their keys, because each role agrees by itself
 
     @property
     def store(self) -> Any:
-        """The store, which tells one group from the next."""
+        """The store; each process group has another one."""
         return self.find_store()
 
     @property
     def is_gone(self) -> bool:
-        """Whether the store went with the process group; the one of a launcher lives on."""
-        return self.store is None and os.environ.get(LAUNCHERS_STORE) != "True"
+        """Whether the store ended with the process group; a launcher's store outlives it."""
+        return self.store is None and os.environ.get(LAUNCHER_STORE_VARIABLE) != "True"
 
     def collectives(self) -> int | None:
-        """Return how many collectives this process has begun; None where torch does not say."""
+        """Return how many collectives this process has begun; None if torch does not know."""
         distributed: Any = sys.modules.get("torch.distributed")
         # Another thread may be destroying it.
         with contextlib.suppress(AttributeError, RuntimeError, ValueError):
@@ -74,12 +74,12 @@ class JobGroup:
                 return int(group._get_sequence_number_for_group())
         return None
 
-    def connect(self) -> list[Timed]:
-        """Return connections of dynprof's own: none waits for another's.
+    def connect(self) -> list[TimedStore]:
+        """Open dynprof's own connections, so that no call waits for another's.
 
         Raises:
             StoreLostError: The store cannot be reached.
-            CannotServeError: It is gone, or of a kind that cannot serve.
+            CannotServeError: The store is gone, or its type is not supported.
         """
         of_job = self.store
         if of_job is None:
@@ -87,18 +87,18 @@ class JobGroup:
         clone = getattr(of_job, "clone", None)
         extended = getattr(of_job, "has_extended_api", None)
         if clone is None or extended is None or not extended():
-            kind = type(beneath(of_job)).__name__
-            raise CannotServeError(f"the job's {kind} knows no second connection, or no append()")
+            kind = type(unwrapped(of_job)).__name__
+            raise CannotServeError(f"the job's {kind} supports no second connection or no append()")
         if too_few := self._open_files_lacking():
             raise CannotServeError(too_few)
-        _probe(beneath(of_job))
+        _probe(unwrapped(of_job))
         try:
             stores = [self._of_role(clone()) for _ in range(CONNECTIONS)]
             for store in stores:
                 store.set_timeout(TIMEOUT)
         except RuntimeError as error:
             raise StoreLostError(str(error).splitlines()[0]) from error
-        return [Timed(store) for store in stores]
+        return [TimedStore(store) for store in stores]
 
     def _of_role(self, store: Any) -> Any:
         if not self.role:
@@ -106,33 +106,33 @@ class JobGroup:
         return sys.modules["torch.distributed"].PrefixStore(f"dynprof/{self.role}", store)
 
     def _open_files_lacking(self) -> str:
-        """Say why more connections for each rank may be too many where the store is."""
+        """Return why the store may run out of open files; empty if it will not."""
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        needed = FILES_A_RANK * self.world_size + FILES_BESIDE
+        needed = FILES_PER_RANK * self.world_size + OTHER_FILES
         if allowed == resource.RLIM_INFINITY or allowed >= needed:
             return ""
         ranks = counted(self.world_size, "rank")
         text = f"{allowed} files may be open here, and a store of {ranks} may need {needed:,}"
-        return f"{text}; allow for that with ulimit -n"
+        return f"{text}; raise the limit with ulimit -n"
 
 
 def _probe(store: Any) -> None:
-    """See whether a store takes connections; torch's own attempt writes pages to stderr."""
+    """Check that a store accepts connections; torch's own attempt writes pages to stderr."""
     host, port = getattr(store, "host", ""), getattr(store, "port", 0)
     if not (host and port):
         return
     try:
         with socket.create_connection((host, port), timeout=PROBE_S) as probe:
-            probe.settimeout(CLOSES_S)
+            probe.settimeout(PROBE_CLOSE_S)
             with contextlib.suppress(TimeoutError):
-                probe.recv(1)  # a store says nothing first; what closes at once is in its place
+                probe.recv(1)  # a store never sends first; a proxy closes at once
                 raise ConnectionResetError("it closes connections at once")
     except OSError as error:
         raise StoreLostError(f"{host}:{port}: {error}") from error
 
 
-class Timed:
-    """A connection of which another thread sees how long a call has not answered."""
+class TimedStore:
+    """A connection that lets other threads see how long its current call has been waiting."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -140,8 +140,8 @@ class Timed:
         self.is_given_up = False
 
     @property
-    def silent_s(self) -> float:
-        """For how many seconds a call has not answered."""
+    def unanswered_s(self) -> float:
+        """Seconds since the current call began; 0 while none is running."""
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
@@ -165,9 +165,9 @@ class Timed:
 
 
 def group_to_agree_in(process: ProcessContext) -> JobGroup | None:
-    """Return the group of this process, unless the environment says not to agree."""
+    """Return the group of this process; None where the environment turns agreement off."""
     store, rank, role = process.store, process.rank, process.layout.role
-    if os.environ.get(SWITCH) == "0":
+    if os.environ.get(SWITCH_VARIABLE) == "0":
         return None
     if store is None:
         return job_group(role)
@@ -178,8 +178,8 @@ def group_to_agree_in(process: ProcessContext) -> JobGroup | None:
 def job_group(role: str = "") -> JobGroup | None:
     """Return the default group of torch.distributed; None where it has no second rank.
 
-    Its store is not held: the server in it would outlive the group, and serve the job's next one
-    with the addresses of those before. A forked child has no part in the group of its parent.
+    It holds no reference to the store. The store's server would outlive the group, and serve the
+    job's next group with old addresses. A forked child does not belong to its parent's group.
     """
     # Another thread may be destroying it.
     with contextlib.suppress(AttributeError, LookupError, RuntimeError, TypeError, ValueError):
@@ -191,15 +191,15 @@ def job_group(role: str = "") -> JobGroup | None:
 
 
 _before_destroy: tuple[int, Callable[[], object]] | None = None
-"""The process that registered it, and what to do; a forked child has another group."""
+"""The process that registered an action, and the action; a forked child has another group."""
 
 
 def before_destroy(action: Callable[[], object]) -> None:
-    """Have something done before the script destroys its process group.
+    """Run an action before the script destroys its process group.
 
-    The store's server often ends with it; a rank that waits in it has torch write a page of C++ to
-    stderr. This replaces what torch calls as it lets go of the default group, once: a script may
-    have imported ``destroy_process_group`` by name.
+    The store's server often ends with the group. For a rank that still waits in it, torch writes a
+    page of C++ to stderr. This wraps, once, the function with which torch releases the default
+    group: a script may have imported ``destroy_process_group`` by name.
     """
     global _before_destroy
     _before_destroy = os.getpid(), action

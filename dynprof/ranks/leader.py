@@ -1,9 +1,9 @@
 """The leader (rank 0): brings all ranks to open a window at one step, or at none.
 
-A state machine without threads: it says messages, hears news, and is called again at its
-:attr:`Leader.deadline`. A proposal goes this way, in the order of the methods here:
+A state machine without threads: it sends messages, receives news, and is called again at its
+:attr:`Leader.deadline`. A proposal has these stages, in the order of the methods here:
 
-    join -> choose -> propose -> wait for who is not ready -> open, or withdraw
+    join -> choose -> propose -> wait for ranks that are not ready -> open, or withdraw
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from dynprof.ranks.agreement_rules import (
     common_profiler,
     counted_differently,
     far_apart,
-    held_up,
+    grouped_reasons,
+    not_ready,
+    recording_problems,
     start_step,
-    unable,
-    why_not,
 )
 from dynprof.ranks.messages import (
     NO_DYNPROF,
@@ -51,22 +51,22 @@ if TYPE_CHECKING:
     from dynprof.ranks.messages import Message, News
     from dynprof.ranks.record import JobWindows
 
-SOON_S = 5.0  # A rank that lives answers within this time, though it holds Python's lock.
-JOIN_S = 10.0  # Scripts call init() seconds apart.
-LEAST_LEAD_S = 0.01  # The thread of a rank may wait some 5 ms for Python's lock, twice.
-LEAD_ROUNDS = 2  # The lead is this many times what it took to hear all ranks.
-SLOW_S = 1.0  # A round of replies that took longer tells too little of the next: one is slow once.
-CUT_OFF = "no other rank does now, as where the way to the job's store is cut; save it again"
-FRESH_S = 0.1  # Replies older than this say too little of where the ranks are.
-APART_S = 0.1  # From look to look at ranks that do not know yet how long their steps take.
-SEEN_S, SEEN_STEPS = 1.0, 3  # They are looked at until this time or as many steps have passed.
-WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to asking for it; doubles.
-LAST_S, LAST_WATCH_S = 15.0, 1.0  # At the end: how long it hears of windows, and asks how often.
+REPLY_TIMEOUT_S = 5.0  # A live rank replies in this time, even while it holds Python's lock.
+JOIN_S = 10.0  # Ranks may join this long after the leader began: scripts call init() seconds apart.
+MIN_LEAD_S = 0.01  # A rank's thread may wait some 5 ms for Python's lock, twice.
+LEAD_ROUNDS = 2  # The lead is this many times the time that all ranks took to reply.
+SLOW_ROUND_S = 1.0  # A slower round predicts the next one badly; it is repeated once.
+CUT_OFF = "no other rank does now; the connection to the job's store may be cut; save it again"
+MAX_REPLY_AGE_S = 0.1  # Older replies do not tell well enough where the ranks are.
+RECHECK_S = 0.1  # Interval of questions to ranks that do not know their step time yet.
+OBSERVE_S, OBSERVE_STEPS = 1.0, 3  # The questions end after this time or as many steps.
+WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to a question about it; doubles.
+FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: wait for windows, interval of questions.
 
 
 @dataclass
-class _Ask:
-    """A message that waits for replies."""
+class _Round:
+    """A message and the replies that it waits for."""
 
     place: int
     asked_s: float
@@ -76,7 +76,7 @@ class _Ask:
 
 @dataclass
 class _Current:
-    """The proposal that the ranks are to agree on."""
+    """The proposal under way."""
 
     proposal: Proposal
     terms: Terms
@@ -89,91 +89,91 @@ class _Current:
     asked_s: float = 0.0
     answered_s: float = -math.inf
     waits: bool = False
-    has_joined: bool = False  # A rank did since it was proposed.
-    was_slow: bool = False  # A slow round was measured again.
-    has_let: bool = False  # The patience was extended for a window that opens first.
+    has_joined: bool = False  # whether a rank joined after the proposal
+    was_slow: bool = False  # whether a slow round was repeated
+    was_extended: bool = False  # whether the patience was extended for an earlier window
 
 
 class _NoWindowError(Exception):
-    """No rank opens; the arguments say why."""
+    """No rank opens; the arguments are the reasons."""
 
 
 class Leader:
     """One run of a leader.
 
     Args:
-        say: Says a message to the other ranks; takes how many replies wake the leader, returns
-            the place of the message.
-        answer: Has the leader's own rank do the same.
-        windows: Notes what comes of each proposal, and of windows.
+        send: Sends a message to the other ranks. Takes how many replies wake the leader, and
+            returns the place of the message.
+        answer: Gives the message to the leader's own rank.
+        windows: Records the results of proposals and windows.
         clock: Returns monotonic seconds.
     """
 
     def __init__(
         self,
         world_size: int,
-        who: str,
-        say: Callable[[Message, int], int],
+        name: str,
+        send: Callable[[Message, int], int],
         answer: Callable[[Message, int], Reply],
         windows: JobWindows,
         clock: Callable[[], float],
     ) -> None:
-        self._world_size, self._who = world_size, who
-        self._say, self._answer = say, answer
+        self._world_size, self._name = world_size, name
+        self._send, self._answer = send, answer
         self._windows, self._clock = windows, clock
-        self._heard: dict[int, int] = {}  # the place after the last that each rank has heard
+        self._next_places: dict[int, int] = {}  # of the messages that ranks read next
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
-        self._told: dict[int, int] = {}  # steps of openings, by the numbers of requests
-        self._ask: _Ask | None = None
+        self._agreed_steps: dict[int, int] = {}  # announced start steps, by request number
+        self._round: _Round | None = None
         self._current: _Current | None = None
         self._wake_s = math.inf
         self._began_s = clock()
         self._watch_s, self._pause_s = math.inf, WATCH_S
         self._end_s: float | None = None
         self._has_left = False
-        self.newest = 0  # the highest number that a rank has for a request
+        self.newest = 0  # the highest request number of any rank
 
     def begin(self) -> None:
-        """Have the ranks join."""
-        self._say(Hello(self._who), 0)
+        """Ask the ranks to join."""
+        self._send(Hello(self._name), 0)
 
     @property
     def places(self) -> set[int]:
         """The places that ranks may still wait for."""
-        return set(self._heard.values())
+        return set(self._next_places.values())
 
     @property
     def others(self) -> set[int]:
-        """The ranks that hear this one, as far as they answer."""
-        return self._heard.keys() - self._silent.keys()
+        """The ranks that have joined and answer."""
+        return self._next_places.keys() - self._silent.keys()
 
     def refresh(self, reply: Reply) -> None:
-        """Take what the leader's own rank says once it is ready."""
+        """Take the reply of the leader's own rank once it is ready."""
         if self._take(reply):
             self._go_on()
 
     @property
     def late_s(self) -> float:
-        """When ranks that have not replied are late."""
-        patience_s = self._current.terms.patience_s if self._current else SOON_S
-        return self._ask.asked_s + min(SOON_S, patience_s) if self._ask else math.inf
+        """Monotonic time from which on missing replies are late."""
+        patience_s = self._current.terms.patience_s if self._current else REPLY_TIMEOUT_S
+        return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s) if self._round else math.inf
 
     @property
     def deadline(self) -> float:
-        """When to call :meth:`tick`."""
+        """Monotonic time of the next :meth:`tick`."""
         return min(self.late_s, self._wake_s, self._watch_s)
 
     @property
     def is_over(self) -> bool:
-        """Whether the leader waits for nothing more, at the end."""
+        """Whether the leader has nothing more to wait for at the end."""
         late = self._end_s is not None and self._clock() >= self._end_s
-        return late or not self._windows.pending or self._windows.stands
+        return late or not self._windows.pending or self._windows.is_stalled
 
-    # what happens
+    # events
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
-        """Bring the ranks to agree; takes the place of what they have yet to agree on."""
+        """Start an agreement on a proposal; it supersedes the one under way."""
         self.give_up("superseded", f"superseded by request {proposal.number}")
         now_s, asked = self._clock(), terms.ranks
         wanted = {r for r in range(self._world_size) if asked.chosen or r in asked}
@@ -181,16 +181,16 @@ class Leader:
         self._attempt(self._join)
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
-        """End the agreement that is under way, if any."""
+        """End the agreement under way, if any."""
         if self._current:
             self._withdraw((why,), outcome)
 
-    def tell(self, message: Message) -> None:
-        """Say to all ranks what needs no agreement."""
-        self._answer(message, self._say(message, 0))
+    def broadcast(self, message: Message) -> None:
+        """Send all ranks a message that needs no agreement."""
+        self._answer(message, self._send(message, 0))
 
-    def hear(self, news: Iterable[News]) -> None:
-        """Take what ranks say."""
+    def receive(self, news: Iterable[News]) -> None:
+        """Take the news of ranks."""
         changes = False
         for one in news:  # thousands at once, in a large job
             if not 0 < one.rank < self._world_size:
@@ -201,41 +201,41 @@ class Leader:
             elif isinstance(one, Reply):
                 changes |= self._take(one)
             else:
-                self._come_or_go(one)
+                self._join_or_leave(one)
                 changes = True
         if changes:
             self._go_on()
-        self._set_watch()  # a rank that was silent may be on its way again
+        self._set_watch()  # a rank that was silent may have a pending window
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Handle late replies and expired waits."""
         now_s = self._clock()
-        if self._ask and now_s >= self.late_s:
-            missing = self._ask.expected - {LEADER}
-            self._silent |= dict.fromkeys(missing - self._silent.keys(), self._ask.asked_s)
-            self._windows.lose(missing)
-            self._finish_ask()
+        if self._round and now_s >= self.late_s:
+            missing = self._round.expected - {LEADER}
+            self._silent |= dict.fromkeys(missing - self._silent.keys(), self._round.asked_s)
+            self._windows.mark_lost(missing)
+            self._finish_round()
         if now_s >= self._wake_s:
             self._wake_s = math.inf
             self._go_on()
         self._watch(now_s)
 
     def end(self) -> None:
-        """Agree on nothing more; hear for a while what becomes of windows."""
-        self.give_up("refused", "the rank that leads ends")
-        self._end_s = self._clock() + LAST_S
+        """Start no further agreement; wait up to 15 s for the results of windows."""
+        self.give_up("refused", "the leader ends")
+        self._end_s = self._clock() + FINAL_WAIT_S
         self._watch_s = self._clock()
 
     def leave(self) -> None:
-        """Lead no longer."""
-        self._say(Farewell(), 0)
+        """Stop leading."""
+        self._send(Farewell(), 0)
         self._has_left = True
 
-    # hearing
+    # news of ranks
 
     def _note(self, report: Report) -> None:
         self.newest = max(self.newest, report.newest)
-        self._windows.hear(report)
+        self._windows.receive(report)
 
     def _learn(self, report: Report) -> None:
         self._pause_s = WATCH_S
@@ -244,9 +244,9 @@ class Leader:
             self._wake_s = min(self._wake_s, self._clock())
 
     def _take(self, reply: Reply) -> bool:
-        """Take a reply; return whether that may change what is agreed on."""
-        if reply.rank in self._heard:
-            self._heard[reply.rank] = max(self._heard[reply.rank], reply.place + 1)
+        """Take a reply; return whether it may change the agreement under way."""
+        if reply.rank in self._next_places:
+            self._next_places[reply.rank] = max(self._next_places[reply.rank], reply.place + 1)
         self._note(reply.report)
         current = self._current
         if current and reply.report.number == current.proposal.number:
@@ -258,50 +258,50 @@ class Leader:
                     would=reply.would or before.would,
                     usable=reply.usable or before.usable,
                 )
-        if self._ask and reply.place == self._ask.place:
+        if self._round and reply.place == self._round.place:
             if current and reply.report.number == current.proposal.number:
                 current.answered_s = self._clock()
-            self._ask.expected.discard(reply.rank)
-            if self._ask.expected <= {LEADER}:
-                self._finish_ask()
+            self._round.expected.discard(reply.rank)
+            if self._round.expected <= {LEADER}:
+                self._finish_round()
                 return False
         return bool(current and current.waits)
 
-    def _come_or_go(self, one: Joined | Parted) -> None:
+    def _join_or_leave(self, one: Joined | Parted) -> None:
         for report in one.reports:
             self._note(report)
         if isinstance(one, Parted):
             self._parted.add(one.rank)
-            self._heard.pop(one.rank, None)
-            self._windows.lose([one.rank], PARTED)
+            self._next_places.pop(one.rank, None)
+            self._windows.mark_lost([one.rank], PARTED)
         else:
             self._parted.discard(one.rank)
-            self._heard[one.rank] = one.place
+            self._next_places[one.rank] = one.place
             if self._current:
                 self._current.has_joined |= one.rank in self._current.wanted
-        if self._ask:  # it has not heard what is asked, or has forgotten it
-            self._ask.expected.discard(one.rank)
-            if self._ask.expected <= {LEADER}:
-                self._finish_ask()
+        if self._round:  # it has not received the question, or has forgotten it
+            self._round.expected.discard(one.rank)
+            if self._round.expected <= {LEADER}:
+                self._finish_round()
 
     def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
-        """Say what all ranks reply to; call ``then`` once they have, or are late."""
-        current, others = self._current, self._heard.keys() - self._silent.keys()
+        """Send a message that all ranks reply to; call ``then`` once they have or are late."""
+        current, others = self._current, self._next_places.keys() - self._silent.keys()
         asked_s = self._clock()
-        place = self._say(message, len(others))
-        self._ask = _Ask(place, asked_s, then, {*others, LEADER})
+        place = self._send(message, len(others))
+        self._round = _Round(place, asked_s, then, {*others, LEADER})
         if current and current.proposal.number == message.number:
             current.asked_s = current.answered_s = asked_s
             current.waits = False
-        mine = self._answer(message, place)
-        self._windows.hear(mine.report)
-        if current and mine.report.number == current.proposal.number:
-            current.replies[LEADER] = mine
+        own = self._answer(message, place)
+        self._windows.receive(own.report)
+        if current and own.report.number == current.proposal.number:
+            current.replies[LEADER] = own
         if not others:
-            self._finish_ask()
+            self._finish_round()
 
-    def _finish_ask(self) -> None:
-        ask, self._ask, current = self._ask, None, self._current
+    def _finish_round(self) -> None:
+        ask, self._round, current = self._round, None, self._current
         self._set_watch()
         if current and current.has_joined and self._clock() < current.until_s:
             self._attempt(self._join)
@@ -309,7 +309,7 @@ class Leader:
             ask.then()
 
     def _go_on(self) -> None:
-        if (current := self._current) and self._ask is None:
+        if (current := self._current) and self._round is None:
             waits = current.waits and not current.has_joined
             self._attempt(self._consider if waits else self._join)
 
@@ -322,44 +322,44 @@ class Leader:
     # agreeing
 
     def _join(self) -> None:
-        """Wait for ranks that have not joined yet, while the job is young."""
-        current = self._the_current
-        absent = current.wanted - {LEADER} - self._heard.keys() - self._parted
+        """Wait for ranks that have not joined, until ``JOIN_S`` after the leader began."""
+        current = self._current_or_fail
+        absent = current.wanted - {LEADER} - self._next_places.keys() - self._parted
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
             return
-        current.left_out, current.has_joined = self._not_there(current.wanted), False
+        current.left_out, current.has_joined = self._absent(current.wanted), False
         if current.terms.ranks.chosen and not current.proposal.ranks:
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._choose))
         else:
             self._propose()
 
-    def _not_there(self, wanted: set[int]) -> dict[int, str]:
-        absent = sorted(wanted - {LEADER} - self._heard.keys())
+    def _absent(self, wanted: set[int]) -> dict[int, str]:
+        absent = sorted(wanted - {LEADER} - self._next_places.keys())
         return {rank: PARTED if rank in self._parted else NO_DYNPROF for rank in absent}
 
     def _choose(self) -> None:
-        """Choose ranks by where they are and how long their steps take."""
-        current = self._the_current
+        """Choose ranks by their hosts and step times."""
+        current = self._current_or_fail
         try:
             chosen = chosen_ranks(current.terms.ranks, current.replies, self._world_size)
         except ValueError as error:
             raise _NoWindowError(str(error)) from None
         current.proposal = with_fields(current.proposal, ranks=str(chosen))
         current.wanted = {rank for rank in range(self._world_size) if rank in chosen}
-        current.left_out = self._not_there(current.wanted)
+        current.left_out = self._absent(current.wanted)
         self._propose()
 
     def _propose(self) -> None:
-        current = self._the_current
+        current = self._current_or_fail
         current.replies = {}
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:
-        """Refuse, or propose less, where a rank cannot record."""
-        current = self._the_current
-        problems = unable(current.replies)
+        """Refuse or propose a common profiler where a rank cannot record."""
+        current = self._current_or_fail
+        problems = recording_problems(current.replies)
         if problems and current.terms.downgrade and current.proposal.profiler is None:
             said = [one for one in current.replies.values() if one.takes_part or one.problem]
             if less := common_profiler([one.usable for one in said]):
@@ -367,21 +367,21 @@ class Leader:
                 self._propose()
                 return
         if problems:
-            raise _NoWindowError(*why_not(problems))
+            raise _NoWindowError(*grouped_reasons(problems))
         self._consider()
 
     def _consider(self) -> None:
-        """Wait for ranks that are not ready; past the patience leave them out."""
-        current, now_s = self._the_current, self._clock()
-        if problems := unable(current.replies):
-            raise _NoWindowError(*why_not(problems))
+        """Wait for ranks that are not ready; leave them out after the patience."""
+        current, now_s = self._current_or_fail, self._clock()
+        if problems := recording_problems(current.replies):
+            raise _NoWindowError(*grouped_reasons(problems))
         wanted = current.wanted - current.left_out.keys()
         long_s = now_s - current.terms.patience_s
         lost = {rank for rank, since_s in self._silent.items() if since_s <= long_s}
         silent = wanted & self._silent.keys()
         replies = {r: one for r, one in current.replies.items() if r not in silent}
-        may_stand = current.terms.start is not None
-        waits = held_up(replies, silent - lost, may_stand=may_stand)
+        allows_long_step = current.terms.start is not None
+        waits = not_ready(replies, silent - lost, allows_long_step=allows_long_step)
         waits = {rank: why for rank, why in waits.items() if rank in wanted}
         if waits and now_s < current.until_s:
             self._wait(waits)
@@ -394,40 +394,40 @@ class Leader:
                 current.left_out[rank] = "it takes no part"
         ready = {r: one for r, one in replies.items() if r in wanted and one.takes_part}
         ready = {r: one for r, one in ready.items() if r not in current.left_out}
-        if self._looks_again(ready, now_s):
+        if self._asks_again(ready, now_s):
             return
-        self._see_who_is_there(ready)
+        self._check_ready(ready)
         self._open(ready, now_s)
 
-    def _see_who_is_there(self, ready: Mapping[int, Reply]) -> None:
-        """Refuse where no rank is ready, or only the leader is of those that have replied."""
-        current = self._the_current
+    def _check_ready(self, ready: Mapping[int, Reply]) -> None:
+        """Refuse where no rank is ready, or only the leader though others had replied."""
+        current = self._current_or_fail
         if not ready:
-            raise _NoWindowError(*why_not(current.left_out) or ("no rank takes part",))
+            raise _NoWindowError(*grouped_reasons(current.left_out) or ("no rank takes part",))
         replied = {r for r, one in current.replies.items() if one.takes_part}
         cut = sorted(replied & self._silent.keys() & current.left_out.keys())
-        if cut and ready.keys() == {LEADER}:  # these refuse it as well, where they lost the store
+        if cut and ready.keys() == {LEADER}:  # these refuse it too if they lost the store
             raise _NoWindowError(f"{listed_ranks(cut)} answered at first: {CUT_OFF}")
 
     def _wait(self, waits: Mapping[int, str]) -> None:
-        current = self._the_current
+        current = self._current_or_fail
         current.waits, self._wake_s = True, current.until_s
         self._windows.wait_for(current.proposal.number, waits)
 
-    def _looks_again(self, ready: dict[int, Reply], now_s: float) -> bool:
-        """Ask once more where the ranks are, if what they said is old or says too little."""
-        current = self._the_current
+    def _asks_again(self, ready: dict[int, Reply], now_s: float) -> bool:
+        """Return whether to wait for new replies: these are old, slow or lack a step time."""
+        current = self._current_or_fail
         for rank, one in ready.items():
             step, at_s = current.first.setdefault(rank, (one.step, current.asked_s))
             seen_s, steps = current.asked_s - at_s, max(0, one.step - step)
-            if one.fast_s is None and (seen_s >= SEEN_S or steps >= SEEN_STEPS):
+            if one.fast_s is None and (seen_s >= OBSERVE_S or steps >= OBSERVE_STEPS):
                 ready[rank] = with_fields(one, fast_s=seen_s / (steps + 1))
         unknown = any(one.fast_s is None for one in ready.values())
-        if ready and unknown and now_s < current.answered_s + APART_S:
-            current.waits, self._wake_s = True, current.answered_s + APART_S
+        if ready and unknown and now_s < current.answered_s + RECHECK_S:
+            current.waits, self._wake_s = True, current.answered_s + RECHECK_S
             return True
-        is_slow = current.answered_s - current.asked_s > SLOW_S and not current.was_slow
-        if ready and (unknown or is_slow or now_s > current.answered_s + FRESH_S):
+        is_slow = current.answered_s - current.asked_s > SLOW_ROUND_S and not current.was_slow
+        if ready and (unknown or is_slow or now_s > current.answered_s + MAX_REPLY_AGE_S):
             current.was_slow |= is_slow
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._consider))
@@ -435,23 +435,23 @@ class Leader:
         return False
 
     def _open(self, ready: Mapping[int, Reply], now_s: float) -> None:
-        """Tell all ranks the step."""
-        current, number = self._the_current, self._the_current.proposal.number
+        """Announce the start step to all ranks."""
+        current, number = self._current_or_fail, self._current_or_fail.proposal.number
         took_s = current.answered_s - current.asked_s
         terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
         if otherwise := counted_differently(replies, took_s):
-            raise _NoWindowError(*why_not(otherwise))
-        lead_s = max(LEAST_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
+            raise _NoWindowError(*grouped_reasons(otherwise))
+        lead_s = max(MIN_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
         try:
             step = start_step(replies, lead_s, terms.start, terms.multiple)
         except ValueError as error:
             raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
         earlier = {n: ranks & ready.keys() for n, ranks in self._windows.pending.items()}
         earlier = {n: ranks for n, ranks in earlier.items() if ranks and n != number}
-        first = {n: ranks for n, ranks in earlier.items() if self._told.get(n, 0) <= step}
+        first = {n: ranks for n, ranks in earlier.items() if self._agreed_steps.get(n, 0) <= step}
         if first:
-            if not current.has_let:
-                current.has_let, current.until_s = True, now_s + terms.patience_s
+            if not current.was_extended:
+                current.was_extended, current.until_s = True, now_s + terms.patience_s
             waits = {
                 rank: f"the window of request {n} opens first there"
                 for n, ranks in first.items()
@@ -463,56 +463,58 @@ class Leader:
             current.left_out |= waits
             self._consider()
             return
-        self._told = {n: self._told[n] for n in self._windows.pending if n in self._told}
-        self._told[number] = step
+        self._agreed_steps = {
+            n: self._agreed_steps[n] for n in self._windows.pending if n in self._agreed_steps
+        }
+        self._agreed_steps[number] = step
         left_out = dict(sorted(current.left_out.items()))
         self._current = None
         opening = Opening(number, step, left_out, tuple(earlier))
-        mine = self._answer(opening, self._say(opening, 0))
-        if LEADER in ready and mine.problem:
-            left_out[LEADER] = mine.problem
+        own = self._answer(opening, self._send(opening, 0))
+        if LEADER in ready and own.problem:
+            left_out[LEADER] = own.problem
         ranks = tuple(sorted(ready.keys() - left_out.keys()))
         remarks = far_apart(replies, took_s)
-        self._settle(Agreement(number, step, ranks, left_out, remarks=remarks), current)
-        self._windows.hear(mine.report)
+        self._conclude(Agreement(number, step, ranks, left_out, remarks=remarks), current)
+        self._windows.receive(own.report)
 
     def _withdraw(self, reasons: tuple[str, ...], outcome: GivenUp = "refused") -> None:
-        current = self._the_current
+        current = self._current_or_fail
         number, left_out = current.proposal.number, current.left_out
-        self._ask = self._current = None
-        self.tell(Withdrawal(number, reasons, outcome=outcome))
+        self._round = self._current = None
+        self.broadcast(Withdrawal(number, reasons, outcome=outcome))
         made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
-        self._settle(made, current)
+        self._conclude(made, current)
 
-    def _settle(self, made: Agreement, current: _Current) -> None:
+    def _conclude(self, made: Agreement, current: _Current) -> None:
         self._wake_s = math.inf
         made = replace(made, took_s=self._clock() - current.began_s)
-        self._windows.settle(made)
+        self._windows.conclude(made)
         self._pause_s = WATCH_S
         self._set_watch()
 
     @property
-    def _the_current(self) -> _Current:
+    def _current_or_fail(self) -> _Current:
         if self._current is None:
             raise _NoWindowError("the agreement has ended")
         return self._current
 
-    # hearing what becomes of windows
+    # results of windows
 
     def _set_watch(self) -> None:
-        pause_s = LAST_WATCH_S if self._end_s is not None else self._pause_s
+        pause_s = FINAL_WATCH_S if self._end_s is not None else self._pause_s
         watches = self._windows.pending and not self._has_left
         self._watch_s = self._clock() + pause_s if watches else math.inf
 
     def _watch(self, now_s: float) -> None:
-        """Ask ranks on their way with a window of which nothing was heard for a while.
+        """Ask ranks with a pending window that have sent nothing for a while.
 
-        A rank tells on its own what becomes of a window; one that died in it does not.
+        A rank reports the end of its window by itself, but not if it died.
         """
         if now_s < self._watch_s:
             return
         self._watch_s = math.inf
-        if self._ask or (self._current and not self._current.waits):
+        if self._round or (self._current and not self._current.waits):
             self._set_watch()
         elif pending := self._windows.pending:
             self._pause_s = min(2 * self._pause_s, LONGEST_WATCH_S)

@@ -1,4 +1,4 @@
-"""What a rank does with what the leader says, the leader's own rank too."""
+"""A rank's reaction to the leader's messages; the leader's own rank has one too."""
 
 from __future__ import annotations
 
@@ -46,46 +46,46 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext
 
-USUAL_STEP_MS = 100.0  # Where none has been measured yet.
-KNOWN = 3  # Seconds in which steps ended, from which on the fastest of them tells.
-SOON_S = 2.0
-"""A window that opens in this time is not superseded: some ranks would record it, some not."""
-NEWS_S = 300.0  # The end of a window is told again to a leader for this long.
+USUAL_STEP_MS = 100.0  # Assumed step time where none has been measured yet.
+MIN_TIMED_SECONDS = 3  # Samples in which steps ended; with fewer, the fastest is no estimate.
+OPENS_SOON_S = 2.0
+"""A window that opens in this time is not superseded: only some ranks might record it."""
+REPEAT_END_S = 300.0  # The end of a window is sent again to a new leader for this long.
 
 
 class Edits(Protocol):
-    """What answers edits on this rank; see ``session.edit_handler``."""
+    """The handler of edits on this rank; see ``session.edit_handler``."""
 
-    def enter(self, edit: Edit, least: int = 0) -> int:
-        """Return the number that an edit has from now on."""
+    def register(self, edit: Edit, least: int = 0) -> int:
+        """Register an edit and return its number."""
 
-    def take(self, edit: Edit) -> None:
-        """Answer an edit on this rank alone."""
+    def handle(self, edit: Edit) -> None:
+        """Serve an edit on this rank alone."""
 
     def read(self, edit: Edit) -> UnplannedRequest | Cancel | Refusal:
-        """Return what an edit asks for."""
+        """Return what an edit requests."""
 
-    def enter_as(self, leaders: int, edit: Edit) -> int:
-        """Enter what the leader numbers so."""
+    def register_as(self, leader_number: int, edit: Edit) -> int:
+        """Register an edit under the leader's number."""
 
     def guarded(self, number: int, action: Callable[[], object]) -> str:
-        """Do something for an edit; return why dynprof failed at it."""
+        """Run an action for an edit; return why dynprof failed at it."""
 
     def plan(self, number: int, asked: UnplannedRequest) -> Request | Refusal:
         """Return the request for a window, or the reasons against it."""
 
     def serve(self, number: int, asked: UnplannedRequest) -> Refusal | None:
-        """Have a window opened, or say why not, and return that."""
+        """Arm a window; else report and return the refusal."""
 
     def refuse(self, number: int, refusal: Refusal) -> None:
-        """Say why there will be no window."""
+        """Report why no window opens."""
 
     def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
-        """Disarm what waits, and close what is open."""
+        """Disarm the waiting request and close the open window."""
 
 
 class Member:
-    """Does and answers, on the thread of the agreement."""
+    """Carries out the leader's messages and replies, on the thread of the agreement."""
 
     def __init__(
         self,
@@ -100,25 +100,25 @@ class Member:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._costs, self._edits = journal, costs, edits
         self._state = state
-        self.group: JobGroup | None = None  # of which it is a rank
-        self.numbers: StepNumbers | None = None  # of steps, where dynprof was attached to it
-        self.heard = "", -math.inf  # the last config that the leader spoke of, and when
-        self.heard_s = -math.inf  # when the leader said anything last
-        self.is_proposed = False  # something that has yet to be opened or withdrawn
-        # What this rank proposes itself, where it leads.
-        self._mine: dict[int, UnplannedRequest] = {}
+        self.group: JobGroup | None = None  # the group of this rank
+        self.numbers: StepNumbers | None = None  # set where dynprof was attached to the process
+        self.last_config = "", -math.inf  # the newest config in the leader's messages, and when
+        self.last_message_s = -math.inf  # when the leader's newest message came
+        self.is_proposed = False  # whether a proposal has yet to be opened or withdrawn
+        # Proposals of this rank, where it leads.
+        self._own_proposals: dict[int, UnplannedRequest] = {}
         self._proposal: Proposal | None = None
-        self._own = 0  # its number here
-        self._asked: UnplannedRequest | None = None  # what it asks for
+        self._own = 0  # the number of the proposal on this rank
+        self._asked: UnplannedRequest | None = None  # the request of the proposal
         self._asked_first: UnplannedRequest | None = None  # the same, before it was narrowed
         self._pending = self._is_alone = self._ends = self._disarmed = False
         self._plan: Plan | None = None
-        self._numbers: dict[int, int] = {}  # numbers here, by the leader's
-        self._owed: dict[int, float] = {}  # when the end of a window was told; never yet: infinite
-        self._told_in = 0  # in which numbering the step was told last
-        self._told: Report | None = None
+        self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
+        self._ended_s: dict[int, float] = {}  # when the end of a window was first sent; or inf
+        self._replied_numbering = 0  # the numbering of the step in the last reply
+        self._last_report: Report | None = None  # the last report sent
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
-        self._step_ms: float | None = None  # none of late, where a rank stands still
+        self._step_ms: float | None = None  # the last known mean: a rank that stands still has none
 
     @property
     def rank(self) -> int:
@@ -126,29 +126,33 @@ class Member:
         return self.group.rank if self.group else 0
 
     def stop(self) -> None:
-        """Take part in nothing more: the process ends."""
+        """Take part in no further agreement: the process ends."""
         self._ends = True
 
     def propose(self, number: int, asked: UnplannedRequest) -> None:
-        """Know what this rank is about to propose itself."""
-        self._mine[number] = asked
+        """Note a request that this rank is about to propose."""
+        self._own_proposals[number] = asked
 
-    def know(self, leaders: int, own: int) -> None:
-        """Know which request here is which of the leader's."""
-        known = {n: mine for n, mine in self._numbers.items() if n < leaders}
+    def map_number(self, leader_number: int, own: int) -> None:
+        """Map a request number of the leader to the number on this rank."""
+        known = {n: here for n, here in self._numbers.items() if n < leader_number}
         old = [n for n in list(known)[:-MAX_KEPT] if self._outcome(n) not in IN_PROGRESS]
-        self._numbers = {n: mine for n, mine in known.items() if n not in old} | {leaders: own}
-        self._owed = {n: s for n, s in self._owed.items() if n in self._numbers and n != leaders}
+        self._numbers = {n: here for n, here in known.items() if n not in old} | {
+            leader_number: own
+        }
+        self._ended_s = {
+            n: s for n, s in self._ended_s.items() if n in self._numbers and n != leader_number
+        }
 
     def answer(self, message: Message, place: int) -> Reply:
-        """Do what the leader says, and say where this rank is."""
-        self.heard_s = time.monotonic()
+        """Carry out a message of the leader, and reply with the state of this rank."""
+        self.last_message_s = time.monotonic()
         if isinstance(message, Proposal):
             return self._consider(message, place)
         problem = ""
         if isinstance(message, Opening):
             problem = self._open(message)
-            self._wait_no_more(message.superseded)
+            self._drop_superseded(message.superseded)
         elif isinstance(message, Withdrawal):
             self._withdraw(message)
         elif isinstance(message, Cancellation):
@@ -159,13 +163,13 @@ class Member:
     # proposals
 
     def _consider(self, proposal: Proposal, place: int) -> Reply:
-        """Say whether this rank takes part and can, and whether it is free for a window."""
+        """Reply whether this rank takes part, can record, and is free for a window."""
         if self._ends:
             return self._reply(proposal.number, place)
         self.is_proposed, self._disarmed = True, False
-        own, asked = self._asked_by(proposal)
-        self.heard = proposal.config, time.monotonic()
-        self.know(proposal.number, own)
+        own, asked = self._request_of(proposal)
+        self.last_config = proposal.config, time.monotonic()
+        self.map_number(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
         problem, would = "", None
         able = (one for one in self._process.capabilities() if not one.missing)
@@ -186,19 +190,19 @@ class Member:
         reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
         return with_fields(reply, would=would, usable=usable)
 
-    def _asked_by(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
-        """Return the number here of what is proposed, and what it asks for."""
-        if mine := self._mine.pop(proposal.number, None):
-            self._asked_first = mine
-            return proposal.number, narrowed(mine, proposal)
+    def _request_of(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
+        """Return the number of a proposal on this rank, and its request."""
+        if own := self._own_proposals.pop(proposal.number, None):
+            self._asked_first = own
+            return proposal.number, narrowed(own, proposal)
         before = self._proposal
         now = with_fields(proposal, ranks="", profiler=None, begun=())
         known = before and with_fields(before, ranks="", profiler=None, begun=()) == now
-        if known and self._asked_first:  # it is proposed again, with less
+        if known and self._asked_first:  # it is proposed again, narrowed
             return self._own, narrowed(self._asked_first, proposal)
         edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
-        self._loop.admission.forgive()
-        number = self._own if known else self._edits.enter_as(proposal.number, edit)
+        self._loop.admission.reset_failures()
+        number = self._own if known else self._edits.register_as(proposal.number, edit)
         self._asked_first = None
         try:
             parsed = parse_config(edit.raw)
@@ -208,21 +212,21 @@ class Member:
         return number, narrowed(self._asked_first, proposal)
 
     def _busy(self) -> str:
-        # In the order in which a window comes to be open, so that none is missed.
+        # In the order in which a request becomes an open window, so that none is missed.
         if self._opens_soon() or self._loop.occupied:
-            return "its window before is not closed and saved"
+            return "its previous window is not closed and saved"
         if self.numbers and self.numbers.is_behind:
-            return "its next step has yet to take the number that it has on rank 0"
+            return "its next step does not have rank 0's number yet"
         return self._loop.admission.refused_by(self._plan) if self._plan else ""
 
     def _opens_soon(self) -> bool:
         waiting, step_ms = self._inbox.waiting, self._costs.step_ms() or USUAL_STEP_MS
         if waiting is None or waiting.plan.start_step is None:
             return False
-        return (waiting.plan.start_step - self._inbox.step) * step_ms / 1e3 < SOON_S
+        return (waiting.plan.start_step - self._inbox.step) * step_ms / 1e3 < OPENS_SOON_S
 
     def _open(self, opening: Opening) -> str:
-        """Open at that step; return why that cannot be, empty where it can."""
+        """Arm the window at the announced step; return why that failed, empty if it did not."""
         self.is_proposed = False
         own, asked = self._own, self._asked
         if not self._take_pending(opening.number) or asked is None:
@@ -233,32 +237,32 @@ class Member:
         if why := opening.left_out.get(self.rank):
             self._edits.refuse(own, Refusal((Problem(f"left out by the leader: {why}"),)))
             return ""
-        self._owed[opening.number] = math.inf
+        self._ended_s[opening.number] = math.inf
         config = asked.config.model_copy(update={"start_step": opening.step})
-        asked = replace(asked, config=config, agreed_in=self._told_in)
+        asked = replace(asked, config=config, agreed_in=self._replied_numbering)
         refused: list[Refusal | None] = []
         failed = self._edits.guarded(own, lambda: refused.append(self._edits.serve(own, asked)))
         return failed or "; ".join(str(p) for one in refused if one for p in one.problems)
 
-    def _wait_no_more(self, superseded: Collection[int]) -> None:
-        """Forget what only this rank waits with: it was away, or not asked, as another came."""
+    def _drop_superseded(self, superseded: Collection[int]) -> None:
+        """Drop a waiting request that the other ranks gave up while this one was away."""
         waiting = self._inbox.waiting
         given_up = {self._numbers.get(number) for number in superseded}
         if waiting and waiting.number in given_up and self._inbox.take(waiting):
             self._journal.report(waiting.number, "superseded", "superseded by a newer request")
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
-        """Forget what was proposed, and say why."""
+        """Drop the proposal, and report why."""
         self.is_proposed = False
-        self._mine.pop(withdrawal.number, None)
+        self._own_proposals.pop(withdrawal.number, None)
         reasons = "; ".join(map(printable, withdrawal.reasons))
         if withdrawal.config is not None:
-            self.heard = withdrawal.config, time.monotonic()
+            self.last_config = withdrawal.config, time.monotonic()
             if withdrawal.number not in self._numbers:
                 edit = Edit(withdrawal.config.encode(), time.time())
-                own = self._edits.enter_as(withdrawal.number, edit)
-                self.know(withdrawal.number, own)
-                # Not in the status: there may be thousands of ranks, and one of them says it.
+                own = self._edits.register_as(withdrawal.number, edit)
+                self.map_number(withdrawal.number, own)
+                # Not in the status: with thousands of ranks, the report of the leader is enough.
                 self._journal.report(own, "refused", reasons)
         if not self._take_pending(withdrawal.number):
             return
@@ -271,21 +275,21 @@ class Member:
             self._journal.report(self._own, withdrawal.outcome, reasons)
 
     def _cancel(self, cancellation: Cancellation) -> None:
-        """Disarm what waits, close what is open."""
-        number, self.heard = cancellation.number, (cancellation.config, time.monotonic())
+        """Disarm the waiting request and close the open window."""
+        number, self.last_config = cancellation.number, (cancellation.config, time.monotonic())
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
-            number = self._edits.enter_as(number, edit)
+            number = self._edits.register_as(number, edit)
         self._edits.cancel(number, has_disarmed=self._disarmed)
         self._disarmed = False
 
-    def left_alone(self, why: str) -> None:
-        """Refuse what was proposed: no leader will say what becomes of it."""
+    def refuse_pending(self, why: str) -> None:
+        """Refuse the pending proposals: no leader will conclude them."""
         self.is_proposed = False
         waiting = [self._own] if self._pending else []
         self._pending = False
-        while self._mine:
-            waiting.append(self._mine.popitem()[0])
+        while self._own_proposals:
+            waiting.append(self._own_proposals.popitem()[0])
         self._journal.info(why + ("" if waiting else "; nothing was proposed here"))
         for number in waiting:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
@@ -294,44 +298,44 @@ class Member:
         pending, self._pending = self._pending, False
         return pending and self._proposal is not None and self._proposal.number == number
 
-    # what this rank tells
+    # reports of this rank
 
-    def look(self) -> None:
-        """Count collectives; called once a second."""
+    def count_collectives(self) -> None:
+        """Note the number of collectives; called once a second."""
         if self.group and (count := self.group.collectives()) is not None:
             self._counts.append((self._inbox.step, count))
 
     @property
-    def _marches(self) -> bool:
-        """Whether each step of late has begun a collective of the default group."""
+    def _steps_together(self) -> bool:
+        """Whether each recent step has begun a collective of the default group."""
         counts = list(self._counts)
         if len(counts) < 2:
             return False
         (step, count), (newest_step, newest_count) = counts[0], counts[-1]
         begun, steps = newest_count - count, newest_step - step
-        return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may have its own to begin
+        return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may lack its own yet
 
     def ready_again(self, place: int) -> Reply | None:
-        """Return what this rank says to a proposal for which it is ready now; None while not."""
+        """Return the reply to the pending proposal as of now; None if there is none."""
         if not self._pending or self._proposal is None:
             return None
         return with_fields(self._reply(self._proposal.number, place, takes_part=True), again=True)
 
     def news(self) -> Report | None:
-        """Return what this rank has not told yet; None for nothing."""
+        """Return a report that the leader does not have yet; None if there is none."""
         number = self._proposal.number if self._proposal else 0
-        on_the_way = [n for n in self._owed if self._outcome(n) in IN_PROGRESS]
-        report = self.report(min(on_the_way, default=max(self._owed, default=number)))
+        on_the_way = [n for n in self._ended_s if self._outcome(n) in IN_PROGRESS]
+        report = self.report(min(on_the_way, default=max(self._ended_s, default=number)))
         facts = with_fields(report, still_s=0.0, step_s=None)
-        if facts == self._told:
+        if facts == self._last_report:
             return None
-        self._told = facts
+        self._last_report = facts
         return report
 
     def reports(self) -> tuple[Report, ...]:
-        """Return what became of the newest requests, for a leader that may not know."""
-        before_s = time.monotonic() - NEWS_S
-        news = {number for number, said_s in self._owed.items() if said_s > before_s}
+        """Return the outcomes of the newest requests, for a leader that may not know them."""
+        before_s = time.monotonic() - REPEAT_END_S
+        news = {number for number, said_s in self._ended_s.items() if said_s > before_s}
         return tuple(self.report(number) for number in sorted(news)) or (self.report(0),)
 
     def _outcome(self, number: int) -> str:
@@ -340,7 +344,7 @@ class Member:
         return answer.outcome if answer else ""
 
     def report(self, number: int) -> Report:
-        """Return what became of a request here."""
+        """Return the report on a request on this rank."""
         own, self._step_ms = self._numbers.get(number), self._costs.step_ms() or self._step_ms
         answer = None if own is None else self._journal.outcomes.answer(own)
         report = Report(
@@ -354,12 +358,12 @@ class Member:
         )
         if answer is None:
             return report
-        if answer.outcome not in IN_PROGRESS and number in self._owed:
-            self._owed[number] = min(self._owed[number], time.monotonic())
+        if answer.outcome not in IN_PROGRESS and number in self._ended_s:
+            self._ended_s[number] = min(self._ended_s[number], time.monotonic())
         capture = (
             absolute_place(self._process.layout.root, answer.capture) if answer.capture else ""
         )
-        why = printable(answer.text.partition("\n")[0])[:300]  # a line
+        why = printable(answer.text.partition("\n")[0])[:300]  # one line
         capture, why = in_utf_8(capture), in_utf_8(why)
         return with_fields(report, outcome=answer.outcome, capture=capture, cut=answer.cut, why=why)
 
@@ -367,7 +371,7 @@ class Member:
         self, number: int, place: int, problem: str = "", *, takes_part: bool = False
     ) -> Reply:
         busy = self._busy() if takes_part else ""
-        self._told_in = self._inbox.numbering  # first: the script may go on from another number
+        self._replied_numbering = self._inbox.numbering  # first: the script may renumber its steps
         return Reply(
             rank=self.rank,
             place=place,
@@ -378,22 +382,22 @@ class Member:
             step=self._inbox.step,
             fast_s=self._fast_s(),
             is_alone=self._is_alone,
-            marches=self._marches,
+            marches=self._steps_together,
         )
 
     def _fast_s(self) -> float | None:
-        """Return how long steps took in the fastest second of late; None while too few are known.
+        """Return the step time of the fastest recent second; None while too few are known.
 
         The first step may compile for a minute, and the others take a millisecond.
         """
         pairs = itertools.pairwise(self._costs.recent_steps())
         times = [(to_s - from_s) / (to - last) for (from_s, last), (to_s, to) in pairs if to > last]
         known = [one for one in times if one > 0]
-        return min(known) if len(known) >= KNOWN else None
+        return min(known) if len(known) >= MIN_TIMED_SECONDS else None
 
 
 def narrowed(asked: UnplannedRequest, proposal: Proposal) -> UnplannedRequest:
-    """Return what is asked for, with what the leader has found out for all ranks."""
+    """Return the request with the ranks and profiler that the leader has chosen for all."""
     update: dict[str, object] = {}
     if proposal.ranks:
         update |= {"ranks": proposal.ranks, "is_rank": False}
@@ -404,7 +408,7 @@ def narrowed(asked: UnplannedRequest, proposal: Proposal) -> UnplannedRequest:
 
 
 def _watched(config: ProfilerConfig, profiler: Profiler) -> list[str]:
-    """Return what all ranks can watch of what is asked for; what they can, if that is nothing."""
+    """Return the requested activities that all ranks support; all supported ones if none is."""
     if config.watches_all:
         return list(profiler.activities)
     asked = {name.upper() for name in config.activities}

@@ -1,6 +1,6 @@
-"""The record of each window of all ranks: what the leader knows of it, for status and disk.
+"""Records of the windows of all ranks, as the leader knows them, for the status and the disk.
 
-One :class:`JobWindow` for each request; ``info/window.json`` and the status are drawn from it.
+Each request has one :class:`JobWindow`; ``info/window.json`` and the status are made from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dynprof.captures.window_record import RankRecord, WindowRecord
 from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_IN_STATUS, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.agreement_rules import NAMED, Agreement
+from dynprof.ranks.agreement_rules import MAX_NAMED, Agreement
 from dynprof.ranks.messages import Report
 from dynprof.runtime.clock import iso
 from dynprof.runtime.layout import window_dir_name
@@ -38,104 +38,108 @@ if TYPE_CHECKING:
     from dynprof.requests.request import UnplannedRequest
     from dynprof.windows.process_context import ProcessContext
 
-NO_ANSWER, FORGOTTEN = "it does not answer", "it knows nothing of the request: it began again"
-LEFT = "dynprof ended on the rank that leads while it was {} here"
-STANDS_S = 3.0
-"""A rank in a step for this long, and for three times its usual one, may wait for other ranks."""
+NO_ANSWER, FORGOTTEN = "it does not answer", "it does not know the request: dynprof restarted"
+LEFT = "dynprof ended on the leader while it was {} here"
+STALLED_S = 3.0
+"""A rank this long in a step, and three times its usual step, may be waiting for other ranks."""
 UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarmed"}
-"""How a window ends without a capture: for a reason of that rank; by a later request."""
+"""Outcomes without a capture: for a reason of that rank; because of a later request."""
 NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
-BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes once the step has come.
-LONG_S = 2.0  # A rank that a request waits for longer is named in the log.
+BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes after the start step.
+LONG_S = 2.0  # The log names a rank that a request waits for longer than this.
 
 
 @dataclass(frozen=True)
 class JobWindow:
-    """What is known of one request on all ranks."""
+    """One request on all ranks."""
 
     number: int = 0  # 0 for none
-    asked: UnplannedRequest | None = None  # what it asks for
-    made: Agreement | None = None  # what came of the proposal; None while the ranks agree
-    told: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
-    gone: Mapping[int, str] = field(default_factory=dict)  # ranks that are heard no more, and why
-    held_up: Mapping[int, str] = field(default_factory=dict)  # why the ranks wait for some
-    left: Mapping[int, str] = field(default_factory=dict)  # on their way as the leader left
+    asked: UnplannedRequest | None = None  # the request
+    made: Agreement | None = None  # the result of the proposal; None while it is under way
+    reports: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
+    unreachable: Mapping[int, str] = field(default_factory=dict)  # and why
+    not_ready: Mapping[int, str] = field(default_factory=dict)  # ranks waited for, and why
+    left: Mapping[int, str] = field(default_factory=dict)  # pending as the leader left
 
     def outcome(self, rank: int) -> str:
-        """Return what became of it on a rank that was to open; empty where that is not known."""
-        said = self.told[rank].outcome if rank in self.told else "waiting"
-        return "" if rank in self.gone and said in IN_PROGRESS else said
+        """Return the outcome on a rank that agreed to open; empty if it is unknown."""
+        said = self.reports[rank].outcome if rank in self.reports else "waiting"
+        return "" if rank in self.unreachable and said in IN_PROGRESS else said
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that were to open, and those that did so though they answered late."""
+        """The ranks that agreed to open, and those that opened though they answered late."""
         if self.made is None:
             return ()
-        late = [r for r in self.made.left_out if r in self.told and self.outcome(r) not in NO_PART]
+        late = [
+            r for r in self.made.left_out if r in self.reports and self.outcome(r) not in NO_PART
+        ]
         return tuple(sorted({*self.made.ranks, *late}))
 
     @property
     def pending(self) -> set[int]:
-        """The ranks that are on their way with it, as far as more will be heard."""
+        """The ranks whose window has not ended, and that will still report."""
         on_the_way = {rank for rank in self.ranks if self.outcome(rank) in IN_PROGRESS}
         return on_the_way - self.left.keys()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it on any rank."""
+        """Whether it has ended on all ranks."""
         return self.made is not None and not self.pending
 
     @property
     def missing(self) -> dict[int, str]:
-        """Why a rank takes no part, or no more."""
+        """The ranks that take no part or dropped out, and why."""
         left_out, ranks = self.made.left_out if self.made else {}, self.ranks
         found = {rank: why for rank, why in left_out.items() if rank not in ranks}
         for rank in ranks:
             if not self.outcome(rank):
-                found[rank] = self.gone.get(rank, FORGOTTEN)
+                found[rank] = self.unreachable.get(rank, FORGOTTEN)
         found |= self.lost
         return dict(sorted({**found, **self.left}.items()))
 
     @property
     def lost(self) -> dict[int, str]:
-        """Why ranks that had agreed have no capture.
+        """The ranks that agreed but have no capture, and why.
 
-        Where all ranks give it up for a later request, none has lost it.
+        If all ranks gave it up for a later request, none has lost it.
         """
-        said = {rank: self.told[rank] for rank in self.ranks if rank in self.told}
+        said = {rank: self.reports[rank] for rank in self.ranks if rank in self.reports}
         has_begun = any(one.outcome in BEGUN for one in said.values())
         ends = UNSERVED | GIVEN_UP if has_begun else UNSERVED
         ended = {rank: one for rank, one in said.items() if one.outcome in ends}
         return {rank: in_words(one.outcome, one.why) for rank, one in ended.items()}
 
     @property
-    def stands(self) -> bool:
-        """Whether no rank on its way steps or saves."""
+    def is_stalled(self) -> bool:
+        """Whether no pending rank steps or saves."""
         return all(
-            one is None or (one.outcome != "saving" and _stands(one))
-            for one in map(self.told.get, self.pending)
+            one is None or (one.outcome != "saving" and _is_stalled(one))
+            for one in map(self.reports.get, self.pending)
         )
 
     @property
     def stragglers(self) -> dict[int, str]:
-        """The ranks that are waited for, are missing, or not done where most are."""
+        """The ranks that others wait for, that are missing, or that are slower than most."""
         if self.made is None:
-            waits = sorted(self.held_up.items())[:NAMED]
+            waits = sorted(self.not_ready.items())[:MAX_NAMED]
             return {rank: f"waited for: {why}" for rank, why in waits}
         found, pending = self.missing, self.pending
         if len(pending) * 2 <= len(self.ranks):
-            found |= {r: f"still {_doing(self.told[r])}" for r in pending if r in self.told}
-        return dict(sorted(found.items())[:NAMED])
+            found |= {
+                r: f"still {_activity(self.reports[r])}" for r in pending if r in self.reports
+            }
+        return dict(sorted(found.items())[:MAX_NAMED])
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Which ranks may have other steps, and whose capture has not all."""
-        made, told = self.made.remarks if self.made else (), sorted(self.told.items())
+        """Ranks that may have recorded other steps, and captures that were cut short."""
+        made, told = self.made.remarks if self.made else (), sorted(self.reports.items())
         cut = [f"rank {r} was cut short: {one.cut}" for r, one in told if one.cut]
-        return (*made, *cut[:NAMED])
+        return (*made, *cut[:MAX_NAMED])
 
     def status(self, record: str) -> WindowStatus:
-        """Return what the status says of it, with the path of its record."""
+        """Return its part of the status, which names the path of its record."""
         missing, ranks = self.missing, self.ranks
         ends = Counter(self.outcome(rank) for rank in ranks if rank not in missing)
         saved = ends.pop("saved", 0)
@@ -152,7 +156,7 @@ class JobWindow:
         )
 
     def record(self, leader: str, world_size: int) -> WindowRecord | None:
-        """Return its record; None where the ranks have not agreed on a step."""
+        """Return its record; None if the ranks have not agreed on a step."""
         made, asked = self.made, self.asked
         if made is None or asked is None or made.step is None:
             return None
@@ -180,18 +184,18 @@ class JobWindow:
         )
 
     def _on(self, rank: int) -> RankRecord:
-        one, outcome = self.told.get(rank, Report(rank)), self.outcome(rank)
+        one, outcome = self.reports.get(rank, Report(rank)), self.outcome(rank)
         return RankRecord(host=one.host, outcome=outcome, capture=one.capture, cut=one.cut)
 
 
-def _doing(report: Report) -> str:
-    """Return what a rank does with it; its state may be that of another window."""
+def _activity(report: Report) -> str:
+    """Return what a rank does with a window; its state may be that of another window."""
     at_it = report.outcome == "open" or report.state == "sending"
     return report.state if at_it and report.state else report.outcome
 
 
-def _stands(report: Report) -> bool:
-    return report.still_s > max(STANDS_S, 3 * (report.step_s or 0.0))
+def _is_stalled(report: Report) -> bool:
+    return report.still_s > max(STALLED_S, 3 * (report.step_s or 0.0))
 
 
 class JobWindows:
@@ -212,32 +216,32 @@ class JobWindows:
         self._kept: dict[int, JobWindow] = {}
         self._states: dict[int, str] = {}
         self._heard_at = 0.0
-        self._held_up: dict[int, float] = {}  # since when the proposal waits for a rank
+        self._not_ready_since: dict[int, float] = {}  # since when the proposal waits for a rank
         self._written: dict[int, WindowRecord] = {}
-        self._unwritten: set[int] = set()  # whose newest record is not on disk
+        self._unwritten: set[int] = set()  # numbers whose newest record is not on disk
         self._wrote_s = -math.inf
 
     @property
     def pending(self) -> dict[int, set[int]]:
-        """The ranks that are on their way with a window, by its number."""
+        """The pending ranks of each window, by its number."""
         with self._lock:
             return {n: one.pending for n, one in self._kept.items() if one.pending}
 
     @property
-    def stands(self) -> bool:
-        """Whether no such rank steps or saves."""
+    def is_stalled(self) -> bool:
+        """Whether no pending rank steps or saves."""
         with self._lock:
-            return all(one.stands for one in self._kept.values() if one.pending)
+            return all(one.is_stalled for one in self._kept.values() if one.pending)
 
     def begin(self, number: int, asked: UnplannedRequest) -> None:
-        """Take a request that is proposed to all ranks."""
+        """Begin the record of a request that is proposed to all ranks."""
         with self._lock:
             self._kept[number] = JobWindow(number, asked)
             self._forget()
 
-    def settle(self, made: Agreement) -> None:
-        """Take what came of a proposal, and tell it; what a rank gave as its reason, in a line."""
-        self._held_up = {}
+    def conclude(self, made: Agreement) -> None:
+        """Record and log the result of a proposal; a reason from a rank is put on one line."""
+        self._not_ready_since = {}
         self._learn(made.number, made=made)
         left_out = sorted(made.left_out.items())
         absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
@@ -249,68 +253,72 @@ class JobWindows:
             self._journal.info(f"request {made.number}: {text}")
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
-        """Note for which ranks a proposal waits, and why."""
+        """Note the ranks that a proposal waits for, and why."""
         now_s = self._process.clock.now_s()
-        self._held_up = {rank: self._held_up.get(rank, now_s) for rank in ranks}
-        self._learn(number, held_up=dict(ranks))
+        self._not_ready_since = {rank: self._not_ready_since.get(rank, now_s) for rank in ranks}
+        self._learn(number, not_ready=dict(ranks))
 
-    def look(self) -> None:
-        """Name in the log the ranks that hold a request up for long; called once a second."""
+    def log_late_ranks(self) -> None:
+        """Log the ranks that a request waits for too long; called once a second."""
         now_s = self._process.clock.now_s()
         with self._lock:
-            waits = [one for one in self._kept.values() if one.made is None and one.held_up]
+            waits = [one for one in self._kept.values() if one.made is None and one.not_ready]
         for one in waits[-1:]:
-            late = [r for r, since_s in sorted(self._held_up.items()) if now_s >= since_s + LONG_S]
-            self._held_up |= dict.fromkeys(late, math.inf)  # it is said once
-            for rank in late[:NAMED]:
-                why = one.held_up.get(rank, "it is not ready")
+            late = [
+                r
+                for r, since_s in sorted(self._not_ready_since.items())
+                if now_s >= since_s + LONG_S
+            ]
+            self._not_ready_since |= dict.fromkeys(late, math.inf)  # it is logged once
+            for rank in late[:MAX_NAMED]:
+                why = one.not_ready.get(rank, "it is not ready")
                 self._journal.warning(f"request {one.number} waits for rank {rank}: {why}")
         self.write()
 
-    def hear(self, report: Report) -> None:
-        """Note what a rank does, and what became of a request there."""
+    def receive(self, report: Report) -> None:
+        """Record the report of a rank."""
         with self._lock:
             self._states[report.rank] = report.state
             self._heard_at = self._process.clock.wall_s()
             for number, one in self._kept.items():
-                if report.rank in one.gone:
-                    gone = {r: why for r, why in one.gone.items() if r != report.rank}
-                    self._learn(number, gone=gone)
+                if report.rank in one.unreachable:
+                    gone = {r: why for r, why in one.unreachable.items() if r != report.rank}
+                    self._learn(number, unreachable=gone)
             known = self._kept.get(report.number)
             if known:
                 self._hear_of(known, report)
 
     def _hear_of(self, known: JobWindow, report: Report) -> None:
-        rank, before = report.rank, known.told.get(report.rank)
+        rank, before = report.rank, known.reports.get(report.rank)
         has_ended = before and before.outcome not in ("", *IN_PROGRESS)
-        # A rank that began again has its capture all the same.
+        # A rank whose dynprof began again still has its capture.
         is_old = has_ended and report.outcome in ("", *IN_PROGRESS)
         if before == report or is_old or not (report.outcome or known.made):
             return
-        known.told[rank] = report
+        known.reports[rank] = report
         self._unwritten.add(known.number)
         if before is None or before.outcome != report.outcome:
             lost = known.lost if report.outcome in UNSERVED | GIVEN_UP else {}
-            if rank in lost and known.made and len(lost) <= NAMED:
+            if rank in lost and known.made and len(lost) <= MAX_NAMED:
                 text = f"rank {rank} has no capture of it: {lost[rank]}"
                 self._journal.warning(f"request {known.number}: {text}")
 
-    def lose(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
-        """Note that nothing is heard of these ranks any more."""
+    def mark_lost(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
+        """Note that these ranks do not report any more."""
         with self._lock:
             for rank in ranks:
                 self._states.pop(rank, None)
             for number, pending in self.pending.items():
                 gone = {rank: why for rank in ranks if rank in pending}
-                self._learn(number, gone={**self._kept[number].gone, **gone})
+                self._learn(number, unreachable={**self._kept[number].unreachable, **gone})
 
-    def drop(self, why: str) -> None:
-        """Refuse what the ranks have yet to agree on."""
+    def refuse_open(self, why: str) -> None:
+        """Refuse the requests that the ranks have not agreed on yet."""
         for number in [n for n, one in (*self._kept.items(),) if one.made is None]:
-            self.settle(Agreement(number, reasons=(why,)))
+            self.conclude(Agreement(number, reasons=(why,)))
 
     def leave(self) -> None:
-        """Bring the records to their end by what was heard: nothing more will be."""
+        """Complete the records with what is known: no more reports will come."""
         for number, ranks in self.pending.items():
             known = self._kept[number]
             self._learn(number, left={r: LEFT.format(known.outcome(r)) for r in ranks})
@@ -322,14 +330,14 @@ class JobWindows:
                 self._unwritten.add(number)
 
     def _forget(self) -> None:
-        """Keep the newest windows, and those that are not over or not written."""
+        """Drop all but the newest windows and those that are not over or not written."""
         keep = {*sorted(self._kept)[-MAX_IN_STATUS:], *sorted(self._unwritten)[-MAX_IN_STATUS:]}
         self._kept = {n: one for n, one in self._kept.items() if n in keep or not one.is_over}
         self._unwritten &= self._kept.keys()
         self._written = {n: one for n, one in self._written.items() if n in self._kept}
 
     def status(self) -> JobStatus:
-        """Return what the status says of all ranks."""
+        """Return the part of the status about all ranks."""
         with self._lock:
             known = self._kept[max(self._kept)] if self._kept else JobWindow()
             states = Counter(self._states.values())
@@ -338,12 +346,12 @@ class JobWindows:
                 ranks=self._world_size,
                 states={state: count for state, count in sorted(states.items()) if count},
                 heard_at=self._heard_at,
-                earlier=tuple(one for one in self.told() if one.request != known.number),
+                earlier=tuple(one for one in self.recent() if one.request != known.number),
                 **vars(self._status(known)),
             )
 
-    def told(self) -> list[WindowStatus]:
-        """Return what is said of the newest requests, the oldest first."""
+    def recent(self) -> list[WindowStatus]:
+        """Return the states of the newest requests, the oldest first."""
         with self._lock:
             return [
                 self._status(self._kept[number]) for number in sorted(self._kept)[-MAX_IN_STATUS:]
@@ -368,7 +376,7 @@ class JobWindows:
         return layout.window_record(folder / name)
 
     def write(self) -> None:
-        """Write the records that are not on disk, once a second at most while ranks tell news."""
+        """Write the records that are not on disk, at most once a second while reports come in."""
         now_s = self._process.clock.now_s()
         with self._lock:
             news = [self._kept[n] for n in sorted(self._unwritten & self._kept.keys())]

@@ -1,9 +1,9 @@
-"""The keys of the job's key-value store, and what leader and ranks do with them.
+"""The keys of the job's key-value store, and the leader's and the ranks' operations on them.
 
 The leader's messages form one log: place ``n`` of it is the key ``say/n``. Each rank blocks in
 ``wait`` for the place after the last that it has read. Replies to a place are appended to
-``re/n`` and counted in ``count/n``; the last sets ``bell``, for which the leader waits. What ranks
-tell on their own is appended to ``news``, with the bell too.
+``re/n`` and counted in ``count/n``. The last reply sets ``bell``, for which the leader waits.
+Ranks append their own news to ``news``, and set the bell too.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NUDGE = "~"  # A message that says nothing: it ends a wait.
-GONE = "-"  # Replaces a deleted message: a rank that comes to it goes on with the newest.
-KEPT = 16  # The newest messages stay in the store, whether ranks have read them or not.
-MARKED = 1000  # Places of messages that are gone; a rank farther behind connects anew.
+NUDGE = "~"  # An empty message that ends a wait.
+DELETED = "-"  # Replaces a deleted message; a rank that reads it continues with the newest.
+KEPT = 16  # The newest messages stay in the store, even if all ranks have read them.
+MAX_MARKS = 1000  # Marks of deleted messages that are kept; a rank farther behind reconnects.
 DIGITS = 15
 FOREVER = datetime.timedelta(days=20)
-"""How long a rank waits for a message. A wait that times out has torch write two warnings to the
-job's stderr, and TCP itself survives a cut of some minutes."""
-TAKES = 5  # Attempts to take news that other ranks add to at the same time.
-_NOTHING = "?"  # No value of dynprof's.
+"""How long a rank waits for a message. After a timeout torch writes two warnings to the job's
+stderr, and TCP itself survives a cut of some minutes."""
+TAKE_ATTEMPTS = 5  # Attempts to take news while other ranks add to them.
+_NOTHING = "?"  # A value that dynprof never stores.
 
 
 Store = Any
@@ -37,44 +37,44 @@ class Keys:
 
     leader, next = "dynprof/leader", "dynprof/next"
     news, bell = "dynprof/news", "dynprof/bell"
-    say, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
+    message, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
 
 
 def value_of(store: Store, key: str) -> bytes | None:
-    """Return a value; None where there is none: ``compare_set`` returns what it expected then.
+    """Return a value; None where there is none.
 
-    ``get`` would wait for it.
+    ``compare_set`` returns the expected value for a missing key; ``get`` would wait for the key.
     """
     found = bytes(store.compare_set(key, _NOTHING, _NOTHING))
     return None if found == _NOTHING.encode() else found
 
 
 def next_place(store: Store) -> int:
-    """Return the place of the next message; 0 where there was none."""
+    """Return the place of the next message; 0 if there was none yet."""
     text = (value_of(store, Keys.next) or b"")[: DIGITS + 1]
     return int(text) if text.isdigit() and len(text) <= DIGITS else 0
 
 
-class Saying:
-    """The leader's side."""
+class LogWriter:
+    """The leader's side of the log."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._place = next_place(store)
         self._asked: list[int] = []  # places whose replies may be in the store
-        self._kept: list[int] = []  # places of this leader's messages but for its first
-        self._gone: deque[int] = deque()  # places of messages that are gone
+        self._kept: list[int] = []  # places of this leader's messages, except its first
+        self._gone: deque[int] = deque()  # places of deleted messages
 
     def begin(self, text: str) -> int:
-        """Lead: the first message stays, for ranks that wake up late."""
+        """Send the first message; it stays in the store for ranks that join late."""
         self._store.set(Keys.leader, text)
-        place = self.say(text)
+        place = self.send(text)
         self._kept.clear()
         return place
 
-    def say(self, text: str) -> int:
-        """Say a message; return its place."""
-        while self._store.compare_set(Keys.say(self._place), "", text) != text.encode():
+    def send(self, text: str) -> int:
+        """Append a message; return its place."""
+        while self._store.compare_set(Keys.message(self._place), "", text) != text.encode():
             self._kept.append(self._place)  # a nudge
             self._place += 1
         place, self._place = self._place, self._place + 1
@@ -82,36 +82,36 @@ class Saying:
         self._kept.append(place)
         return place
 
-    def clean(self, waited_for: set[int], kept: int = KEPT, marked: int = MARKED) -> None:
-        """Take old messages and their replies away, but for those that ranks may wait for.
+    def clean(self, waited_for: set[int], kept: int = KEPT, marked: int = MAX_MARKS) -> None:
+        """Delete old messages and their replies, except those that ranks may wait for.
 
-        A rank may be farther than its last reply says. So a mark is left at each place.
+        A rank may be farther than its last reply says, so a mark stays at each place.
         """
         for place in self._kept[:-kept]:
             if place not in waited_for:
-                self._store.set(Keys.say(place), GONE)
+                self._store.set(Keys.message(place), DELETED)
                 self._delete(place, Keys.replies, Keys.count)
                 self._kept.remove(place)
                 self._gone.append(place)
         while len(self._gone) > marked:  # a rank may have replied late
-            self._delete(self._gone.popleft(), Keys.say, Keys.replies, Keys.count)
+            self._delete(self._gone.popleft(), Keys.message, Keys.replies, Keys.count)
 
     def _delete(self, place: int, *keys: Callable[[int], str]) -> None:
         for of in keys:
             self._store.delete_key(of(place))
 
     def expect(self, place: int) -> None:
-        """Know that ranks reply to a place; the newest two are read."""
+        """Read replies to a place from now on; only the newest two places are read."""
         self._asked = [*self._asked, place][-2:]
 
     def take(self) -> bytes:
-        """Return what ranks have said since; lines. They reply first, and then tell more."""
+        """Return new replies and news as lines, replies first."""
         keys = [*map(Keys.replies, self._asked), Keys.news]
         return b"".join(map(self._take, keys))
 
     def _take(self, key: str) -> bytes:
-        """Return a value and empty it; what comes in between is taken the next time."""
-        for _ in range(TAKES):
+        """Return a value and empty it; concurrent additions are left for the next call."""
+        for _ in range(TAKE_ATTEMPTS):
             found = value_of(self._store, key)
             if not found:
                 return b""
@@ -126,9 +126,9 @@ class Saying:
         return b""
 
     def resign(self, waited_for: set[int]) -> None:
-        """Remove the name of the leader, what it alone reads, and all but its last message.
+        """Remove the leader's name, its replies and news, and all but its last message.
 
-        A rank that has yet to hear the last ones finds them.
+        If ranks still wait for messages, those stay in the store for them.
         """
         if not waited_for:
             self.clean(waited_for, kept=1, marked=0)
@@ -138,32 +138,32 @@ class Saying:
             self._store.delete_key(key)
 
 
-class Hearing:
-    """The side of the other ranks; what blocks is called on a thread of its own."""
+class LogReader:
+    """The other ranks' side of the log; :meth:`wait` blocks, so it has its own thread."""
 
     def __init__(self, calls: Store, waits: Store) -> None:
         self._calls, self._waits = calls, waits
         self.place = next_place(calls)
 
     def leader(self) -> bytes:
-        """Return the first message of the newest leader; empty for none."""
+        """Return the first message of the newest leader; empty if there is none."""
         return value_of(self._calls, Keys.leader) or b""
 
     def wait(self) -> tuple[int, bytes | None]:
-        """Block until there is a message; return its place, and the message.
+        """Block until there is a message; return its place and the message.
 
-        None where it is gone already: this rank was away, and goes on with the newest.
+        The message is None if it was deleted: this rank was away, and continues with the newest.
         """
-        self._waits.wait([Keys.say(self.place)], FOREVER)
-        place, found = self.place, value_of(self._waits, Keys.say(self.place))
-        found = None if found == GONE.encode() else found
+        self._waits.wait([Keys.message(self.place)], FOREVER)
+        place, found = self.place, value_of(self._waits, Keys.message(self.place))
+        found = None if found == DELETED.encode() else found
         newest = place + 1 if found is not None else next_place(self._waits)
         self.place = max(place + 1, newest)
         return place, found
 
     def nudge(self, place: int) -> None:
         """End the wait for a place."""
-        self._calls.compare_set(Keys.say(place), "", NUDGE)
+        self._calls.compare_set(Keys.message(place), "", NUDGE)
 
     def reply(self, place: int, text: str, expect: int) -> None:
         """Reply to a message; the last reply that the leader expects wakes it."""
@@ -171,8 +171,8 @@ class Hearing:
         if self._calls.add(Keys.count(place), 1) >= expect:
             self._calls.set(Keys.bell, "1")
 
-    def tell(self, text: str) -> None:
-        """Tell the leader something on its own."""
+    def send_news(self, text: str) -> None:
+        """Send the leader news that it did not ask for."""
         self._calls.append(Keys.news, text + "\n")
         self._calls.set(Keys.bell, "1")
 
@@ -183,8 +183,8 @@ def wait_for_bell(store: Store) -> None:
     store.delete_key(Keys.bell)
 
 
-def beneath(store: Any) -> Any:
-    """Return the store below those that only put a prefix before keys, as a process group does."""
+def unwrapped(store: Any) -> Any:
+    """Return the store below the wrappers that only prefix keys, as a process group adds them."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
     return store

@@ -1,8 +1,9 @@
-"""The two threads with which a rank takes part: one does everything, one blocks in the store.
+"""The two threads of a rank for agreements: one does all work, the other blocks in the store.
 
-The second hands what it hears to the queue of the first. One would not do: it has to act at given
-times and on news of its own rank as well, a wait that times out has torch write warnings to the
-job's stderr, and to be woken by a key is a call to a store that may not answer.
+The second puts what it receives into the queue of the first. One thread could not do both, for
+three reasons. It must act at given times and on news of its own rank. After a wait that times out,
+torch writes warnings to the job's stderr. And to end a wait through a key is a call to a store that
+may not answer.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace as with_fields
 
-from dynprof.errors import failed_at_it
+from dynprof.errors import internal_failure
 from dynprof.ranks.agreement_rules import LEADER, Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
-from dynprof.ranks.leader import LAST_S, SOON_S, Leader
+from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
 from dynprof.ranks.messages import (
     Farewell,
     Hello,
@@ -36,14 +37,14 @@ from dynprof.ranks.messages import (
     said_in,
     to_text,
 )
-from dynprof.ranks.store import NUDGE, Hearing, Keys, Saying, value_of, wait_for_bell
+from dynprof.ranks.store import NUDGE, Keys, LogReader, LogWriter, value_of, wait_for_bell
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.ranks.agreement_rules import Terms
-    from dynprof.ranks.job_group import JobGroup, Timed
+    from dynprof.ranks.job_group import JobGroup, TimedStore
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message
     from dynprof.ranks.record import JobWindows
@@ -51,45 +52,45 @@ if TYPE_CHECKING:
 
     Event = Callable[[], object]
 
-SILENT_LOOKS = 10  # Looks, one a second, at a call that does not answer: the store is away.
+SILENT_CHECKS = 10  # The store is away after this many unanswered checks, one a second.
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Between attempts to connect again: a quarter of the time since the store was lost."""
-RENEW_S = 60.0  # The leader ends every wait this often: it is renewed.
-CUT_S = 180.0  # Who has heard nothing for this long connects anew: a connection may end silently.
-LEAVE_S = 1.0  # The leader waits this long for the others to leave the store before it goes.
-AGAIN_S = 0.05  # A rank that was not ready looks at itself this often, and at no store.
-STOOD_S = 1.0  # A rank whose step ran this long as it replied tells when the step has ended.
-WAKE_S = 0.02  # What blocks in the store is woken this often, until it has left.
-END_S = 5.0  # The end of the process waits this long for the threads.
-UNHEARD = f"nothing was heard of it for {CUT_S:.0f} s"
+"""Limits of the pause between reconnects: a quarter of the time since the store was lost."""
+RENEW_WAITS_S = 60.0  # Interval at which the leader ends all waits, so that ranks renew them.
+UNHEARD_LIMIT_S = 180.0  # A rank reconnects after this silence: a connection may die silently.
+LEAVE_S = 1.0  # How long the leader waits for the others to leave the store.
+READY_CHECK_S = 0.05  # Interval at which a rank checks, without the store, if it is ready now.
+LONG_STEP_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
+WAKE_S = 0.02  # Interval of attempts to wake the thread in the store, until it has left.
+END_TIMEOUT_S = 5.0  # How long the end of the process waits for the threads.
+UNHEARD = f"nothing was heard of it for {UNHEARD_LIMIT_S:.0f} s"
 NOT_ASKED = "the other ranks could not be asked"
 
 
-class TakingPart:
+class Participant:
     """Takes part in the agreements of one group."""
 
     def __init__(
         self,
         group: JobGroup,
         member: Member,
-        who: str,  # what the others are told of the leader: its rank, machine and config
+        name: str,  # rank, machine and config, for the logs of the others
         boundary: ErrorBoundary,
-        say: Callable[[str], None],
+        warn: Callable[[str], None],
         windows: JobWindows,
     ) -> None:
         self.group = group
-        self.leader = ""  # who leads this rank; empty where no other rank does
-        self.is_over = False  # it takes part no longer, for good
-        self.member, self.who, self.boundary, self.say = member, who, boundary, say
+        self.leader = ""  # the leader of this rank; empty if no other rank leads it
+        self.is_over = False  # whether it has stopped for good
+        self.member, self.name, self.boundary, self.warn = member, name, boundary, warn
         self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
-        self._leading: _Leading | None = None
-        self._calls: Timed | None = None
+        self._leading: _LeaderSide | None = None
+        self._calls: TimedStore | None = None
         self._looks, self._began_s = 0, time.monotonic()
-        self._served_s = self._began_s  # until when it had a part
-        self._on_part: Callable[[], object] = bool
-        self._hears_the_last = True
+        self._served_s = self._began_s  # until when it was connected
+        self._on_joined: Callable[[], object] = bool
+        self._waits_for_reports = True
         self._unready: Reply | None = None
         self._thread = own_thread(self._run, "dynprof-ranks")
 
@@ -102,51 +103,55 @@ class TakingPart:
 
     @property
     def away_s(self) -> float:
-        """For how long the store has been lost, in seconds; 0 where it answers."""
+        """Seconds since the store was lost; 0 while it answers."""
         return 0.0 if self._serves.is_set() else time.monotonic() - self._served_s
 
     @property
     def newest(self) -> int:
-        """The highest number that a rank had for a request, as far as the leader knows."""
+        """The highest request number of any rank, as far as the leader knows."""
         leading = self._leading
         return leading.leader.newest if leading else 0
 
-    def begin(self, on_part: Callable[[], object] = bool) -> None:
-        """Begin; ``on_part`` is called once, when this rank leads or has a leader."""
-        self._on_part = on_part
+    def begin(self, on_joined: Callable[[], object] = bool) -> None:
+        """Start the thread; ``on_joined`` is called once, when this rank leads or has a leader."""
+        self._on_joined = on_joined
         self._thread.start()
 
-    def wait_for_part(self, timeout_s: float) -> None:
-        """Wait until this rank leads, has a leader, is by itself, or began that time ago."""
+    def wait_until_decided(self, timeout_s: float) -> None:
+        """Wait until this rank leads, follows or is alone, or until this time after its begin."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
-        """Bring the ranks to agree."""
+        """Start an agreement on a proposal."""
         self._put(lambda: self._propose(proposal, terms))
 
     def _propose(self, proposal: Proposal, terms: Terms) -> None:
         if self._leading and not self._ended.is_set():
             self._leading.propose(proposal, terms)
         else:
-            self.member.left_alone(NOT_ASKED)
-            self.windows.settle(Agreement(proposal.number, reasons=(NOT_ASKED,)))
+            self.member.refuse_pending(NOT_ASKED)
+            self.windows.conclude(Agreement(proposal.number, reasons=(NOT_ASKED,)))
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
-        """End the agreement that is under way, if any."""
+        """End the agreement under way, if any."""
         self._put(lambda: self._leading.leader.give_up(outcome, why) if self._leading else None)
 
-    def tell(self, message: Message) -> None:
-        """Say to all ranks, this one included, what needs no agreement."""
+    def broadcast(self, message: Message) -> None:
+        """Send all ranks, including this one, a message that needs no agreement."""
         self._put(
-            lambda: self._leading.leader.tell(message) if self._leading else self.answer(message, 0)
+            lambda: (
+                self._leading.leader.broadcast(message)
+                if self._leading
+                else self.answer(message, 0)
+            )
         )
 
     def changed(self) -> None:
-        """Have told what became of a request here."""
+        """Send the news of this rank soon: a request has changed."""
         self._put(bool)
 
     def ask_store(self) -> None:
-        """Have the store answer: :meth:`look` sees where it does not."""
+        """Send the store a call; :meth:`check_store` notices if it does not answer."""
         self._put(lambda: self._calls and value_of(self._calls, Keys.next))
 
     def _put(self, event: Event) -> None:
@@ -154,28 +159,28 @@ class TakingPart:
         if self.is_over:
             self._drain()
 
-    def look(self) -> None:
-        """See whether the store answers; called once a second."""
+    def check_store(self) -> None:
+        """Check whether the store answers; called once a second."""
         calls = self._calls
-        is_silent = calls is not None and calls.silent_s > 0.5
+        is_silent = calls is not None and calls.unanswered_s > 0.5
         self._looks = self._looks + 1 if is_silent else 0
-        if calls and self._looks >= SILENT_LOOKS and not calls.is_given_up:
+        if calls and self._looks >= SILENT_CHECKS and not calls.is_given_up:
             calls.is_given_up = True
-            self._lose(f"the job's store has not answered for {SILENT_LOOKS} s")
+            self._lose(f"the job's store has not answered for {SILENT_CHECKS} s")
         self.changed()
 
-    def end(self, *, hears_the_last: bool = True) -> None:
-        """Take part no longer.
+    def end(self, *, waits_for_reports: bool = True) -> None:
+        """Stop taking part.
 
         Args:
-            hears_the_last: The leader waits for what becomes of windows on other ranks.
+            waits_for_reports: Whether the leader waits for the results of windows on other ranks.
         """
-        self._hears_the_last &= hears_the_last
-        last_s = LAST_S if self._hears_the_last and self.leads else 0.0
+        self._waits_for_reports &= waits_for_reports
+        last_s = FINAL_WAIT_S if self._waits_for_reports and self.leads else 0.0
         self._ended.set()
         self.changed()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(END_S + last_s)
+            self._thread.join(END_TIMEOUT_S + last_s)
 
     # on its own thread
 
@@ -187,7 +192,7 @@ class TakingPart:
         self._decided.set()
         self._drain()
         if was_part and not self._ended.is_set():
-            self.member.left_alone("the ranks agree no more")
+            self.member.refuse_pending("the ranks no longer agree on steps")
 
     def _drain(self) -> None:
         with contextlib.suppress(queue.Empty, StoreLostError):
@@ -204,7 +209,7 @@ class TakingPart:
                 why = ""
             except CannotServeError as error:
                 if not self.group.is_gone:
-                    self.say(f"this rank is by itself: {error}")
+                    self.warn(f"this rank serves its requests alone: {error}")
                 return
             except StoreLostError as error:
                 why = f"the job's store was lost: {error}"
@@ -220,45 +225,45 @@ class TakingPart:
         until_s = time.monotonic() + seconds
         while not self._ended.is_set() and time.monotonic() < until_s:
             if event := self._next(until_s):
-                with contextlib.suppress(StoreLostError):  # of the ear of the connection before
+                with contextlib.suppress(StoreLostError):  # from the previous connection
                     event()
 
     def _lose(self, why: str) -> None:
-        """Be by itself until the store answers again; on this thread, or the journal's."""
+        """Act alone until the store answers again; called on this or the journal's thread."""
         if had_part := self._serves.is_set():
             self._served_s = time.monotonic()
         self._serves.clear()
         self.leader = ""
         if why and had_part:
-            self.say(f"{why}; this rank serves what it reads until the store answers again")
-            self.member.left_alone(why)
-            self.windows.drop(why)
+            self.warn(f"{why}; this rank serves its requests alone until the store answers again")
+            self.member.refuse_pending(why)
+            self.windows.refuse_open(why)
 
     def answer(self, message: Message, place: int) -> Reply:
-        """Have this rank do what the leader says; what dynprof fails at is its problem."""
+        """Let this rank carry out a message; a failure of dynprof is the problem in its reply."""
         found: list[Reply] = []
         action = functools.partial(self.member.answer, message, place)
-        error = self.boundary.attempt("doing what rank 0 says", lambda: found.append(action()))
+        error = self.boundary.attempt("a message of rank 0", lambda: found.append(action()))
         if error is None:
             self._unready = self._unready_as(found[0], message)
             return found[0]
         rank, number = self.group.rank, getattr(message, "number", 0)
-        return Reply(rank, place, Report(rank, number), problem=failed_at_it(error))
+        return Reply(rank, place, Report(rank, number), problem=internal_failure(error))
 
     def _unready_as(self, reply: Reply, message: Message) -> Reply | None:
-        """Return the reply that says that this rank is not ready for what is proposed."""
-        if reply.takes_part and (reply.busy or reply.report.still_s >= STOOD_S):
+        """Return the reply that this rank is not ready for the proposal; None if it is ready."""
+        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
             return reply
         before = None if isinstance(message, Proposal) else self._unready
         return with_fields(before, place=reply.place) if before else None
 
     @property
-    def look_s(self) -> float:
-        """When to see again whether this rank is ready."""
-        return time.monotonic() + AGAIN_S if self._unready else math.inf
+    def ready_check_s(self) -> float:
+        """Monotonic time of the next check whether this rank is ready."""
+        return time.monotonic() + READY_CHECK_S if self._unready else math.inf
 
     def ready_again(self) -> Reply | None:
-        """Return the reply of this rank once it is ready, where it was not."""
+        """Return a new reply if this rank was not ready and now is; else None."""
         if (before := self._unready) is None:
             return None
         now = self.member.ready_again(before.place)
@@ -267,165 +272,165 @@ class TakingPart:
         self._unready = None
         return now
 
-    def has_part(self) -> None:
-        """Know that this rank leads or has a leader."""
+    def mark_joined(self) -> None:
+        """Note that this rank leads or has a leader."""
         self._serves.set()
         self._decided.set()
-        self._on_part()
-        self._on_part = lambda: self.say("the ranks agree again")
+        self._on_joined()
+        self._on_joined = lambda: self.warn("the ranks agree again")
 
     def _next(self, until_s: float) -> Event | None:
-        """Return the next event; None at that time."""
+        """Return the next event; None if there is none until that time."""
         left_s = min(max(until_s - time.monotonic(), 0.0), 3600.0)
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=left_s)
         return None
 
-    def _lead(self, calls: Timed, waits: Timed) -> None:
-        leading = _Leading(self, calls, self._next)
-        ear = _Ear(self._events, lambda: wait_for_bell(waits), leading.hear)
+    def _lead(self, calls: TimedStore, waits: TimedStore) -> None:
+        leading = _LeaderSide(self, calls, self._next)
+        listener = _Listener(self._events, lambda: wait_for_bell(waits), leading.receive)
         try:
             leading.leader.begin()
             self._leading = leading
-            self.has_part()
+            self.mark_joined()
             while not self._ended.is_set():
-                leading.go_on()
-            leading.end(hears_the_last=self._hears_the_last)
+                leading.run_once()
+            leading.end(waits_for_reports=self._waits_for_reports)
         finally:
             self._leading = None
-            ear.end(lambda: calls.set(Keys.bell, "1"))
+            listener.end(lambda: calls.set(Keys.bell, "1"))
 
-    def _follow(self, calls: Timed, waits: Timed) -> None:
-        hearing = Hearing(calls, waits)
-        following = _Following(self, hearing)
-        if not following.join(hearing.leader()) and self._decided.is_set():
-            return  # It had a leader: the store may end with it, so this rank does not wait there.
-        ear = _Ear(self._events, hearing.wait, following.hear, until=_says_farewell)
+    def _follow(self, calls: TimedStore, waits: TimedStore) -> None:
+        reader = LogReader(calls, waits)
+        following = _FollowerSide(self, reader)
+        if not following.join(reader.leader()) and self._decided.is_set():
+            return  # Its leader left, and the store may end with it: do not wait there.
+        listener = _Listener(self._events, reader.wait, following.receive, until=_says_farewell)
         try:
             while not (self._ended.is_set() or following.is_left):
-                cut_s = ear.heard_s + CUT_S if self.leader else math.inf
-                if event := self._next(min(self.look_s, cut_s)):
+                cut_s = listener.received_s + UNHEARD_LIMIT_S if self.leader else math.inf
+                if event := self._next(min(self.ready_check_s, cut_s)):
                     event()
                 elif time.monotonic() >= cut_s:
-                    calls.is_given_up = True  # it may be as silent
+                    calls.is_given_up = True  # it may be silent too
                     raise StoreLostError(UNHEARD)
-                following.tell_news()
+                following.send_news()
         finally:
-            ear.end(lambda: hearing.nudge(hearing.place))
-        following.part()  # last: the server may end once the leader knows
+            listener.end(lambda: reader.nudge(reader.place))
+        following.leave()  # last: the server may end once the leader knows
 
 
-class _Leading:
-    """What the rank that leads does at each event."""
+class _LeaderSide:
+    """The events of a rank that leads."""
 
     def __init__(
-        self, part: TakingPart, calls: Timed, next_event: Callable[[float], Event | None]
+        self, part: Participant, calls: TimedStore, next_event: Callable[[float], Event | None]
     ) -> None:
         self._part, self._next, self._member = part, next_event, part.member
-        self._calls, self._saying, self._run = calls, Saying(calls), secrets.token_hex(4)
-        self._renew_s, self._unheard = time.monotonic() + RENEW_S, 0
+        self._calls, self._log, self._run = calls, LogWriter(calls), secrets.token_hex(4)
+        self._renew_s, self._unheard = time.monotonic() + RENEW_WAITS_S, 0
         self.leader = Leader(
             part.group.world_size,
-            part.who,
-            self._say,
+            part.name,
+            self._send,
             part.answer,
             part.windows,
             time.monotonic,
         )
 
-    def _say(self, message: Message, expect: int) -> int:
+    def _send(self, message: Message, expect: int) -> int:
         if isinstance(message, Proposal) and (numbers := self._member.numbers):
             message = with_fields(message, begun=numbers.newest())
         text = to_text(Said(self._run, expect, message))
         if isinstance(message, Hello):
-            return self._saying.begin(text)
-        place = self._saying.say(text)
+            return self._log.begin(text)
+        place = self._log.send(text)
         if isinstance(message, (Proposal, Question)):
-            self._saying.expect(place)
+            self._log.expect(place)
         return place
 
     def propose(self, proposal: Proposal, terms: Terms) -> None:
-        """Bring the ranks to agree, those too that joined while this process stood still."""
+        """Start an agreement, also with ranks that joined while this process stood still."""
         self._take()
         self.leader.propose(proposal, terms)
 
-    def hear(self, _: object) -> None:
-        """Take what ranks have said, as the bell has rung."""
+    def receive(self, _: object) -> None:
+        """Take the news of ranks after the bell has rung."""
         self._unheard = 0
         self._take()
 
     def _take(self) -> None:
-        self.leader.hear(news_in(self._saying.take()))
+        self.leader.receive(news_in(self._log.take()))
 
-    def go_on(self, until_s: float = math.inf) -> None:
-        """Wait for an event, and do what follows."""
-        times = until_s, self.leader.deadline, self._renew_s, self._part.look_s
+    def run_once(self, until_s: float = math.inf) -> None:
+        """Wait for an event, handle it, and run the periodic work."""
+        times = until_s, self.leader.deadline, self._renew_s, self._part.ready_check_s
         if event := self._next(min(times)):
             event()
         if time.monotonic() >= self.leader.late_s:
-            self._take()  # The last reply rings the bell, and that one is late.
+            self._take()  # The last reply rings the bell, and it is late.
         if time.monotonic() >= self._renew_s:
-            self._renew_s = time.monotonic() + RENEW_S
+            self._renew_s = time.monotonic() + RENEW_WAITS_S
             self._renew()
         self.leader.tick()
         if report := self._member.news():
-            self._part.windows.hear(report)
+            self._part.windows.receive(report)
         if reply := self._part.ready_again():
             self.leader.refresh(reply)
         self._part.windows.write()
-        self._saying.clean(self.leader.places)
+        self._log.clean(self.leader.places)
 
     def _renew(self) -> None:
-        """End every wait, this rank's too."""
-        if (self._unheard + 1) * RENEW_S >= CUT_S:
-            self._calls.is_given_up = True  # it may be as silent
+        """End all waits, including this rank's."""
+        if (self._unheard + 1) * RENEW_WAITS_S >= UNHEARD_LIMIT_S:
+            self._calls.is_given_up = True  # it may be silent too
             raise StoreLostError(UNHEARD)
         self._unheard += 1
-        self._saying.say(NUDGE)
+        self._log.send(NUDGE)
         self._calls.set(Keys.bell, "1")
 
-    def end(self, *, hears_the_last: bool) -> None:
-        """Hear what becomes of windows, and have the others leave the store."""
+    def end(self, *, waits_for_reports: bool) -> None:
+        """Wait for the results of windows, then make the others leave the store."""
         self.leader.end()
-        while hears_the_last and not self.leader.is_over:
-            self.go_on()
-        if hears_the_last:
+        while waits_for_reports and not self.leader.is_over:
+            self.run_once()
+        if waits_for_reports:
             self._part.windows.leave()
         self.leader.leave()
         until_s = time.monotonic() + LEAVE_S
         while self.leader.others and time.monotonic() < until_s:
-            self.go_on(until_s)
+            self.run_once(until_s)
         self._part.windows.write()
-        self._saying.resign(self.leader.places)
+        self._log.resign(self.leader.places)
 
 
-class _Following:
-    """What a rank that follows does with each message."""
+class _FollowerSide:
+    """The events of a rank that follows."""
 
-    def __init__(self, part: TakingPart, hearing: Hearing) -> None:
-        self._part, self._hearing, self._member = part, hearing, part.member
+    def __init__(self, part: Participant, reader: LogReader) -> None:
+        self._part, self._log, self._member = part, reader, part.member
         self._by = ""  # the leader's token
         self.is_left = False
 
     def join(self, raw: bytes) -> bool:
-        """Follow the leader whose first message this is; return whether there is one."""
+        """Follow the leader of a first message; return False if there is no leader."""
         said = said_in(raw)
         if said is None or not isinstance(said.message, Hello):
             return False
         if self._by and self._by != said.by:
-            self._member.left_alone("another leader has begun")
+            self._member.refuse_pending("another leader has begun")
         self._by, self._part.leader = said.by, said.message.who
-        place, reports = self._hearing.place, self._member.reports()
-        self._hearing.tell(to_text(Joined(self._part.group.rank, place, reports)))
-        self._part.has_part()
+        place, reports = self._log.place, self._member.reports()
+        self._log.send_news(to_text(Joined(self._part.group.rank, place, reports)))
+        self._part.mark_joined()
         return True
 
-    def hear(self, heard: tuple[int, bytes | None]) -> None:
-        place, raw = heard
+    def receive(self, received: tuple[int, bytes | None]) -> None:
+        place, raw = received
         said = said_in(raw or b"")
         if raw is None:
-            self._member.left_alone("this rank was away, and the others have gone on")
-            self.join(self._hearing.leader())
+            self._member.refuse_pending("this rank was away, and the others continued")
+            self.join(self._log.leader())
         elif said and isinstance(said.message, Hello):
             self.join(raw)
         elif said and said.by == self._by:
@@ -434,60 +439,60 @@ class _Following:
     def _do(self, said: Said, place: int) -> None:
         message, member = said.message, self._member
         if isinstance(message, Farewell):
-            self.part()
+            self.leave()
             if not self._part.group.is_gone:
-                member.left_alone("the rank that leads has ended")
+                member.refuse_pending("the leader has ended")
             return
         reply = self._part.answer(message, place)
         if isinstance(message, (Proposal, Question)):
-            self._hearing.reply(place, to_text(reply), said.expect)
+            self._log.reply(place, to_text(reply), said.expect)
 
-    def tell_news(self) -> None:
-        """Tell the leader what it does not know yet."""
+    def send_news(self) -> None:
+        """Send the leader the news of this rank."""
         if self.is_left or not self._by:
             return
         if report := self._member.news():
-            self._hearing.tell(to_text(report))
+            self._log.send_news(to_text(report))
         if reply := self._part.ready_again():
-            self._hearing.tell(to_text(reply))
+            self._log.send_news(to_text(reply))
 
-    def part(self) -> None:
-        """Tell the leader that this rank hears no longer."""
+    def leave(self) -> None:
+        """Tell the leader that this rank stops receiving messages."""
         if self._by and not self.is_left:
             reports = self._member.reports()
-            self._hearing.tell(to_text(Parted(self._part.group.rank, reports)))
+            self._log.send_news(to_text(Parted(self._part.group.rank, reports)))
         self.is_left = True
 
 
-def _says_farewell(heard: tuple[int, bytes | None]) -> bool:
-    said = said_in(heard[1] or b"")
+def _says_farewell(received: tuple[int, bytes | None]) -> bool:
+    said = said_in(received[1] or b"")
     return said is not None and isinstance(said.message, Farewell)
 
 
-class _Ear:
-    """A thread that blocks in the store, and puts what it hears into the queue of events.
+class _Listener:
+    """A thread that blocks in the store, and puts what it receives into the queue of events.
 
     Args:
-        hear: Blocks; raises :class:`StoreLostError` where the store is gone.
-        then: What is done with each thing heard, as an event.
-        until: Returns whether what was heard is the last.
+        receive: Blocks; raises :class:`StoreLostError` if the store is gone.
+        then: Called with each thing received, as an event.
+        until: Returns whether the thing received is the last one.
     """
 
     def __init__(
         self,
         events: queue.SimpleQueue[Event],
-        hear: Callable[[], Any],
+        receive: Callable[[], Any],
         then: Callable[[Any], object],
         until: Callable[[Any], bool] = bool,
     ) -> None:
-        self._events, self._hear, self._then, self._until = events, hear, then, until
-        self._has_left, self.heard_s = False, time.monotonic()
+        self._events, self._receive, self._then, self._until = events, receive, then, until
+        self._has_left, self.received_s = False, time.monotonic()
         self._thread = own_thread(self._run, "dynprof-hear")
         self._thread.start()
 
     def end(self, wake: Callable[[], object]) -> None:
-        """Have it out of the store: in there as Python ends, it would abort the process."""
-        self._has_left, until_s = True, time.monotonic() + SOON_S
+        """Get the thread out of the store: one in there as Python ends aborts the process."""
+        self._has_left, until_s = True, time.monotonic() + REPLY_TIMEOUT_S
         with contextlib.suppress(StoreLostError):
             while self._thread.is_alive() and time.monotonic() < until_s:
                 wake()
@@ -498,17 +503,17 @@ class _Ear:
         is_last = False
         while not (self._has_left or is_last):
             try:
-                heard = self._hear()
+                found = self._receive()
             except StoreLostError as error:
                 self._put(self._raise, error)
                 return
-            self.heard_s = time.monotonic()
-            is_last = self._until(heard)
-            self._put(self._then, heard)
+            self.received_s = time.monotonic()
+            is_last = self._until(found)
+            self._put(self._then, found)
 
-    def _put(self, then: Callable[..., object], heard: object) -> None:
+    def _put(self, then: Callable[..., object], found: object) -> None:
         if not self._has_left:
-            self._events.put(lambda: None if self._has_left else then(heard))
+            self._events.put(lambda: None if self._has_left else then(found))
 
     @staticmethod
     def _raise(error: StoreLostError) -> None:

@@ -1,6 +1,5 @@
-"""One process's profiling, wired: watcher, inbox, training thread, exporter and journal.
+"""The session of a process: it wires watcher, inbox, training thread, exporter and journal.
 
-In come the arguments of ``init()`` and each save; out goes a running ``Session``, and an answer to
-every edit. Holds no rule of its own: those live in the rooms below. Others use ``startup`` and
-``session``.
+Input: the arguments of ``init()`` and each save. Output: a running ``Session`` and an answer to
+every edit. The rules are in the rooms below. Other rooms use ``startup`` and ``session``.
 """

@@ -1,4 +1,4 @@
-"""Answers edits: what each asks for is put into the inbox, or it is said why not."""
+"""Handling of edits: each one puts a request into the inbox, or is refused with reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pwd
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.errors import Problem, failed_at_it
+from dynprof.errors import Problem, internal_failure
 from dynprof.journal.journal import printable
 from dynprof.requests.capabilities import MARKS
 from dynprof.requests.edits import edit_from
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext
 
-_NOTHING = "but nothing is open or waiting; a save without cancel asks for a window"
+_NOTHING = "but nothing is open or waiting; a save without cancel requests a window"
 
 
 class EditHandler:
-    """Takes edits, on the watcher's thread, and what the script itself asks for.
+    """Handles edits, on the watcher's thread, and requests of the script itself.
 
     Args:
         process: This process.
-        inbox: Where requests go.
+        inbox: Takes the requests.
         loop: Serves them.
-        journal: Is told what became of each.
-        boundary: Keeps failures from whoever brings an edit.
-        at_start: What the file held when watching began; empty where it could not be read.
+        journal: Records the outcome of each.
+        boundary: Keeps failures from the caller.
+        at_start: The content of the file when watching began; empty if it was unreadable.
     """
 
     def __init__(
@@ -62,30 +62,30 @@ class EditHandler:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._boundary = journal, boundary
         self._numbers, self._cancels = itertools.count(1), CancelDetector(at_start)
-        self._numbering = threading.RLock()  # a signal handler may ask for a window amid an edit
+        self._numbering = threading.RLock()  # a signal handler may request a window during an edit
         self._asked: tuple[int, UnplannedRequest] | None = None
 
-    def take(self, edit: Edit, *, now: bool = False) -> None:
-        """Put what an edit asks for into the inbox, or say why not.
+    def handle(self, edit: Edit, *, now: bool = False) -> None:
+        """Put the request of an edit into the inbox, or refuse it.
 
         Args:
-            edit: What was saved.
+            edit: The save.
             now: Ignore its start step.
         """
-        number = self.enter(edit)
+        number = self.register(edit)
         self.guarded(number, lambda: self._answer(edit, number, now=now))
 
-    def take_now(self, file: Path | None) -> None:
-        """Put what the script asks for, which has the config read or a file of its own."""
+    def handle_now(self, file: Path | None) -> None:
+        """Handle the config now, or another file, at the request of the script."""
         edit = edit_from(self._process.read(file), self._process.clock.wall_s(), file)
-        self.take(edit, now=True)
+        self.handle(edit, now=True)
 
-    def enter(self, edit: Edit, least: int = 0) -> int:
-        """Return the number that an edit has from now on: the next, or a higher one.
+    def register(self, edit: Edit, least: int = 0) -> int:
+        """Give an edit the next number, or a higher one, and return it.
 
         Args:
-            edit: What was saved.
-            least: The lowest that it may have.
+            edit: The save.
+            least: The lowest number that it may have.
         """
         with self._numbering:
             number = next(self._numbers)
@@ -97,30 +97,32 @@ class EditHandler:
             self._journal.info(f"request {number}: the config belongs to {owner}")
         return number
 
-    def enter_as(self, leaders: int, edit: Edit) -> int:
-        """Enter what the leader of the job numbers so; it has another one where that is taken."""
-        number = self.enter(edit, leaders)
-        if number != leaders:
-            self._journal.info(f"request {number} here is request {leaders} where rank 0 runs")
+    def register_as(self, leader_number: int, edit: Edit) -> int:
+        """Register an edit under the leader's number, or a higher one if that is taken."""
+        number = self.register(edit, leader_number)
+        if number != leader_number:
+            self._journal.info(
+                f"request {number} here is request {leader_number} where rank 0 runs"
+            )
         return number
 
     def guarded(self, number: int, action: Callable[[], object]) -> str:
-        """Do something for an edit; where dynprof fails at it, that is what became of it.
+        """Run an action for an edit; if dynprof fails at it, refuse the edit.
 
         Returns:
-            Why it failed; empty where it did not.
+            Why it failed; empty if it did not.
         """
         error = self._boundary.attempt(f"request {number}", action)
-        why = failed_at_it(error) if error else ""
+        why = internal_failure(error) if error else ""
         if why:
             self._journal.report_refusal(number, [why])
         return why
 
-    def look(self) -> None:
-        """Have a waiting request served by a better profiler that the job has loaded meanwhile.
+    def use_better_profiler(self) -> None:
+        """Move a waiting request to a better profiler that the job has loaded in the meantime.
 
-        It may have been made while the script imported torch: a window of plain Python is not
-        what was meant.
+        The request may have come while the script imported torch; a window of plain Python is then
+        not what the user meant.
         """
         waiting = self._inbox.waiting
         if waiting is None or waiting.config.backend != "auto" or waiting.plan.backend == MARKS:
@@ -136,19 +138,19 @@ class EditHandler:
             return
         if self._inbox.replace(waiting, better):  # from here on a step may take it
             remarks = _remarks(better)
-            text = f"{_profiler(better)} serves it, which has come since"
+            text = f"{_profiler(better)} serves it now: the job has loaded it since"
             self._journal.note_waiting(number, "\n".join([text, *remarks]))
             self._journal.set_status(remarks=remarks)
 
     def read(self, edit: Edit, *, now: bool = False) -> UnplannedRequest | Cancel | Refusal:
-        """Return what an edit asks for."""
+        """Return the request of an edit, or its refusal."""
         if text := why_no_threads():  # since init(), which does nothing on them
             return Refusal((Problem(text),))
         learn_rank(self._process, self._journal)
         return read_edit(edit, self._cancels, now=now)
 
     def plan(self, number: int, asked: UnplannedRequest) -> Request | Refusal:
-        """Return the request for a window, or the reasons against it, as things are now."""
+        """Return the planned request for a window, or the reasons against it now."""
         return asked.to_request(number, self._state(asked))
 
     def _answer(self, edit: Edit, number: int, *, now: bool) -> None:
@@ -161,7 +163,7 @@ class EditHandler:
             self.refuse(number, asked)
 
     def serve(self, number: int, asked: UnplannedRequest) -> Refusal | None:
-        """Have a window opened for what is asked, or say why not, and return that."""
+        """Arm a window for a request; else report and return the refusal."""
         self._asked = number, asked
         state = self._state(asked)
         planned = asked.to_request(number, state)
@@ -172,7 +174,7 @@ class EditHandler:
         return None
 
     def refuse(self, number: int, refusal: Refusal) -> None:
-        """Say why there will be no window; each reason in one line, another rank's may be any."""
+        """Report why no window opens; each reason on one line, also if another rank wrote it."""
         texts = [printable(str(problem)) for problem in refusal.problems]
         if refusal.selects_rank:
             self._journal.report_refusal(number, texts)
@@ -180,7 +182,7 @@ class EditHandler:
             self._journal.report(number, "not asked", f"nothing to do; {texts[0]}")
 
     def _state(self, asked: UnplannedRequest) -> ProcessState:
-        """Say where the process stands with regard to what is asked for."""
+        """Return the state of the process that the plan of a request depends on."""
         layout, config, edit = self._process.layout, asked.config, asked.edit
         capabilities = self._process.capabilities()
         self._journal.set_status(profilers=capabilities)
@@ -208,24 +210,24 @@ class EditHandler:
             self._journal.report(replaced.number, "superseded", text)
 
     def _note_scratch(self, request: Request) -> None:
-        """Have it known where its capture is put together, though this process may be killed."""
+        """Note the scratch folder on disk, in case this process is killed."""
         if scratch := request.config.storage.scratch_dir:
             layout = self._process.layout
             note_scratch(layout.root, layout.capture_dir(scratch))
 
     def _after_what(self) -> str:
-        """Say what a request has to wait for besides its step: it may be thousands of steps."""
+        """Return what a request waits for in addition to its step, maybe for thousands of steps."""
         if current := self._loop.open_window:
             asked = f"request {current.request.number} for {current.window.asked}"
             return f", once the open window ({asked}) is closed and saved"
         return ", once the capture before it is saved" if self._loop.occupied else ""
 
     def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
-        """Disarm what waits, and have closed what is open.
+        """Disarm the waiting request, and order the open window closed.
 
         Args:
-            number: That of the cancel.
-            has_disarmed: Whether it has disarmed something already.
+            number: The number of the cancel.
+            has_disarmed: Whether it has disarmed a request already.
         """
         waiting, current = self._inbox.disarm(), self._loop.busy
         if waiting:
@@ -233,14 +235,14 @@ class EditHandler:
         if current:
             self._inbox.request_close(f"cancelled by request {number}")
         disarms = waiting or has_disarmed
-        done = [text for text, found in (("disarms", disarms), ("closes", current)) if found]
-        what = f"{' and '.join(done)} what there is" if done else _NOTHING
+        texts = (("disarms the waiting request", disarms), ("closes the open window", current))
+        what = " and ".join(text for text, found in texts if found) or _NOTHING
         self._journal.report(number, "cancel", f"cancel, {what}")
         self._journal.set_status(problems=(), remarks=())
 
 
 def _remarks(request: Request) -> tuple[str, ...]:
-    """Return what is to be said of a request that is accepted."""
+    """Return the remarks on an accepted request."""
     return *request.plan.fallbacks, *map(str, request.remarks)
 
 
@@ -249,9 +251,9 @@ def _profiler(request: Request) -> str:
 
 
 def _other_owner(edit: Edit) -> str:
-    """Name the user who owns the config, where that is not the job's user.
+    """Return the owner of the config if it is not the job's user; else empty.
 
-    A save in place keeps the owner, so another user who may write the file may have made it.
+    A save in place keeps the owner, so another user who may write the file may have saved it.
     """
     if edit.owner is None or edit.owner == os.geteuid():
         return ""

@@ -1,4 +1,4 @@
-"""What a session does once a second and once a start, such as noticing a standstill."""
+"""The checks of a session, once a second and once at its start, such as for a standstill."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
 
+LONG_S = 30.0
+"""The status says where a step that takes longer stands, even the first or a usual one."""
+
 
 class PeriodicChecks:
-    """Samples, settles and tidies; each of it may fail without the others.
+    """Runs the checks; each may fail without affecting the others.
 
     Args:
         process: This process.
-        inbox: What waits.
+        inbox: Has the waiting request.
         journal: The log.
-        boundary: Keeps failures from the others.
+        boundary: Keeps failures from the other checks.
         costs: The step times of the job.
-        analyses: Those that were started.
-        steps: Where they come from.
+        analyses: The analyses that were started.
+        steps: The sources of steps.
     """
 
     def __init__(
@@ -55,11 +58,11 @@ class PeriodicChecks:
         self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._steps = steps
         self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
-        self._told: set[Path] = set()  # of captures that were left behind
+        self._reported: set[Path] = set()  # captures that were left behind
         self._marks_torch = False
 
     def tick(self) -> None:
-        """Do what is due once a second, on the journal's thread."""
+        """Run the checks of each second, on the journal's thread."""
         self._boundary.attempt("a tick", self._tick)
 
     def _tick(self) -> None:
@@ -68,12 +71,14 @@ class PeriodicChecks:
         self._boundary.attempt("looking for torch", self._look_for_torch)
         self._boundary.attempt("analysis", self._analyses.look)
         self._costs.sample()
-        self._boundary.attempt("looking for a standstill", self._standstill.look)
-        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=False))
+        self._boundary.attempt("looking for a standstill", self._standstill.check)
+        self._boundary.attempt(
+            "counting the cost", lambda: self._costs.complete_pending(final=False)
+        )
         self._boundary.attempt("looking at the disk", self._look_at_disk)
 
     def _look_for_torch(self) -> None:
-        """Have the plugin, if there is one, mark a torch that was imported since."""
+        """Let the plugin, if there is one, mark a torch that was imported since."""
         if SINKS.before_add and not self._marks_torch:
             self._marks_torch = SINKS.before_add()
 
@@ -86,7 +91,7 @@ class PeriodicChecks:
             self._inbox.free_disk_mb = free_disk_mb(place)
 
     def clear_up(self, ended: threading.Event) -> None:
-        """Remove what killed processes left, now and once more when their captures are old.
+        """Remove files of killed processes, now and again when their captures are old.
 
         Args:
             ended: Set when the session ends.
@@ -111,45 +116,41 @@ class PeriodicChecks:
         self._boundary.attempt("clearing up", lambda: remove_stale(layout, wall_s))
         for path in removed:
             self._journal.info(f"removed {path}, which a killed process left unfinished")
-        self._boundary.attempt("naming what was left behind", self._name_left)
+        self._boundary.attempt("naming captures left behind", self._name_left)
 
     def _name_left(self) -> None:
-        """Say which captures nobody sends any more, and what does, once.
+        """Log once which captures no process sends any more, and the command that sends them.
 
-        A person has to type it: this job need not be allowed to send the files of another.
+        A user has to run it: this job may have no permission to send another job's files.
         """
         layout = self._process.layout
         left = left_behind(layout.root, layout.prof_dirs)
-        news = [one for one in left if one.path not in self._told]
-        self._told |= {one.path for one in news}
+        news = [one for one in left if one.path not in self._reported]
+        self._reported |= {one.path for one in news}
         if news:  # a job of many ranks may have left thousands
-            text = f"the capture in {news[0].folder} was never sent on; to send it, type"
-            more = f"; so it is with {len(news) - 1:,} more, which dynprof status names"
+            text = f"the capture in {news[0].folder} was never sent on; to send it, run"
+            more = f"; the same for {len(news) - 1:,} more, which dynprof status names"
             self._journal.warning(f"{text} {news[0].command}{more if len(news) > 1 else ''}")
 
 
 def learn_rank(process: ProcessContext, journal: Journal) -> None:
-    """Ask which rank this is while nobody has said, and go by it from then on."""
+    """Look up the rank while it is unknown; once known, use it from then on."""
     if process.learn_rank():
         journal.move(process.layout)
         rank = process.rank
         text = f"this is rank {rank.number} of {rank.world_size} ({rank.source})"
-        journal.info(f"{text}, as has only now become known")
-
-
-LONG_S = 30.0
-"""A step that takes longer is explained in the status, though it be the first, or none unusual."""
+        journal.info(f"{text}; it was not known before")
 
 
 class Standstill:
-    """Looks at the step counter once a second, and warns once for each step that takes too long.
+    """Checks the step counter once a second, and warns once of each step that takes too long.
 
     Args:
-        root: The directory that is watched.
+        root: The watched directory.
         inbox: Counts the steps.
-        costs: Knows how long they take.
+        costs: Has the step times.
         journal: The log.
-        clock: Tells the time.
+        clock: The clock.
     """
 
     def __init__(
@@ -160,13 +161,13 @@ class Standstill:
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = step_limit_s(None, None)
-        self._told = False
+        self._reported = False
 
-    def look(self) -> None:
-        """Warn where the step takes longer than the status allows, and where that has ended.
+    def check(self) -> None:
+        """Warn when a step takes longer than the status allows, and when it ends.
 
-        What keeps all threads of the process, and so this one, is told afterwards. No step has to
-        end once the process itself is ending.
+        A halt of all threads, including this one, is logged afterwards. While the process ends, no
+        step has to end.
         """
         if self._journal.status_fields.get("ending"):
             return
@@ -180,16 +181,16 @@ class Standstill:
         still_s, before_s = now_s - self._moved_s, self._patience_s
         self._patience_s = step_limit_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
-            if self._told or still_s > before_s:
+            if self._reported or still_s > before_s:
                 self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
             if self._journal.status_fields.get("stands_in"):
                 self._journal.set_status(stands_in="")
-            self._step, self._moved_s, self._told = step, now_s, False
+            self._step, self._moved_s, self._reported = step, now_s, False
         elif still_s > min(LONG_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
             self._journal.set_status(stands_in=where)
-            if still_s > self._patience_s and not self._told:
-                self._told = True
+            if still_s > self._patience_s and not self._reported:
+                self._reported = True
                 self._warn(still_s, where or "no Python function")
 
     def _warn(self, still_s: float, where: str) -> None:

@@ -1,4 +1,4 @@
-"""What follows a saved capture: it is sent on, its cost counted, its analysis begun, and told."""
+"""The work after a capture is saved: send it on, count its cost, analyse it, log it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class SavedCaptures:
-    """Hears of each capture from the exporter, on its thread.
+    """Handles each saved capture, on the exporter's thread.
 
     Args:
-        root: The directory that is watched; paths in the log begin there.
-        inbox: Is told, so that the next step boundary is noted.
+        root: The watched directory; paths in the log are relative to it.
+        inbox: Woken, so that the next step boundary is noted.
         journal: The log.
-        boundary: Keeps what follows apart.
-        costs: What captures cost.
-        analyses: Those that were started.
-        deliveries: Those on their way.
+        boundary: Separates the failures of the parts.
+        costs: The costs of captures.
+        analyses: The analyses that were started.
+        deliveries: The deliveries under way.
     """
 
     def __init__(
@@ -45,38 +45,40 @@ class SavedCaptures:
         self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._deliveries = deliveries
 
-    def take(
-        self, span: Span, delivery: Delivery, told: str, path: Path, manifest: Manifest
+    def handle(
+        self, span: Span, delivery: Delivery, early_reason: str, path: Path, manifest: Manifest
     ) -> None:
-        """Hear of one.
+        """Handle a saved capture.
 
         Args:
             span: When its window was open.
             delivery: How it gets to its place.
-            told: Why its window was closed early, which the log has said; empty where it was not.
-            path: Where its manifest lies, or was to lie.
-            manifest: What it says.
+            early_reason: Why its window closed early, which is logged already; empty if it did not.
+            path: The path of its manifest, which may not have been written.
+            manifest: The manifest.
         """
-        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=True))
+        self._boundary.attempt(
+            "counting the cost", lambda: self._costs.complete_pending(final=True)
+        )
         kept = manifest.is_written_at(path)
         self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
         self._inbox.wake()
-        self._warn_of_cut(told, manifest)
+        self._warn_of_cut(early_reason, manifest)
         if not kept or delivery.destination.is_direct:
             self._arrive(path.parent.parent, manifest, self._shown(path) if kept else None)
         elif self._boundary.attempt("sending it on", lambda: self._send(delivery, path, manifest)):
             self._arrive(path.parent.parent, manifest, self._shown(path))
 
-    def _warn_of_cut(self, told: str, manifest: Manifest) -> None:
-        """Say what only saving has shown to be missing; of no trace at all more is said anyway."""
-        cut = manifest.reason.removeprefix(told).removeprefix("; ")
+    def _warn_of_cut(self, early_reason: str, manifest: Manifest) -> None:
+        """Log the parts that saving found missing; a lost trace is logged elsewhere."""
+        cut = manifest.reason.removeprefix(early_reason).removeprefix("; ")
         if manifest.trace and cut:
             text = f"request {manifest.request.number}: its capture is not complete: {cut}"
             self._journal.warning(text)
 
     @staticmethod
     def _settled_at(path: Path, delivery: Delivery) -> Path | None:
-        """Return where the manifest gets what is measured later; nowhere behind a URL."""
+        """Return the path of the manifest for later measurements; None behind a URL."""
         folder = delivery.destination.folder(path.parent.parent.name)
         return None if isinstance(folder, str) else folder / path.parent.name / path.name
 
@@ -98,7 +100,7 @@ class SavedCaptures:
                 folder = order.target if is_url(arrived) else Path(order.target)
                 self._arrive(folder, manifest, self._shown(arrived))
             else:
-                text = f"its capture is not in {order.target}, and lies in {here}: {why}"
+                text = f"its capture is not in {order.target}, and is in {here}: {why}"
                 self._journal.set_status(last_error=f"request {number}: {text}")
                 self._journal.warning(f"request {number}: {text}")
                 self._arrive(here, manifest, self._shown(path))
@@ -134,7 +136,7 @@ class SavedCaptures:
             self._journal.report(number, "failed", text, capture=capture)
 
     def _shown(self, place: Path | str) -> str:
-        """Return a place as the log has it."""
+        """Return a path as the log shows it."""
         if isinstance(place, str) and is_url(place):
             return place
         path = Path(place)

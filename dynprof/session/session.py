@@ -1,16 +1,16 @@
-"""One process's profiling: wires watcher, inbox, training thread and exporter together.
+"""The session of a process: it wires watcher, inbox, training thread and exporter together.
 
-Three walks go through here, each one way:
+It connects three paths, each in one direction:
 
-- a save: ``Watcher`` -> :meth:`Session.take` -> ``Agreements``, where ranks agree ->
+- a save: ``Watcher`` -> :meth:`Session.handle` -> ``Agreements``, where ranks agree ->
   ``EditHandler`` -> ``Inbox``, or a refusal;
-- a step: ``step()`` sees that the inbox is due -> :meth:`Session._turn` -> ``Loop`` opens, moves or
+- a step: ``step()`` finds the inbox due -> :meth:`Session._turn` -> ``Loop`` opens, moves or
   closes a window, through its ``WindowDriver`` -> ``Exporter``;
 - a saved capture: ``Exporter`` -> ``SavedCaptures``, which counts its cost, begins its analysis and
-  tells the ``Journal``.
+  writes to the ``Journal``.
 
-The watcher's thread walks the first, whoever trains the second, the exporter's thread the third;
-the journal's thread calls ``PeriodicChecks`` once a second.
+The first runs on the watcher's thread, the second on the training thread, the third on the
+exporter's thread. The journal's thread calls ``PeriodicChecks`` once a second.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Session:
 
     Args:
         process: This process.
-        watching: How to watch, and why so.
+        watching: How to watch, and why.
         exit_wait_s: How long the end waits for a capture that is being saved.
-        steps: Who shall end the steps.
+        steps: The source of steps.
         make_exporter: Makes the exporter.
 
     Attributes:
-        inbox: What ``step()`` looks into.
+        inbox: The inbox that ``step()`` tests.
         is_over: Whether it has ended.
     """
 
@@ -113,7 +113,7 @@ class Session:
         self._watcher = Watcher(
             self._process.layout.config,
             self._at_start,
-            on_edit=self.take,
+            on_edit=self.handle,
             attempt=self._boundary.attempt,
             say=self._journal.warning,
             mode=watching[0],
@@ -126,7 +126,7 @@ class Session:
             journal=self._journal,
             boundary=self._boundary,
             costs=self._costs,
-            on_saved=saved_captures.take,
+            on_saved=saved_captures.handle,
         )
         raw = self._at_start.raw if isinstance(self._at_start, Source) else b""
         self._edit_handler = EditHandler(
@@ -146,19 +146,19 @@ class Session:
         )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s,
-            self._hear_no_more, self._part,
+            self._stop_input, self._leave_agreements,
         )  # fmt: skip
 
     @property
     def directory(self) -> Path:
-        """The directory that it watches."""
+        """The watched directory."""
         return self._process.layout.root
 
     def begin(self) -> None:
-        """Open the log, begin to watch and to export.
+        """Open the log, and start the watcher and the exporter.
 
         Raises:
-            OSError: The log's or the status's directory cannot be made.
+            OSError: The directory of the log or the status cannot be made.
         """
         self._costs.sample()
         self._journal.start()
@@ -183,15 +183,15 @@ class Session:
         self._boundary.attempt("where steps come from", self._steps.begin)
 
     def end(self, reason: str) -> None:
-        """Close what is open, wait for what is being saved, end the threads; once only.
+        """Close the open window, wait for the capture being saved, end the threads; once only.
 
-        In the midst of a turn of this thread, as a signal handler comes, after that. Where one
-        raises meanwhile, calling it again goes on.
+        If a signal handler calls it during a turn of this thread, it runs after the turn. If an
+        exception interrupts it, a second call continues.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C while it waited; what was being saved is given up.
+            KeyboardInterrupt: Ctrl-C while it waited; the capture being saved is given up.
         """
-        if self.is_over or self._loop.turns.put_off(lambda: self.end(reason)):
+        if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
             self._boundary.attempt("the end", lambda: self._shutdown.wind_down(reason))
@@ -202,24 +202,26 @@ class Session:
 
     def _finish(self, reason: str) -> None:
         self._stopped = True
-        self._part()
+        self._leave_agreements()
         self._boundary.attempt("where steps come from", self._steps.end)
         self._boundary.attempt("analysis", self._analyses.end)
-        self._boundary.attempt("counting the cost", lambda: self._costs.settle(final=True))
+        self._boundary.attempt(
+            "counting the cost", lambda: self._costs.complete_pending(final=True)
+        )
         self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
         self._journal.stop()
         self.is_over = True
 
-    def _hear_no_more(self) -> None:
+    def _stop_input(self) -> None:
         self._ended.set()
         self._boundary.attempt("agreeing with the other ranks", self._agreements.stop)
         self._boundary.attempt("watching", self._watcher.stop)
 
-    def _part(self) -> None:
+    def _leave_agreements(self) -> None:
         self._boundary.attempt("agreeing with the other ranks", self._agreements.end)
 
     def status(self) -> Status:
-        """Return where this process stands."""
+        """Return the status of this process."""
         current = self._loop.open_window
         request = current.request if current else self.inbox.waiting
         return Status(
@@ -263,14 +265,14 @@ class Session:
         """Write a line into the log."""
         self._journal.info(text)
 
-    def take(self, edit: Edit) -> None:
-        """Answer an edit, on the watcher's thread."""
-        self._loop.admission.forgive()
-        self._agreements.take(edit)
+    def handle(self, edit: Edit) -> None:
+        """Handle an edit, on the watcher's thread."""
+        self._loop.admission.reset_failures()
+        self._agreements.handle(edit)
 
     def _turn(self) -> None:
         if self.inbox.take_wake():
-            self._boundary.attempt("what other threads asked of this step", self._costs.step_ends)
+            self._boundary.attempt("the work of other threads at this step", self._costs.step_ends)
         if not self.is_over:
             self._loop.turn()
 
@@ -283,28 +285,28 @@ class Session:
             self._journal.warning("start(): a window is open already; nothing changes")
             return
         file = None if config_path is None else Path(config_path).resolve()
-        self._edit_handler.take_now(file)
+        self._edit_handler.handle_now(file)
         self._loop.turn(a_step_ended=False)
 
     def leave_child(self) -> None:
-        """Stop recording in a child that was just forked, saying nothing: locks may be held."""
+        """Stop recording in a new forked child, without logging: locks may be held."""
         self._steps.end()
         self._loop.abandon()
 
     def stop(self, reason: str = "stopped by the script") -> None:
-        """Close the open window early; from another thread, at the next step."""
+        """Close the open window early; if another thread opened it, at its next step."""
         if self._loop.open_window and not self._loop.owns_window():
             self.inbox.request_close(reason)
         else:
             self._loop.close(reason)
 
     def set_step(self, step: int) -> None:
-        """Take the script's own number of the step that is running; an open window closes first."""
+        """Take over the script's number of the running step; an open window closes first."""
         if step != self.inbox.step:
             self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
 
     def number_as_leader(self) -> None:
-        """Take the step numbers of rank 0: dynprof was attached, and counts from then on."""
+        """Take over the step numbers of rank 0, as dynprof was attached and counts from there."""
         member = self._member
         numbers = StepNumbers(
             lambda: member.group.collectives() if member.group else None,
@@ -318,17 +320,17 @@ class Session:
         )
 
     def reached(self, framework: str, step: int) -> None:
-        """Take the count of steps of a framework, as its callback tells it."""
+        """Take over the step count of a framework, from its callback."""
         self._steps.reached(framework, step)
 
     def _take_number(self, step: int) -> None:
-        text = f"steps go on from {self.inbox.step} as {step}, the number on rank 0"
+        text = f"steps are renumbered from {self.inbox.step} to {step}, the number on rank 0"
         self._renumber_steps(step, text)
 
     def _renumber_steps(self, step: int, text: str) -> None:
         self._loop.close(text)
         self._journal.info(text)
-        self._costs.counter_set(step)
+        self._costs.renumber(step)
         self.inbox.numbering += 1
         self._steps.renumber(step)
         if self._member.numbers:
@@ -336,10 +338,10 @@ class Session:
 
     def _tick(self) -> None:
         self._periodic_checks.tick()
-        self._boundary.attempt("the open window", self._loop.look)
-        self._boundary.attempt("the waiting request", self._edit_handler.look)
+        self._boundary.attempt("the open window", self._loop.check)
+        self._boundary.attempt("the waiting request", self._edit_handler.use_better_profiler)
         self._boundary.attempt("the profilers", self._follow_self_test)
-        self._boundary.attempt("agreeing with the other ranks", self._agreements.look)
+        self._boundary.attempt("agreeing with the other ranks", self._agreements.check)
 
     def _follow_self_test(self) -> None:
         if any(capable.is_testing for capable in self._journal.status_fields.get("profilers", ())):

@@ -1,4 +1,4 @@
-"""The end of the process: what is open is closed, what is being saved is waited for."""
+"""The end of the process: close the open window, and wait for the capture being saved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
 
 CLOSE_WAIT_S = 3.0
-"""How long it waits for the training thread's next step, if a window is open on it."""
+"""Wait for the training thread's next step, if it has a window open."""
 QUIET_S = 1.0
-"""How long it waits for a capture that is being saved before it says so."""
+"""Wait for a capture that is being saved before a message says so."""
 
 
 class Shutdown:
@@ -27,13 +27,13 @@ class Shutdown:
 
     Args:
         loop: Closes the open window.
-        inbox: What may still wait.
+        inbox: May have a waiting request.
         exporter: May be saving.
         deliveries: May be sending.
         journal: The log.
         wait_s: How long to wait for a capture that is being saved.
-        hear_no_more: Ends what else goes on, as nothing more is asked for.
-        tell_others: Says to the other ranks what became of a window, or hears it from them.
+        stop_input: Stops the sources of new requests.
+        leave_agreements: Exchanges the last reports on windows with the other ranks.
     """
 
     def __init__(
@@ -44,46 +44,50 @@ class Shutdown:
         deliveries: Deliveries,
         journal: Journal,
         wait_s: float,
-        hear_no_more: Callable[[], None],
-        tell_others: Callable[[], None],
+        stop_input: Callable[[], None],
+        leave_agreements: Callable[[], None],
     ) -> None:
         self._loop, self._inbox = loop, inbox
         self._exporter, self._deliveries, self._journal = exporter, deliveries, journal
-        self._wait_s, self._hear_no_more, self._tell_others = wait_s, hear_no_more, tell_others
+        self._wait_s, self._stop_input, self._leave_agreements = (
+            wait_s,
+            stop_input,
+            leave_agreements,
+        )
 
     def wind_down(self, reason: str) -> None:
         """Close, save and stop.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C meanwhile; what was being saved is given up.
-            SystemExit: A signal handler of the script's raised it meanwhile.
+            KeyboardInterrupt: Ctrl-C during this; the capture being saved is given up.
+            SystemExit: A signal handler of the script raised it during this.
         """
         text = f"{reason}; it waits up to {self._wait_s:g} s for what is being saved and sent"
         self._journal.set_status(ending=text, stands_in="")
         try:
             try:
                 self._close_and_save(reason)
-            except SystemExit:  # the process ends already: a launcher tells all ranks to
+            except SystemExit:  # the process ends already, as a launcher ends all ranks
                 self._close_and_save(reason)
                 raise
         except KeyboardInterrupt:
             self._give_up("Ctrl-C while the process ended")
-            self._tell_what_is_left()
+            self._log_undelivered()
             raise
 
     def _close_and_save(self, reason: str) -> None:
-        self._hear_no_more()
+        self._stop_input()
         if waiting := self._inbox.disarm():
             self._journal.report(waiting.number, "not served", f"not served, {reason}")
-        self._close_elsewhere(reason)
+        self._close_on_other_thread(reason)
         self._loop.close(reason)
         self._loop.discard(reason)
         self._wait_for_saving()
 
-    def _close_elsewhere(self, reason: str) -> None:
-        """Let the thread that has the window open close it at its next step, if it takes one.
+    def _close_on_other_thread(self, reason: str) -> None:
+        """Wait for another thread to close its window at its next step, or for a graph capture.
 
-        Also one of this thread's, while a graph is captured on another.
+        The window may be this thread's while another thread captures a graph.
         """
         deadline_s = time.monotonic() + CLOSE_WAIT_S
         while (current := self._loop.open_window) and current.blocked_by():
@@ -95,21 +99,23 @@ class Shutdown:
     def _wait_for_saving(self) -> None:
         until_s = time.monotonic() + self._wait_s
         self._exporter.hurry()
-        if not self._waited(self._exporter.wait, "saved", until_s):
+        if not self._wait_and_report(self._exporter.wait, "saved", until_s):
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
-        self._exporter.stop()  # it may still be telling that a capture is saved, and is to be sent
-        arrived = self._waited(self._deliveries.wait, "sent to its place", until_s)
-        self._tell_others()  # then the record of the window may have to be sent
-        if not (arrived and self._waited(self._deliveries.wait, "sent to its place", until_s)):
-            self._tell_what_is_left()
+        self._exporter.stop()  # it may still hand a saved capture to the deliveries
+        arrived = self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
+        self._leave_agreements()  # after that the record of the window may have to be sent
+        if not (
+            arrived and self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
+        ):
+            self._log_undelivered()
         self._deliveries.end()
 
-    def _tell_what_is_left(self) -> None:
+    def _log_undelivered(self) -> None:
         for text in self._deliveries.left():
             self._journal.warning(text)
 
-    def _waited(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
-        """Wait for something, not without a word where that takes long."""
+    def _wait_and_report(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
+        """Wait; if that takes long, say so in the log and on stderr."""
         if wait(max(0.0, min(QUIET_S, until_s - time.monotonic()))):
             return True
         text = f"a capture is being {what}; the process waits for it, up to {self._wait_s:g} s"

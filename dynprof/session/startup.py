@@ -1,4 +1,4 @@
-"""From the path given to ``init()`` to a session that watches it."""
+"""Start of a session: from the arguments of ``init()`` to a running ``Session``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 import pydantic.dataclasses  # noqa: F401 - as below
 
 import dynprof.mstx
-import dynprof.phases  # noqa: F401 - as below: a script may name both in a later step
+import dynprof.phases  # noqa: F401 - as below: a script may use both in a later step
 from dynprof.backends import all_backends
 from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.captures.manifest import RequestRecord
 from dynprof.config.starter_files import write_starter_files
 from dynprof.errors import UnusablePathError
-from dynprof.extras import look_for_all
+from dynprof.extras import find_all_packages
 from dynprof.requests.watcher import choose_mode
 from dynprof.runtime.destination import is_url, split_urls, why_no_destination
 from dynprof.runtime.folders import make_dir, why_not_used
@@ -31,12 +31,12 @@ from dynprof.session.session import Session
 from dynprof.steps.step_option import StepOption, step_option_of
 from dynprof.windows.process_context import ProcessContext
 
-# What the threads of a session will use is loaded before they begin. A child that the job forks
-# while another thread imports a module never gets that module's lock: where it imports the same
-# one, as a loader's worker may, it waits for ever.
+# Load the modules that the threads of a session use before the threads begin. If the job forks
+# while another thread imports a module, the child never gets that module's lock. A child that
+# imports the same module, as a loader's worker may, then waits for ever.
 with contextlib.suppress(ImportError):  # isal is not built for every machine
     import isal.igzip  # noqa: F401
-look_for_all()
+find_all_packages()
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,12 +45,16 @@ if TYPE_CHECKING:
 
 
 EXIT_WAIT_S = 600.0
-"""For so long the end of the process waits for a capture that is being saved, if not told."""
+"""Default of how long the end of the process waits for a capture that is being saved."""
+_ENTRY = re.compile(r"[A-Za-z][\w+.-]*://(?:[^:]|:(?!/(?!/)|~|:|$|[A-Za-z][\w+.-]*://))*|[^:]+")
+"""An entry of ``DYNPROF_PROF_DIRS``: a path, or a URL, where ``:`` precedes a port or password."""
+_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
+"""The first part of a URL that was parsed as a path."""
 
 
 @dataclass(frozen=True)
 class InitOptions:
-    """The arguments of :func:`dynprof.init`, which documents them; None where none was given."""
+    """The arguments of :func:`dynprof.init`, which documents them; None where left out."""
 
     watch: str | None = None
     rank: int | None = None
@@ -67,7 +71,7 @@ def open_session(path: Path, options: InitOptions) -> Session:
 
     Raises:
         UnusablePathError: The directory cannot be used, or another user could replace it.
-        ValueError: An argument is not a value that :func:`dynprof.init` knows.
+        ValueError: An argument has a value that :func:`dynprof.init` does not accept.
     """
     place, role = _place(options.rank), role_of(options.role)
     patience_s = _exit_wait(options.exit_wait_s)
@@ -95,13 +99,13 @@ def open_session(path: Path, options: InitOptions) -> Session:
         session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
         use_readers()
         _begin(session)
-    except (OSError, RuntimeError) as error:  # of the latter kind is a thread that cannot start
+    except (OSError, RuntimeError) as error:  # RuntimeError: a thread cannot start
         raise UnusablePathError(f"dynprof cannot work in {root}: {error}") from error
     return session
 
 
 def _begin(session: Session) -> None:
-    """Begin a session; one that cannot begin as a whole ends, and says so where others look."""
+    """Begin a session; if that fails, end it, so that its log and status say so."""
     begun = False
     try:
         session.begin()
@@ -119,7 +123,7 @@ def _place(rank: int | None) -> Rank:
 
 
 def mark_as_requested(*, plugin: bool | None, nvtx: bool | None) -> None:
-    """Mark torch's loops, and send marks to NVTX, as the script says, else the environment."""
+    """Mark torch's loops, and send marks to NVTX, by the arguments, else the environment."""
     if plugin or (plugin is None and os.environ.get("DYNPROF_PLUGIN") == "1"):
         from dynprof.plugin import install
 
@@ -130,15 +134,14 @@ def mark_as_requested(*, plugin: bool | None, nvtx: bool | None) -> None:
         to_nvtx()
 
 
-_ENTRY = re.compile(r"[A-Za-z][\w+.-]*://(?:[^:]|:(?!/(?!/)|~|:|$|[A-Za-z][\w+.-]*://))*|[^:]+")
-"""An entry of ``DYNPROF_PROF_DIRS``: a path, or a URL, where ``:`` precedes a port or password."""
-
-
 def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]:
-    """Return where captures may go besides: the argument, else the variable; and which URLs.
+    """Return the other allowed places of captures, from the argument, else the variable.
+
+    Returns:
+        Directories, and URLs.
 
     Raises:
-        ValueError: An entry cannot be used; it is named by its position, as it may hold a secret.
+        ValueError: An entry cannot be used. The message names its position: it may be secret.
     """
     if isinstance(asked, (str, os.PathLike)):
         asked = [asked]
@@ -153,19 +156,15 @@ def _prof_dirs(asked: Places | None) -> tuple[tuple[Path, ...], tuple[str, ...]]
 
 
 def _why_no_place(entry: str) -> str:
-    """Say what is wrong with a place without repeating it; nothing where it may be used."""
+    """Return what is wrong with a place, without repeating it; empty if it may be used."""
     if why := why_no_destination(entry):
         return why
     is_place = is_url(entry) or Path(entry).expanduser().is_absolute()
     return "" if is_place else "it is neither an absolute path nor a URL"
 
 
-_SCHEME = re.compile("[A-Za-z][A-Za-z0-9+.-]+:")
-"""How a URL begins, as a path has it."""
-
-
 def _usable(path: Path) -> Path:
-    """Return the directory, absolute and with its links resolved, after making it."""
+    """Make the directory; return its absolute path with links resolved."""
     scheme = next(iter(path.parts), "")
     if _SCHEME.fullmatch(scheme) and not path.exists():  # not repeated: it may hold a password
         text = "is no directory of this machine; captures may go to such a place, by prof_dir"
@@ -203,7 +202,7 @@ def _exit_wait(asked: float | None) -> float:
 
 
 def use_readers() -> None:
-    """Read and write each kind of thing that the threads of a session read and write."""
+    """Use the parsers and writers of the session's threads once, so that they are loaded."""
     record = RequestRecord(number=0, edited_at="", sha256="", config={})
     RequestRecord.model_validate_json(record.model_dump_json())
     with contextlib.suppress(ValueError):

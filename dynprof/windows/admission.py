@@ -1,4 +1,4 @@
-"""What keeps a request from opening a window at this step: all reasons, in one place."""
+"""All reasons that keep a request from opening a window at this step."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from dynprof.windows.process_context import ProcessContext
 
 MAX_FAILURES = 3
-"""A backend that failed so many windows in a row rests until the next edit."""
-_ANEW = "its steps were numbered anew after the ranks had agreed on step {}, as its log says."
+"""A backend that fails this many windows in a row is not used until the next edit."""
+_RENUMBERED = "its steps were renumbered after the ranks had agreed on step {}, as its log says."
 
 
 class Admission:
-    """Asked at each step while a request waits.
+    """Decides at each step whether a waiting request may open.
 
     Args:
         process: This process.
-        inbox: The step that is running, and what is known of the disk.
+        inbox: Has the running step, and the free space on the disk.
         exporter: May be saving.
     """
 
@@ -40,27 +40,27 @@ class Admission:
         self._failures: Counter[str] = Counter()
         self._waited = (0, "")
 
-    def forgive(self) -> None:
-        """Let backends that were put aside try again."""
+    def reset_failures(self) -> None:
+        """Use backends again that failed too often."""
         self._failures.clear()
 
     def note_failure(self, backend: str) -> None:
-        """Count a window that this backend failed at."""
+        """Count a window that this backend failed."""
         self._failures[backend] += 1
 
     def note_success(self, backend: str) -> None:
-        """Note that this backend works: only failures in a row count."""
+        """Reset the count of this backend: only failures in a row count."""
         self._failures.pop(backend, None)
 
     def is_due(self, request: Request) -> bool:
-        """Return whether its step has come, or will not: that may have another number now."""
-        return self._inbox.step >= (request.plan.start_step or 0) or self._is_numbered_anew(request)
+        """Return whether its step has come, or never will because steps were renumbered."""
+        return self._inbox.step >= (request.plan.start_step or 0) or self._is_renumbered(request)
 
-    def _is_numbered_anew(self, request: Request) -> bool:
+    def _is_renumbered(self, request: Request) -> bool:
         return request.agreed_in not in (None, self._inbox.numbering)
 
     def blocked_by(self, request: Request) -> Blocked | None:
-        """Return what keeps a request from opening now; None where nothing does."""
+        """Return what keeps a request from opening now; None if nothing does."""
         any_step = request.plan.start_step is None and not request.at_once
         reasons = chain(
             self._reasons_to_wait(),
@@ -72,8 +72,8 @@ class Admission:
     def _reasons_to_wait(self) -> Iterator[Blocked]:
         if self._exporter.busy:
             yield Blocked("the last capture is being saved")
-        if UNENDED.are_waited_for:
-            yield Blocked("the thread of a window that was given up has not come by since")
+        if UNENDED.delay_next:
+            yield Blocked("the thread of a discarded window has not ended a step since")
 
     def _reasons_of_backend(self, request: Request) -> Iterator[Blocked]:
         for one in self._process.backend(request.plan.backend).blocked_by(request.plan):
@@ -84,20 +84,20 @@ class Admission:
             )
 
     def refused_by(self, plan: Plan) -> str:
-        """Return which reason of the backend's refuses a plan, on any thread; empty for none."""
+        """Return why the backend refuses a plan on any thread; empty if it does not."""
         reasons = self._process.backend(plan.backend).blocked_by(plan, elsewhere=True)
         return next((one.reason for one in reasons if one.effect == "refused"), "")
 
     def waited_for(self, request: Request) -> str:
-        """Return which graph capture a request had to wait for; empty where for none."""
+        """Return the graph capture that a request had to wait for; empty if there was none."""
         number, capture = self._waited
         return capture if number == request.number else ""
 
     def _reasons_to_refuse(self, request: Request) -> Iterator[Problem]:
-        """Yield what was fine when the request was accepted, but no longer is."""
+        """Yield problems that did not exist when the request was accepted."""
         least, free_mb = request.config.limits.min_free_disk_mb, self._inbox.free_disk_mb
-        if self._is_numbered_anew(request):
-            yield Problem(_ANEW.format(request.plan.start_step))
+        if self._is_renumbered(request):
+            yield Problem(_RENUMBERED.format(request.plan.start_step))
         if least is not None and free_mb < least:
             text = (
                 f"only {free_mb:,.0f} MB are free now where the capture would go, and "
@@ -107,7 +107,7 @@ class Admission:
         if self._failures[request.plan.backend] >= MAX_FAILURES:
             text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
             yield Problem(text, "/backend")
-        # A graph capture is no reason to be too late, but where others have opened meanwhile.
+        # A delay by a graph capture is accepted, unless other ranks have opened in the meantime.
         may_be_late = self.waited_for(request) and request.agreed_in is None
         step = 0 if may_be_late else self._inbox.step
         is_agreed = request.agreed_in is not None

@@ -1,4 +1,4 @@
-"""What captures cost the job, before they are taken and after: step times, events, time to save."""
+"""The cost of captures to the job, before and after: step times, events, time to save."""
 
 from __future__ import annotations
 
@@ -18,12 +18,23 @@ if TYPE_CHECKING:
     from dynprof.runtime.clock import Clock
 
 AFTER_S = 10.0
-"""Over how many seconds the step time after a capture is measured."""
+"""The time over which the step time after a capture is measured."""
+EVENT_US, EVENT_BYTES = 10.0, 25.0
+"""Microseconds to save an event, and its bytes in the compressed trace, until this process has
+saved a window of the same kind: docs/benchmarks.md."""
+MIN_REPORTED_SAVE_S = 1.0
+"""The log mentions an expected save time above this."""
+_KIND = ("with_stack", "record_shapes", "profile_memory")
+"""The settings that, with the backend, make windows comparable."""
+SAMPLES = 30
+"""Samples kept; at one a second, the mean step time covers half a minute."""
+RECENT = 16
+"""Samples for the status; at one a second, they span three heartbeats."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """From the opening of a window to its closing, both at step boundaries.
+    """The time from the opening of a window to its closing, both at step boundaries.
 
     Attributes:
         opened_s: Monotonic time before opening.
@@ -39,15 +50,15 @@ class Span:
 
 
 @dataclass
-class Unsettled:
-    """A saved capture whose cost still lacks what comes after.
+class PendingCost:
+    """A saved capture whose cost lacks the step time after it.
 
     Attributes:
-        path: Where its manifest lies.
-        manifest: What the manifest says.
+        path: The path of its manifest.
+        manifest: The manifest.
         span: When the window was open.
-        since_s: Monotonic time of the first step boundary after saving; of the end of saving
-            while none has come.
+        since_s: Monotonic time of the first step boundary after saving; until then, of the end of
+            saving.
         since_step: The step that began then.
     """
 
@@ -57,13 +68,13 @@ class Unsettled:
     since_s: float
     since_step: int
 
-    def settle(self, now_s: float, step: int, *, final: bool) -> bool:
-        """Complete the manifest once enough time has passed; False while it is too early.
+    def complete(self, now_s: float, step: int, *, final: bool) -> bool:
+        """Complete the manifest once enough time has passed; return False while it is too early.
 
         Args:
             now_s: Monotonic time.
-            step: The step that is running.
-            final: Take what there is: the process ends, or another window opens.
+            step: The running step.
+            final: Whether to complete it now: the process ends, or another window opens.
         """
         if now_s - self.since_s < AFTER_S and not final:
             return False
@@ -76,7 +87,7 @@ class Unsettled:
             lost_ms = took_ms - (self.since_step - span.opened_step) * usual_ms
             extra_ms = lost_ms if lost_ms >= 0 else None
         saving_ms = _mean_ms(self.since_s - span.closed_s, self.since_step - span.closed_step)
-        # Whoever took the capture away or deleted it has the cost as it stood then.
+        # If the capture was moved or deleted, its manifest keeps the cost it had then.
         with contextlib.suppress(FileNotFoundError):
             if found := self.manifest.read_back(self.path):
                 found.with_costs(
@@ -90,29 +101,29 @@ def _mean_ms(seconds: float, steps: int) -> float | None:
 
 
 class CostAccount:
-    """Keeps the step times of the job, apart for each stretch between two windows.
+    """Keeps the step times of the job, for each stretch between two windows.
 
     Args:
-        clock: Tells the time.
+        clock: The clock.
         inbox: Counts the steps.
 
     Attributes:
-        expected: What windows are expected to cost.
+        expected: The expected cost of windows.
     """
 
     def __init__(self, clock: Clock, inbox: Inbox) -> None:
         self._clock, self._inbox = clock, inbox
         self._step_times = StepTimes()
-        self._unsettled: Unsettled | None = None
+        self._pending: PendingCost | None = None
         self._stretch_end: tuple[float, int] | None = None
         self.expected = ExpectedCost()
 
     def sample(self) -> None:
-        """Note where the step counter stands."""
+        """Sample the step counter."""
         self._step_times.sample(*self._now())
 
     def step_ms(self) -> float | None:
-        """Return the mean step time of late."""
+        """Return the recent mean step time."""
         return self._step_times.mean_ms(*self._now())
 
     def recent_steps(self) -> tuple[tuple[float, int], ...]:
@@ -122,11 +133,11 @@ class CostAccount:
         return tuple((round(now_s + offset_s, 3), step) for now_s, step in recent)
 
     def still_s(self) -> float:
-        """Return for how long the step counter has stood still."""
+        """Return how long the step counter has not changed."""
         return self._step_times.still_s(*self._now())
 
     def longest_s(self) -> float | None:
-        """Return how long a step took at most, in whole seconds; None before the first ended."""
+        """Return the longest step time in whole seconds; None before the first step ended."""
         longest_s = self._step_times.longest_s(*self._now())
         return None if longest_s is None else float(round(longest_s))
 
@@ -138,76 +149,68 @@ class CostAccount:
         return before_ms
 
     def window_saved(self, path: Path | None, manifest: Manifest, span: Span) -> None:
-        """Begin a stretch, whose step time the manifest still lacks; no path: it is not there."""
+        """Begin the stretch after a window; without a path there is no manifest to complete."""
         self._stretch_end = None
         self._step_times.forget()
         self.expected.learn(manifest)
-        self._unsettled = Unsettled(path, manifest, span, *self._now()) if path else None
+        self._pending = PendingCost(path, manifest, span, *self._now()) if path else None
 
     def step_ends(self) -> None:
-        """Note the first step boundary after saving: more exact than the middle of a step."""
-        if unsettled := self._unsettled:
-            unsettled.since_s, unsettled.since_step = self._now()
+        """Note the first step boundary after saving, which is more exact than the end of saving."""
+        if pending := self._pending:
+            pending.since_s, pending.since_step = self._now()
 
-    def counter_set(self, step: int) -> None:
-        """Forget what was: the steps were given other numbers, the one that is running this."""
+    def renumber(self, step: int) -> None:
+        """Restart with the running step as ``step``: the steps were renumbered."""
         self._step_times.renumber(step)
-        self._unsettled = None
+        self._pending = None
 
-    def settle(self, *, final: bool) -> None:
-        """Complete the manifest that waits, once its stretch is long enough or over."""
-        unsettled, self._unsettled = self._unsettled, None  # a failing one is not tried again
+    def complete_pending(self, *, final: bool) -> None:
+        """Complete the pending manifest once its stretch is long enough or over."""
+        pending, self._pending = self._pending, None  # a failed one is not tried again
         now_s, step = self._stretch_end or self._now()
         final = final or self._stretch_end is not None
-        if unsettled and not unsettled.settle(now_s, step, final=final):
-            self._unsettled = unsettled
+        if pending and not pending.complete(now_s, step, final=final):
+            self._pending = pending
 
     def _now(self) -> tuple[float, int]:
-        """Return the monotonic time, and the step that is running."""
+        """Return the monotonic time and the running step."""
         return self._clock.now_s(), self._inbox.step
 
 
-EVENT_US, EVENT_BYTES = 10.0, 25.0
-"""What an event takes to save, in microseconds and in bytes of the compressed trace, where no
-window of the kind has been saved in this process: docs/benchmarks.md."""
-TOLD_S = 1.0
-"""What takes less time to save is not worth a line."""
-_KIND = ("with_stack", "record_shapes", "profile_memory")
-
-
 class ExpectedCost:
-    """Goes by the last window of a kind that this process has saved."""
+    """Estimates the cost of a window from the last saved window of its kind in this process."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[object, ...], Manifest] = {}
 
     def learn(self, manifest: Manifest) -> None:
-        """Note what a saved window took."""
+        """Note the cost of a saved window."""
         if manifest.trace and manifest.cost.events and manifest.cost.save_ms:
             config = manifest.request.config
             kind = (manifest.backend, *(bool(config.get(name)) for name in _KIND))
             self._last[kind] = manifest
 
     def at_opening(self, request: Request) -> str:
-        """Return what a window will cost by the steps of the last of its kind; empty for none."""
+        """Return the expected cost, by the last window of the kind; empty if there was none."""
         events, last = self.events_of_a_step(request), self._last_of(request)
         step_ms = last.cost.step_during_ms if last else None
         return self.by_steps(request, events, (step_ms or 0.0) / 1e3) if events else ""
 
     def events_of_a_step(self, request: Request) -> int:
-        """Return how many events a step of the last window of the kind had; 0 for unknown."""
+        """Return the events per step of the last window of the kind; 0 if unknown."""
         last = self._last_of(request)
         if last is None or not (last.cost.events and last.steps.recorded):
             return 0
         return last.cost.events // last.steps.recorded
 
     def by_steps(self, request: Request, events: int, step_s: float) -> str:
-        """Return what a window will cost; empty where that is little.
+        """Return the expected cost of a window; empty if it is small.
 
         Args:
-            request: What it was opened for.
-            events: How many events a step has.
-            step_s: How long a step takes, in seconds.
+            request: The request of the window.
+            events: Events per step.
+            step_s: Step time in seconds.
         """
         each, asked, most = max(1, events), request.config.active, request.config.limits
         steps = {"": asked}
@@ -222,7 +225,7 @@ class ExpectedCost:
             us, pace = last.cost.save_ms * 1e3 / last.cost.events, "as fast as the last window"
             size = last.trace_bytes / last.cost.events
         save_s = each * kept * us / 1e6
-        if save_s < TOLD_S:
+        if save_s < MIN_REPORTED_SAVE_S:
             return ""
         what = "event" if each == 1 else "events"
         text = f"a step records about {about(each)} {what}; {counted(kept, 'step')} take about "
@@ -235,12 +238,6 @@ class ExpectedCost:
         return self._last.get(kind)
 
 
-SAMPLES = 30
-"""How many samples are kept; at one a second, the mean step time is that of half a minute."""
-RECENT = 16
-"""Samples for the status; one a second, so that they span three heartbeats."""
-
-
 class StepTimes:
     """Mean step times from samples of the step counter."""
 
@@ -248,15 +245,15 @@ class StepTimes:
         self._longest_s: float | None = None
         self._samples: deque[tuple[float, int]] = deque(maxlen=SAMPLES)
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
-        self._before: list[tuple[float, int]] = []  # the first step, until there is another sample
+        self._before: list[tuple[float, int]] = []  # the first step, until the next sample
         self._last_step = -1
         self._moved_s = 0.0
 
     def sample(self, now_s: float, step: int) -> None:
-        """Note that the counter stood at ``step`` at ``now_s``."""
+        """Note that the counter was at ``step`` at ``now_s``."""
         self._before = []
         if step != self._last_step:
-            if self._longest_s is None:  # what came before the first step is none of a step
+            if self._longest_s is None:  # the time before the first step is no step time
                 self._before = list(self._samples)[-1:]
                 self._samples.clear()
             self._longest_s = self.longest_s(now_s, step)
@@ -267,33 +264,33 @@ class StepTimes:
         self._recent.append((now_s, step))
 
     def renumber(self, step: int) -> None:
-        """Begin anew as the counter is set to ``step``, which is no move of the job's."""
+        """Restart because the counter was set to ``step``, which is no progress of the job."""
         self.forget()
         self._recent.clear()
         if self._last_step >= 0:
             self._last_step = step
 
     def forget(self) -> None:
-        """Start anew: what comes is not to be averaged with what was."""
+        """Drop the samples, so that means do not mix the stretches."""
         self._before = []
         self._samples.clear()
 
     def recent(self) -> list[tuple[float, int]]:
-        """Return the newest samples, the oldest first, windows or not."""
+        """Return the newest samples, the oldest first, including those during windows."""
         return list(self._recent.copy())
 
     def still_s(self, now_s: float, step: int) -> float:
-        """Return for how long the counter has stood still, as far as samples tell."""
+        """Return how long the counter has not changed, according to the samples."""
         return now_s - self._moved_s if step == self._last_step else 0.0
 
     def longest_s(self, now_s: float, step: int) -> float | None:
-        """Return for how long it stood still at most before it moved on; None if it never did."""
+        """Return the longest time without a change before one; None if there was no change."""
         if self._last_step in (step, -1):
             return self._longest_s
         return max(self._longest_s or 0.0, now_s - self._moved_s)
 
     def mean_ms(self, now_s: float, step: int, since_s: float = 0.0) -> float | None:
-        """Return the mean step time since ``since_s``, or over the samples kept, up to now."""
+        """Return the mean step time up to now, since ``since_s`` or over the samples kept."""
         for sampled_s, sampled_step in [*self._samples.copy(), *self._before]:
             if sampled_s >= since_s and step > sampled_step:
                 return (now_s - sampled_s) * 1e3 / (step - sampled_step)

@@ -1,4 +1,4 @@
-"""Steps of a window that are only noted; its next turn counts them."""
+"""Steps of a window that are only noted; the next turn counts them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from dynprof.windows.driver import WindowDriver
 
 TURN_EVERY_S = 0.25
-"""So often a turn comes all the same, which looks at the window's limits."""
+"""Longest time without a turn, which checks the window's limits."""
 
 
 class _Here(threading.local):
-    """What belongs to a thread, not to its number: the system gives that to a later one."""
+    """State of a thread; its id would not do, as the system reuses ids."""
 
     noting: object = None
 
@@ -25,19 +25,19 @@ _HERE = _Here()
 
 
 class DeferredSteps:
-    """What ``step()`` does instead of a turn where a recording may be told of steps later.
+    """Replaces the turn of ``step()`` by a note, where a recording accepts steps later.
 
-    A turn takes some fifty microseconds where the job has the processor's caches, a note a tenth of
-    that. Another thread, a number that does not follow, an order, the last step and
-    :data:`TURN_EVERY_S` need a turn.
+    A turn takes some 50 microseconds when the job fills the processor's caches, a note a tenth of
+    that. A turn is needed for another thread, a step number out of sequence, an order, the last
+    step, and after :data:`TURN_EVERY_S`.
 
-    A note takes no lock. One thread notes, any may count: what it appends after that, it takes back
-    itself. So of each step either the note is counted, or its thread takes a turn.
+    A note takes no lock. One thread notes, any thread may count. A note appended after the count is
+    removed by its own thread. So each step is either counted from its note, or gets a turn.
 
     Args:
         current: The window, which has a turn now.
-        inbox: Has the number of the step that is running; the window has its own, where the script
-            has set another meanwhile.
+        inbox: Has the number of the running step. The window has its own number, if the script has
+            set another one in the meantime.
     """
 
     def __init__(self, current: WindowDriver, inbox: Inbox) -> None:
@@ -53,10 +53,10 @@ class DeferredSteps:
         self._token = _HERE.noting = object()
 
     def note(self) -> None:
-        """Note the step that has just begun, or take a turn where it needs one.
+        """Note the step that has just begun, or run a turn if it needs one.
 
-        One function, with all in it, and what ``step()`` itself calls: where the job has the
-        caches, each call costs microseconds.
+        ``step()`` calls this directly, and all code is inline: each call costs microseconds when
+        the job fills the caches.
         """
         inbox = self._inbox
         step, now_s = inbox.step, self._now_s()
@@ -70,7 +70,7 @@ class DeferredSteps:
         inbox.turn()
 
     def _took_back(self, noted: tuple[int, float, int]) -> bool:
-        """Remove what was noted after all had been counted; False where it was counted yet."""
+        """Remove a note made after the count; return False if it was counted after all."""
         try:
             self._steps.remove(noted)
         except ValueError:
@@ -78,7 +78,7 @@ class DeferredSteps:
         return True
 
     def count(self) -> None:
-        """Let the window count what was noted, each once; nothing more is noted."""
+        """Count the noted steps in the window, each once; no more are noted."""
         self._counted = True
         while self._steps:
             try:

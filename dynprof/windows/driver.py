@@ -1,4 +1,4 @@
-"""The driver of a window: it opens one, steps it and ends it, for operators and scripts alike."""
+"""The driver of a window: it opens, steps and ends one, for operators and for scripts."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ if TYPE_CHECKING:
     from dynprof.windows.window import Window
 
 WAIT_S = 30.0
-"""The time that the next window waits for the thread of one that was discarded."""
+"""How long the next window waits for the thread of a discarded one."""
 
 
 @dataclass(eq=False)
 class WindowDriver:
     """Opens one window of this process, steps it, and ends it in one of three ways.
 
-    :meth:`close` keeps what was recorded, :meth:`discard` drops it, and :meth:`abandon` leaves it
-    to the parent of a forked child. Who drives decides when: the operator's loop, or a script's
+    :meth:`close` keeps the recording, :meth:`discard` drops it, and :meth:`abandon` leaves it to
+    the parent of a forked child. The caller decides when: the operator's loop, or a script's
     profile.
 
     Args:
         process: This process.
         boundary: Keeps failures of a discard from the training loop.
-        request: What asks for the window.
+        request: The request for the window.
         window: The engine.
         step: The job's number of the step that begins.
 
     Attributes:
-        step: The step that is running.
+        step: The running step.
         opened_step: The step that began as the window opened.
-        backend: What records.
-        thread: The thread that opened it; a recording that is bound to it moves there only.
+        backend: The backend that records.
+        thread: The thread that opened it. A recording bound to a thread moves only on this one.
         opened_s: Monotonic time of opening.
         opened_wall_s: Time of opening, seconds since the epoch.
         open_ms: Time that opening took.
         close_ms: Time that closing took.
         ended_wall_s: Time of closing or discarding, seconds since the epoch.
         closing: How the recording is closed.
-        without: Activities of the plan that it does not watch.
-        remarks: What was odd about its steps.
-        steps_from: Who ends its steps.
+        without: Activities of the plan that it does not record.
+        remarks: Remarks on its steps.
+        steps_from: The source of its steps.
         step_before_ms: Mean step time before.
         memory_mb: Resident memory of the process before opening.
-        free_mb: How many MB (10^6 bytes) the process might still get before opening.
+        free_mb: Memory in MB (10^6 bytes) that the process could still get before opening.
         moved_s: Monotonic time of the last step that moved it, or of opening.
-        due_s: Monotonic time from which on its limits are looked at again.
-        load: What it held at the last look.
-        load_steps: Of how many whole steps that was.
-        expected: What it is expected to cost; None until that is known, empty where it is little.
+        due_s: Monotonic time of the next check of its limits.
+        load: Its load at the last check.
+        load_steps: The whole steps in that load.
+        expected: Its expected cost; None while unknown, empty if it is small.
     """
 
     process: ProcessContext
@@ -99,11 +99,11 @@ class WindowDriver:
         self.opened_wall_s = self.process.clock.wall_s()
 
     def open(self, scratch: MakeFolder, give_way: Callable[[], None] | None = None) -> None:
-        """Turn the profiler on and begin the first step; what fails leaves nothing open.
+        """Turn the profiler on and begin the first step; a failure leaves nothing open.
 
         Args:
-            scratch: Makes a folder for what the profiler writes while it records.
-            give_way: Called where another profiler is about to begin.
+            scratch: Makes a folder for the files that the profiler writes while it records.
+            give_way: Called when another profiler is about to begin.
 
         Raises:
             BackendError: It cannot record now, with the reason.
@@ -123,7 +123,7 @@ class WindowDriver:
         self.window.resume(now_s)
 
     def end_step(self, now_s: float) -> bool:
-        """End the step that is running; True if it was the last."""
+        """End the running step; return whether it was the last."""
         return self.window.end_step(now_s)
 
     def begin_step(self, step: int) -> None:
@@ -143,16 +143,16 @@ class WindowDriver:
         return _has_lost_thread(self.window, self.thread)
 
     def blocked_by(self) -> str | None:
-        """Return why the calling thread cannot step or end it at this moment; None where it can."""
+        """Return why the calling thread cannot step or end it now; None if it can."""
         if not self.movable:
             return f"only the thread that opened it may: {self.thread.name}"
         return self.window.blocked_by()
 
     def close(self) -> Recording | None:
-        """Stop recording, and return the recording; None where no step began that it could keep.
+        """Stop recording and return the recording; None if no step began that it could keep.
 
-        Without such a step it is discarded. Else it stays the window's until :meth:`release`: if
-        anything fails before that, a discard still ends it.
+        Without such a step the recording is discarded. Else it belongs to the window until
+        :meth:`release`: if anything fails before that, a discard still ends it.
         """
         clock = self.process.clock
         began_s = clock.now_s()
@@ -168,18 +168,18 @@ class WindowDriver:
         return recording
 
     def release(self) -> None:
-        """Forget the recording: another owner has it, which saves or discards it."""
+        """Forget the recording: its new owner saves or discards it."""
         self.window.recording = None
 
     def discard(self) -> None:
-        """Drop what was recorded; where this thread may not, one that may does so later."""
+        """Drop the recording; if this thread may not, a thread that may does so later."""
         self.ended_wall_s = self.process.clock.wall_s()
         if recording := self.window.recording:
             self.release()
             UNENDED.discard(recording, self.thread, self.boundary)
 
     def abandon(self) -> None:
-        """Leave the recording to the parent, in a child that was just forked."""
+        """Leave the recording to the parent, in a new forked child."""
         if recording := self.window.recording:
             recording.abandon()
             recording.collectors.abandon()
@@ -190,10 +190,10 @@ class WindowDriver:
             self.remarks.append(text)
 
     def manifest(self, reason: str = "") -> Manifest:
-        """Return the manifest of the window, as far as it is known at its end.
+        """Return the manifest of the window, with all that is known at its end.
 
         Args:
-            reason: Why it is not complete; empty where it is.
+            reason: Why it is not complete; empty if it is.
         """
         window, request, process = self.window, self.request, self.process
         root = str(process.layout.root)
@@ -210,7 +210,7 @@ class WindowDriver:
             role=process.layout.role,
             world_size=process.rank.world_size,
             rank_source="" if process.rank.source == UNKNOWN else process.rank.source,
-            directory=root if root.isprintable() else "",  # a manifest is UTF-8, names any bytes
+            directory=root if root.isprintable() else "",  # a manifest is UTF-8, names need not be
             request=RequestRecord(
                 number=request.number,
                 edited_at=iso(request.edited_at_s),
@@ -249,9 +249,9 @@ class _Unended:
 
 
 class UnendedRecordings:
-    """Recordings of discarded windows; each ends as soon as a thread may end it.
+    """Recordings of discarded windows; each ends as soon as a thread that may end it calls.
 
-    Also after the session or the profile that opened it.
+    They may outlive the session or the profile that opened them.
     """
 
     def __init__(self) -> None:
@@ -263,8 +263,8 @@ class UnendedRecordings:
         return bool(self._kept)
 
     @property
-    def are_waited_for(self) -> bool:
-        """Whether another window had better wait for them; not for ever."""
+    def delay_next(self) -> bool:
+        """Whether the next window waits for them, for up to ``WAIT_S``."""
         return bool(self._kept) and time.monotonic() - self._since_s < WAIT_S
 
     def discard(
@@ -273,33 +273,33 @@ class UnendedRecordings:
         """End a recording, now or later.
 
         Args:
-            recording: Which one.
+            recording: The recording.
             thread: The thread that opened its window.
-            boundary: Keeps failures of the ending from the training loop.
+            boundary: Keeps failures of the end from the training loop.
         """
-        boundary.attempt("discarding what records with it", recording.collectors.discard)
+        boundary.attempt("discarding the collectors", recording.collectors.discard)
         self._kept.append(_Unended(recording, thread, boundary))
         self._since_s = time.monotonic()
-        self.look()
+        self.end_possible()
         if self._kept:
             atexit.register(self._end_with_process)
 
-    def look(self) -> None:
-        """End those that the calling thread may."""
+    def end_possible(self) -> None:
+        """End those that the calling thread may end."""
         for _ in range(len(self._kept)):
             try:
-                one = self._kept.popleft()  # so that one thread ends it, once
+                one = self._kept.popleft()  # so that only one thread ends it
             except IndexError:
                 return
             has_ended = False
             try:
                 has_ended = self._end(one)
-            finally:  # Ctrl-C as well leaves it to the next look
+            finally:  # also after Ctrl-C, for the next call
                 if not has_ended:
                     self._kept.append(one)
 
     def _end(self, one: _Unended) -> bool:
-        """End a recording if the calling thread may at this moment; return whether it has ended."""
+        """End a recording if the calling thread may do so now; return whether it has ended."""
         is_lost = _has_lost_thread(one.recording, one.thread)
         if not (is_lost or _is_movable(one.recording, one.thread)):
             return False
@@ -313,25 +313,25 @@ class UnendedRecordings:
             return not _is_blocked(one)  # else it could not end
 
     def abandon(self) -> None:
-        """Leave them to the parent, in a child that was just forked."""
+        """Leave them to the parent, in a new forked child."""
         while self._kept:
             self._kept.popleft().recording.abandon()
 
     def _end_with_process(self) -> None:
         GRAPH_CAPTURES.process_ends()
-        self.look()
+        self.end_possible()
 
 
 UNENDED = UnendedRecordings()
-"""Those of the process."""
+"""The discarded recordings of the process."""
 forget_in_child(UNENDED.abandon)
 
 
 def _is_blocked(one: _Unended) -> bool:
-    """Return whether it cannot end now; one that fails to say so is not waited for."""
+    """Return whether it cannot end now; False if the check itself fails."""
     found: list[str | None] = []
     one.boundary.attempt(
-        "asking what blocks a recording", lambda: found.append(one.recording.blocked_by())
+        "checking whether a recording is blocked", lambda: found.append(one.recording.blocked_by())
     )
     return any(found)
 
@@ -342,12 +342,12 @@ def _is_movable(recorded: Window | Recording, thread: threading.Thread) -> bool:
 
 
 def _has_lost_thread(recorded: Window | Recording, thread: threading.Thread) -> bool:
-    """Return whether only the thread that opened it could end it, and that one has ended."""
+    """Return whether only the thread that opened it could end it, and has ended."""
     return recorded.bound_to_thread and not thread.is_alive()
 
 
 def _gaps(window: Window) -> Iterator[str]:
-    """Yield a remark on recorded steps whose numbers do not follow each other."""
+    """Yield a remark if the numbers of the recorded steps are not consecutive."""
     numbers = window.numbers[: window.recorded]
     if numbers and numbers[-1] - numbers[0] != len(numbers) - 1:
         yield f"the recorded steps are {', '.join(map(str, numbers))}"

@@ -1,4 +1,4 @@
-"""Why a window closes before its time."""
+"""Limits of a window: the reasons to close it early."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dynprof.runtime.plural import about
 if TYPE_CHECKING:
     from dynprof.windows.driver import WindowDriver
 
-LOOK_EVERY_S, REST = 0.05, 5.0
-"""The time between two looks at memory and events, or this many times what the last one took, if
-that is less: one takes 0.2 ms, and milliseconds in a control group or with many free pieces."""
-SHARE = 0.5
-"""The share of the free memory that a capture may take while it is saved."""
-MOST = 0.8
-"""A capture that takes a larger share of it is discarded: the training needs memory as well, and
-what a capture takes is an estimate."""
-SHORT = 0.2
-"""The share of the free memory, as it was before, at which a window closes inside a step."""
+CHECK_EVERY_S, REST_FACTOR = 0.05, 5.0
+"""Interval of checks of memory and events; this many times the duration of the last check, if less.
+A check takes 0.2 ms, or milliseconds in a control group or with many free pieces of memory."""
+MAX_SHARE = 0.5
+"""The share of the free memory that saving a capture may take."""
+DISCARD_SHARE = 0.8
+"""A capture that takes a larger share is discarded: the training needs memory too, and the need of
+a capture is an estimate."""
+LOW_SHARE = 0.2
+"""A window closes inside a step when this share of the free memory at its opening is left."""
 _LIFTED = "; limits.max_memory_mb null lifts this limit"
 _FEWER = "; ask for fewer steps, or without stacks, shapes and memory"
-STAYS_AWAY_S = 60.0
-"""For so long steps of other threads go by without one of the thread that a window is bound to."""
+NO_STEP_S = 60.0
+"""How long the thread of a window may end no step, while other threads do, before it closes."""
 
 
-def look_at_load(current: WindowDriver, *, inside_step: bool = False) -> Load | None:
-    """Note what a window's recording holds, and return it; None where nothing is to be bounded."""
+def update_load(current: WindowDriver, *, inside_step: bool = False) -> Load | None:
+    """Note and return the load of a window's recording; None if it has no limits to check."""
     load = current.window.load(inside_step=inside_step)
     current.load = load or current.load
     if load and not inside_step:
@@ -37,7 +37,7 @@ def look_at_load(current: WindowDriver, *, inside_step: bool = False) -> Load | 
 
 
 def why_stuck(current: WindowDriver, now_s: float) -> str:
-    """Return why the thread that alone may move a window will not; empty where it may yet.
+    """Return why the only thread that may move a window will not; empty if it still may.
 
     Args:
         current: The window.
@@ -45,17 +45,16 @@ def why_stuck(current: WindowDriver, now_s: float) -> str:
     """
     if not current.thread.is_alive():
         return "the thread that it was opened on has ended"
-    if now_s - current.moved_s > STAYS_AWAY_S:
+    if now_s - current.moved_s > NO_STEP_S:
         text = "the thread that it was opened on has ended no step"
-        return f"{text} for {STAYS_AWAY_S:g} s, while others have"
+        return f"{text} for {NO_STEP_S:g} s, while others have"
     return ""
 
 
-def why_forgotten(current: WindowDriver, now_s: float) -> str:
-    """Return why a window that any thread may close shall not wait for a step; empty where it may.
+def why_no_step(current: WindowDriver, now_s: float) -> str:
+    """Return why a window that any thread may close waits no longer for a step; else empty.
 
-    Nobody may ever end one again, as no request comes. A step of a training that takes long is left
-    its time.
+    A server without requests may never end a step again. A long training step gets its time.
 
     Args:
         current: The window.
@@ -65,14 +64,14 @@ def why_forgotten(current: WindowDriver, now_s: float) -> str:
     still_s = now_s - current.moved_s
     if current.window.bound_to_thread or most_s is None:
         return ""
-    if seconds <= most_s or still_s <= STAYS_AWAY_S:
+    if seconds <= most_s or still_s <= NO_STEP_S:
         return ""
     text = f"{seconds:.1f} s have gone, limits.max_seconds is {most_s:g}"
     return f"{text}, and no step has ended for {still_s:.0f} s"
 
 
 def why_early(current: WindowDriver, now_s: float) -> str:
-    """Return which limit of its config an open window has passed at a step's end; empty where none.
+    """Return the limit of its config that a window has passed at a step's end; else empty.
 
     Args:
         current: The window.
@@ -89,11 +88,11 @@ def why_early(current: WindowDriver, now_s: float) -> str:
     try:
         return _why_memory(current) or _why_load(current)
     finally:
-        current.due_s = now_s + min(LOOK_EVERY_S, REST * (time.thread_time() - began_s))
+        current.due_s = now_s + min(CHECK_EVERY_S, REST_FACTOR * (time.thread_time() - began_s))
 
 
 def _why_memory(current: WindowDriver) -> str:
-    """Say that the process has grown too much; empty where it has not."""
+    """Return that the process has grown too much; empty if it has not."""
     most_mb = current.request.config.limits.max_memory_mb
     if most_mb is None or (grown_mb := current.process.memory_mb() - current.memory_mb) <= most_mb:
         return ""
@@ -101,8 +100,8 @@ def _why_memory(current: WindowDriver) -> str:
 
 
 def _why_load(current: WindowDriver) -> str:
-    """Say which limit the window will have passed at the next look; empty where none."""
-    before, load = current.load, look_at_load(current)
+    """Return the limit that the window will have passed at the next check; else empty."""
+    before, load = current.load, update_load(current)
     if not load:
         return ""
     ahead = Load(2 * load.events - before.events, 2 * load.saving_mb - before.saving_mb)
@@ -110,20 +109,20 @@ def _why_load(current: WindowDriver) -> str:
 
 
 def why_too_much_inside(current: WindowDriver) -> str:
-    """Return why a window shall not wait for the end of its step; empty where it may.
+    """Return why a window must close before the end of its step; else empty.
 
-    Its calls are not counted before that: what it has allocated may be tensors. So memory that runs
-    short is a reason, too.
+    Calls of the step are counted only at its end: memory allocated inside may be tensors. So low
+    memory is a reason too.
 
     Args:
         current: The window.
     """
-    load = look_at_load(current, inside_step=True)
+    load = update_load(current, inside_step=True)
     if not load:
         return ""
     if current.request.config.limits.max_memory_mb is not None and current.free_mb:
         free_mb = current.process.free_mb()
-        if free_mb < SHORT * current.free_mb:
+        if free_mb < LOW_SHARE * current.free_mb:
             text = f"{free_mb:,.0f} MB of memory are left of {current.free_mb:,.0f}"
             return f"{text} that were free as the window opened{_LIFTED}"
     halved = Load(load.events // 2, load.saving_mb)
@@ -131,7 +130,7 @@ def why_too_much_inside(current: WindowDriver) -> str:
 
 
 def why_too_late(current: WindowDriver) -> str:
-    """Return why what an open window holds cannot be saved; empty where it can, most likely.
+    """Return why the recording of a window cannot be saved; empty if it probably can.
 
     Args:
         current: The window, about to be closed.
@@ -140,20 +139,20 @@ def why_too_late(current: WindowDriver) -> str:
     if current.request.config.limits.max_memory_mb is None or not load.saving_mb:
         return ""
     free_mb = current.process.free_mb()
-    if load.saving_mb <= MOST * free_mb:
+    if load.saving_mb <= DISCARD_SHARE * free_mb:
         return ""
     text = f"to save its {about(load.events)} events would take about {load.saving_mb:,.0f} MB"
-    free = f"{free_mb:,.0f} MB are free, of which a capture may take {MOST:.0%}"
+    free = f"{free_mb:,.0f} MB are free, of which a capture may take {DISCARD_SHARE:.0%}"
     return f"{text} of memory, and {free}; nothing is kept{_FEWER}"
 
 
 def _why_too_much(current: WindowDriver, load: Load, ahead: Load) -> str:
-    """Say which limit is passed; empty where none.
+    """Return the limit that is passed; else empty.
 
     Args:
         current: The window.
-        load: What it holds.
-        ahead: What it will hold at the next look, so that the limit holds for what is kept.
+        load: Its load now.
+        ahead: Its load at the next check, so that the limit holds for what is kept.
     """
     limits = current.request.config.limits
     if limits.max_events and ahead.events > limits.max_events:
@@ -162,7 +161,7 @@ def _why_too_much(current: WindowDriver, load: Load, ahead: Load) -> str:
     if limits.max_memory_mb is None or not ahead.saving_mb:
         return ""
     free_mb = current.process.free_mb()
-    if ahead.saving_mb <= SHARE * free_mb:
+    if ahead.saving_mb <= MAX_SHARE * free_mb:
         return ""
     text = f"to save the {about(load.events)} events so far takes about {load.saving_mb:,.0f} MB"
     free = f"{free_mb:,.0f} MB are free, of which a window may take half with its next steps"

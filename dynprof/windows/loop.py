@@ -1,4 +1,4 @@
-"""What ``step()`` does when something is due: it opens, steps and ends the operator's windows."""
+"""The work of ``step()`` when something is due: open, step and end the operator's windows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dynprof.windows.cost_account import Span
 from dynprof.windows.deferred_steps import DeferredSteps
 from dynprof.windows.driver import UNENDED, WindowDriver
 from dynprof.windows.limits import (
-    look_at_load,
+    update_load,
     why_early,
-    why_forgotten,
+    why_no_step,
     why_stuck,
     why_too_late,
     why_too_much_inside,
 )
-from dynprof.windows.thread_turns import Turns
+from dynprof.windows.thread_turns import WindowLock
 from dynprof.windows.window import Window
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     OnSaved = Callable[[Span, Delivery, str, Path, Manifest], None]
 
-TOLD_AFTER = 3
-"""Steps after which it is told what a window will cost: the first alone may mislead."""
+COST_AFTER_STEPS = 3
+"""Steps after which the expected cost is logged: the first step alone may mislead."""
 _OTHER_PROFILER = "the script started a profiler of its own"
 _ALL_THREADS = "step() is called by several threads: each call ends a step, all are recorded"
 _ONE_THREAD = "step() is called by several threads: only the one that opened the window is recorded"
@@ -55,21 +55,22 @@ _BINDING = ("profile_memory", "memory_snapshot")
 class Loop:
     """Opens, moves and closes windows at step boundaries, one thread at a time.
 
-    No graph capture begins during a turn: the turn would wait for it, and its thread for the turn.
+    No graph capture begins during a turn: the turn and the capture's thread would wait for each
+    other.
 
     Args:
         process: This process.
-        inbox: What the other threads leave for this one.
-        exporter: Takes stopped recordings over.
+        inbox: Has the requests and orders of other threads.
+        exporter: Takes over stopped recordings.
         journal: The log.
         boundary: Keeps failures from the training loop.
         costs: The step times of the job.
-        on_saved: Called by the exporter with the time that the window was open, how its capture
-            gets to its place, why it was closed early, the path of its manifest and the manifest.
+        on_saved: Called by the exporter. Takes when the window was open, the delivery of its
+            capture, why it closed early, the path of its manifest, and the manifest.
 
     Attributes:
         admission: Decides whether a request may open.
-        turns: Which thread is in it.
+        lock: Lets one thread in at a time.
     """
 
     def __init__(
@@ -83,20 +84,20 @@ class Loop:
         on_saved: OnSaved,
     ) -> None:
         self._process, self._clock = process, process.clock
-        self._inbox, self._exporter, self._said = inbox, exporter, ""
+        self._inbox, self._exporter, self._logged = inbox, exporter, ""
         self._journal, self._boundary, self._costs = journal, boundary, costs
         self._on_saved = on_saved
         self._open: WindowDriver | None = None
-        self._claimed: Request | None = None  # which is being opened
+        self._claimed: Request | None = None  # the request that is being opened
         self._noted: DeferredSteps | None = None
-        self.turns = Turns(first=self._begin, last=self._settle)
+        self.lock = WindowLock(before=self._before_turn, after=self._after_turn)
         self.admission = Admission(process, inbox, exporter)
-        self._settle()  # a session before this one may have left a recording to its thread
+        self._after_turn()  # an earlier session may have left a recording to its thread
 
     @property
     def busy(self) -> bool:
-        """Whether a window is open or just being opened."""
-        return bool(self._claimed or self._open)  # in the order in which it becomes so
+        """Whether a window is open or being opened."""
+        return bool(self._claimed or self._open)  # in the order in which they are set
 
     @property
     def occupied(self) -> bool:
@@ -105,57 +106,57 @@ class Loop:
 
     @property
     def open_window(self) -> WindowDriver | None:
-        """The open window, to look at."""
+        """The open window, to read."""
         return self._open
 
     def turn(self, *, a_step_ended: bool = True) -> None:
-        """Do what is due at this step boundary.
+        """Take a turn at this step boundary.
 
         Args:
-            a_step_ended: False where the script asks in the middle of a step.
+            a_step_ended: False if the script calls in the middle of a step.
         """
         met = None if self._claimed or not a_step_ended else self._open
-        with self.turns.take() as mine:
-            if mine:
+        with self.lock.hold() as is_held:
+            if is_held:
                 self._boundary.attempt_or("a step", lambda: self._turn(met), self._discard)
 
     def close(self, reason: str) -> None:
-        """Close the open window in the middle of a step, keeping what it has.
+        """Close the open window in the middle of a step, and keep its recording.
 
-        It is lost where only another thread may.
+        The recording is lost if only another thread may close it.
         """
         self._close_where(lambda _: reason, may_lose=True)
 
     def give_way(self) -> None:
-        """Close the open window, on whichever thread another profiler is about to begin.
+        """Close the open window, on the thread where another profiler is about to begin.
 
-        Where only another thread may, it does so at its next step.
+        If only another thread may close it, that thread does so at its next step.
         """
         self._close_where(lambda _: _OTHER_PROFILER)
 
-    def look(self) -> None:
-        """Close a window whose step records too much or never ends; on a thread of dynprof's."""
+    def check(self) -> None:
+        """Close a window whose step records too much or never ends; on a thread of dynprof."""
         if self._open and self._why_inside(self._open):
-            self._close_where(self._why_inside)  # a step may have ended meanwhile
+            self._close_where(self._why_inside)  # a step may have ended since
 
     def _why_inside(self, current: WindowDriver) -> str:
-        forgotten = why_forgotten(current, self._clock.now_s())
+        forgotten = why_no_step(current, self._clock.now_s())
         return forgotten or why_too_much_inside(current)
 
     def _close_where(self, why: Callable[[WindowDriver], str], *, may_lose: bool = False) -> None:
-        """Close the window where there is a reason, at the end of its step if need be."""
-        with self.turns.take() as mine:
+        """Close the window if there is a reason, if need be at the end of its step."""
+        with self.lock.hold() as is_held:
             current = self._open
             if not current or not (reason := why(current)):
                 return
-            if not mine:  # a signal handler asks during a turn
+            if not is_held:  # a signal handler calls during a turn
                 self._inbox.request_close(reason)
             else:
                 close = functools.partial(self._close_inside_step, current, reason, may_lose)
                 self._boundary.attempt_or("closing", close, self._discard)
 
     def _close_inside_step(self, current: WindowDriver, reason: str, may_lose: bool) -> None:
-        """Close a window in the middle of a step, or have it closed at the end of it."""
+        """Close a window in the middle of a step, or order that at its end."""
         if may_lose and not current.movable:
             self._discard(LostWindowError(_why_lost(current, reason)))
         elif current.blocked_by():
@@ -166,9 +167,9 @@ class Loop:
             self._close(current, reason, inside_step=True)
 
     def discard(self, reason: str) -> None:
-        """Discard the open window, which could not be closed before the process ended."""
-        with self.turns.take() as mine:
-            if mine and self._open:
+        """Discard the open window: it could not be closed before the process ended."""
+        with self.lock.hold() as is_held:
+            if is_held and self._open:
                 lose = functools.partial(self._lose, self._open, reason)
                 self._boundary.attempt_or("discarding the window", lose, self._discard)
 
@@ -177,7 +178,7 @@ class Loop:
         self._discard(LostWindowError(f"{reason}, but {blocked_by}" if blocked_by else reason))
 
     def abandon(self) -> None:
-        """Leave the windows to the parent, in a child that was just forked."""
+        """Leave the windows to the parent, in a new forked child."""
         if self._open:
             self._open.abandon()
 
@@ -185,20 +186,20 @@ class Loop:
         """Whether the calling thread opened the window."""
         return bool(self._open and self._open.thread is threading.current_thread())
 
-    def _begin(self) -> None:
+    def _before_turn(self) -> None:
         if self._noted:
             self._boundary.attempt_or("a step", self._count_noted, self._discard)
-        UNENDED.look()
+        UNENDED.end_possible()
 
     def _count_noted(self) -> None:
         if self._noted and self._open:
             self._noted.count()
-        self._note_no_more()
+        self._stop_deferring()
 
-    def _note_no_more(self) -> None:
+    def _stop_deferring(self) -> None:
         self._noted, self._inbox.on_due = None, self._inbox.turn
 
-    def _settle(self) -> None:
+    def _after_turn(self) -> None:
         self._inbox.end_turn(window_open=self._open is not None)
         if UNENDED:
             self._inbox.wake()
@@ -206,7 +207,7 @@ class Loop:
     def _turn(self, met: WindowDriver | None) -> None:
         """Take a turn, with the window that was open when the step ended.
 
-        One that was opened while this thread waited for its turn has nothing of that step.
+        A window that opened while this thread waited for its turn did not record that step.
         """
         if self._open and self._open is met:
             self._end_step(self._open)
@@ -215,14 +216,14 @@ class Loop:
         if self._open and self._open.movable:
             window = self._open.window
             if not window.recorded:
-                look_at_load(self._open)
+                update_load(self._open)
             window.resume(self._clock.now_s())
             if window.takes_steps_later:
                 self._noted = DeferredSteps(self._open, self._inbox)
                 self._inbox.on_due = self._noted.note
 
     def _end_step(self, current: WindowDriver) -> None:
-        """End a step of the window; whichever thread calls ``step()``, each call ends one."""
+        """End a step of the window; each call of ``step()`` ends one, on any thread."""
         now_s = self._clock.now_s()
         current.step += 1
         if current.thread is not threading.current_thread():
@@ -232,8 +233,8 @@ class Loop:
             return
         current.moved_s = now_s
         if blocked_by := current.blocked_by():
-            self._say_once(f"this step is joined with the next: {blocked_by}")
-            current.remark(f"step {current.step} is part of the one before: {blocked_by}")
+            self._log_once(f"this step has no boundary: {blocked_by}; it counts with the next")
+            current.remark(f"step {current.step} is counted with the one before: {blocked_by}")
             return
         finished = current.end_step(now_s)
         reason = "" if finished else self._order_or_limit(current, now_s)
@@ -241,16 +242,18 @@ class Loop:
             self._close(current, reason)
         else:
             if self._expect_cost(current):
-                self._tell_cost(current, f"recording {current.window.asked}")
+                self._log_open(current, f"recording {current.window.asked}")
             current.begin_step(current.step)
 
     def _end_step_elsewhere(self, current: WindowDriver, now_s: float) -> None:
-        """A step ends on a thread that cannot close the window: wait for its own, or discard it."""
+        """End a step on a thread that may not move the window: wait, or discard the window."""
         reason = why_stuck(current, now_s) or self._order_or_limit(current, now_s)
         if reason:
             self._discard(LostWindowError(_why_lost(current, reason)))
         else:
-            self._say_once("steps of other threads are left out: the window is of one thread alone")
+            self._log_once(
+                "steps of other threads are not recorded: the window is bound to one thread"
+            )
 
     def _order_or_limit(self, current: WindowDriver, now_s: float) -> str:
         return self._inbox.close_reason or why_early(current, now_s)
@@ -265,12 +268,12 @@ class Loop:
             is_known = True
         finally:
             if not is_known and self._inbox.take(request):
-                self._claimed = request  # to be given up
+                self._claimed = request  # so that it is given up
         if blocked and blocked.effect != "refused":
             self._journal.note_blocked(request.number, blocked.reason)
             return
         self._claimed = request
-        if self._inbox.take(request):  # else replaced or cancelled; the next step looks again
+        if self._inbox.take(request):  # else replaced or cancelled; the next step checks again
             if blocked:
                 self._journal.report_refusal(request.number, [blocked.reason])
             else:
@@ -286,30 +289,30 @@ class Loop:
         current.steps_from = self._inbox.steps_from
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")
-        self._said = ""
+        self._logged = ""
         self._open = current
         try:
             current.open(functools.partial(self._process.make_scratch, request), self.give_way)
-        except BackendError as error:  # it said why it cannot: a refusal, not a failure
+        except BackendError as error:  # the backend gave a reason: a refusal, not a failure
             self._open = None
             self._journal.report_refusal(request.number, [str(Problem(f"{error}.", "/backend"))])
             return
-        foretold, fallbacks = request.plan.fallbacks, current.window.fallbacks
-        news = [text for text in fallbacks if text not in foretold]
+        planned, fallbacks = request.plan.fallbacks, current.window.fallbacks
+        news = [text for text in fallbacks if text not in planned]
         text = f"opened at step {step} in {current.open_ms:.1f} ms; "
         current.expected = self._costs.expected.at_opening(request) or None
-        self._tell_cost(current, f"{text}recording {current.window.asked}", news)
-        if fallbacks != foretold:
+        self._log_open(current, f"{text}recording {current.window.asked}", news)
+        if fallbacks != planned:
             self._journal.set_status(remarks=(*fallbacks, *map(str, request.remarks)))
 
-    def _tell_cost(self, current: WindowDriver, text: str, news: Sequence[str] = ()) -> None:
-        """Tell that a window is open, what it is expected to cost, and what else is new."""
+    def _log_open(self, current: WindowDriver, text: str, news: Sequence[str] = ()) -> None:
+        """Log that a window is open, its expected cost, and other news."""
         expected = current.expected or ""
         text = "\n".join([f"{text}; {expected}" if expected else text, *news])
         self._journal.report(current.request.number, "open", text, expected=expected)
 
-    def _expect_cost(self, current: WindowDriver, *, after: int = TOLD_AFTER) -> bool:
-        """Note what it will cost to save, once its first steps tell; return if that is news."""
+    def _expect_cost(self, current: WindowDriver, *, after: int = COST_AFTER_STEPS) -> bool:
+        """Estimate the save cost after the first steps; return whether that is news."""
         if current.expected is not None or current.load_steps < after:
             return False
         each = current.load.events // current.load_steps
@@ -318,8 +321,8 @@ class Loop:
         return bool(current.expected)
 
     def _close(self, current: WindowDriver, reason: str, *, inside_step: bool = False) -> None:
-        """Stop the recording and hand it to the exporter; without a ``reason`` it is complete."""
-        look_at_load(current, inside_step=inside_step)
+        """Stop the recording and give it to the exporter; without a ``reason`` it is complete."""
+        update_load(current, inside_step=inside_step)
         if late := why_too_late(current):
             self._discard(LostWindowError(late))
             return
@@ -337,16 +340,16 @@ class Loop:
         self.admission.note_success(current.backend.name)
 
     def _discard(self, error: Exception) -> None:
-        """Discard a window; what it leaves behind is a manifest that says why."""
+        """Discard a window; it leaves a manifest with the reason."""
         claimed, self._claimed = self._claimed, None
-        if claimed and not self._open and claimed is not self._inbox.waiting:  # else unanswered
+        if claimed and not self._open and claimed is not self._inbox.waiting:  # else no answer
             if not isinstance(error, LostWindowError):
                 self.admission.note_failure(claimed.plan.backend)
             self._journal.report(claimed.number, "failed", f"not opened: {describe(error)}")
-        if self.turns.put_something_off or not self._open:  # that ends the window, with its trace
+        if self.lock.has_deferred or not self._open:  # the deferred end closes it
             return
         current, self._open = self._open, None
-        self._note_no_more()
+        self._stop_deferring()
         current.discard()
         reason = describe(error)
         if not isinstance(error, LostWindowError):
@@ -355,16 +358,16 @@ class Loop:
         self._journal.error(f"request {current.request.number}: given up; {reason}")
         if self._boundary.attempt(
             "leaving a manifest", lambda: self._submit(current, None, reason)
-        ):  # nothing else says what became of it
+        ):  # then only this reports it
             self._journal.report(current.request.number, "failed", reason)
 
     def _submit(self, current: WindowDriver, recording: Recording | None, reason: str) -> None:
-        """Have the exporter save a window that has ended, also one that kept nothing.
+        """Submit an ended window to the exporter, even without a recording.
 
         Args:
             current: The window.
-            recording: What it recorded; None where that is lost.
-            reason: Why it is not complete; empty where it is.
+            recording: Its recording; None if that is lost.
+            reason: Why it is not complete; empty if it is.
         """
         layout, request, window = self._process.layout, current.request, current.window
         manifest = current.manifest(reason)
@@ -386,21 +389,21 @@ class Loop:
             current.release()
         self._exporter.submit(export)
 
-    def _say_once(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
+    def _log_once(self, text: str) -> None:
+        if text != self._logged:
+            self._logged = text
             self._journal.info(text)
 
 
 def _why_lost(current: WindowDriver, reason: str) -> str:
-    """Say why a thread that may not end a window discards it, and what binds it to another."""
+    """Return why a thread that may not end a window discards it, and what binds the window."""
     text = f"{reason}; only the thread that opened the window could have kept it"
     asked = [name for name in _BINDING if getattr(current.request.config, name)]
     return f"{text}; without {' and '.join(asked)} all are recorded" if asked else text
 
 
 def _how_closed(current: WindowDriver, reason: str) -> str:
-    """Say how a window was closed, for the log; a ``reason`` is why it is not complete."""
+    """Return how a window closed, for the log; ``reason`` is why it is not complete."""
     window = current.window
     text = f"closed at step {current.step} in {current.close_ms:.2f} ms ({current.closing}), "
     text += f"{window.recorded:,} of {counted(window.active or 0, 'step')}"

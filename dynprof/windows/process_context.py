@@ -1,4 +1,4 @@
-"""This process, as the parts of a session see it."""
+"""The state of this process that the parts of a session share."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class ProcessContext:
-    """What a process is, and how it looks at itself; tests replace parts of it.
+    """This process: its rank, files, profilers, clock and memory; tests replace parts of it.
 
     Attributes:
-        layout: Where its files lie.
-        rank: Which of the job's processes it is, as far as somebody has said.
-        backends: The profilers, those that ``auto`` prefers first.
-        clock: Tells the time.
+        layout: The paths of its files.
+        rank: Its rank, as far as it is known.
+        backends: The profilers, in the order in which ``auto`` prefers them.
+        clock: The clock.
         memory_mb: Returns its resident memory in MB (10^6 bytes).
-        free_mb: Returns how many MB it may still get.
-        store: That of all ranks, where the script gave one.
+        free_mb: Returns the MB (10^6 bytes) that it may still get.
+        store: The store of all ranks that the script passed to ``init()``, if any.
     """
 
     layout: Layout
@@ -54,10 +54,10 @@ class ProcessContext:
     )
 
     def learn_rank(self) -> bool:
-        """Ask which rank this is while nobody has said: process groups come up late.
+        """Look up the rank again while it is unknown: process groups come up late.
 
         Returns:
-            Whether this call learnt it.
+            Whether this call found it.
         """
         with self._learning:
             found = self.rank.refreshed()
@@ -72,7 +72,7 @@ class ProcessContext:
         return read(path, follow_symlinks=follows, is_watched=file is None)
 
     def make_scratch(self, request: Request) -> PrivateFolder:
-        """Make the folder that a profiler may write in while it records for a request."""
+        """Make the folder in which a profiler may write while it records for a request."""
         config = request.config
         place = destination(self.layout, config.prof_dir, config.storage.scratch_dir).staging_dir
         return self.layout.make_scratch(place)
@@ -86,7 +86,7 @@ class ProcessContext:
         return {backend.name: backend for backend in self.backends}[name]
 
     def capabilities(self) -> tuple[Capabilities, ...]:
-        """Ask every profiler what it can do here and now, the analysis of its captures included."""
+        """Return what each profiler can do now, including the analysis of its captures."""
         found = tuple(backend.capabilities() for backend in self.backends)
         if not (text := missing("analysis", "the analysis")):
             return found

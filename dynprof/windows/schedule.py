@@ -1,4 +1,4 @@
-"""What to do at each step of a window, in the words of ``torch.profiler``."""
+"""The action at each step of a window, with the names of ``torch.profiler``."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ class ProfilerAction(Enum):
     NONE = 0
     """Nothing."""
     WARMUP = 1
-    """It is on, but what it sees is not kept."""
+    """It is on, but its data are not kept."""
     RECORD = 2
-    """What it sees is kept."""
+    """Its data are kept."""
     RECORD_AND_SAVE = 3
-    """The same, and at the end of this step the window is closed."""
+    """As ``RECORD``, and the window closes at the end of this step."""
 
 
 RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
-"""The actions that keep what is seen."""
+"""The actions that keep data."""
 
 
 @dataclass(eq=False)
 class Schedule:
-    """Says what to do at each step, as the function that ``torch.profiler.schedule`` returns does.
+    """Returns the action of each step, like the function from ``torch.profiler.schedule``.
 
-    In place of a number that cannot be used the least that can is taken, with a warning, as with
-    torch_npu.
+    An unusable number is replaced by the least valid one, with a warning, as in torch_npu.
 
     Args:
         wait: Steps to do nothing, at the start of each cycle.
@@ -38,10 +37,10 @@ class Schedule:
         warmup: Steps to warm up.
         repeat: The number of cycles; 0 for no end.
         skip_first: Steps to do nothing, once, before the first cycle.
-        skip_first_wait: Not 0: the first cycle leaves out its ``wait``.
+        skip_first_wait: If not 0, the first cycle has no ``wait``.
 
     Attributes:
-        wait: What is taken, as of each argument.
+        wait: The number in use; the other arguments are attributes too.
     """
 
     wait: int
@@ -81,7 +80,7 @@ class Schedule:
 
 
 def _usable(name: str, number: object, least: int = 0) -> int:
-    """Return the number, or the least that can be used."""
+    """Return the number, or the least valid one with a warning."""
     if isinstance(number, int) and number >= least:
         return number
     wanted = f"a whole number of {least} or more"

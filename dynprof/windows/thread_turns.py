@@ -1,4 +1,4 @@
-"""Which thread is in the loop: one at a time."""
+"""The lock of the loop: one thread at a time has a turn."""
 
 from __future__ import annotations
 
@@ -12,65 +12,65 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 WAIT_S = 60.0
-"""For so long a thread waits for another that opens or closes a window; then it goes on."""
+"""How long a thread waits for another that opens or closes a window; then it skips its turn."""
 
 
-class Turns:
-    """Lets one thread in at a time, and no thread twice: a signal handler may call in again.
+class WindowLock:
+    """Lets one thread in at a time, and no thread twice: a signal handler may call again.
 
     No graph capture begins during a turn.
 
     Args:
-        first: What each turn begins with.
-        last: What it ends with, however it does.
+        before: Called at the start of each turn.
+        after: Called at the end of each turn, also after an exception.
     """
 
-    def __init__(self, first: Callable[[], None], last: Callable[[], None]) -> None:
-        self.first, self.last = first, last
+    def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._before, self._after = before, after
         self._lock = threading.Lock()
         self._owner: int | None = None
-        self._afterwards: Callable[[], None] | None = None
+        self._deferred: Callable[[], None] | None = None
 
     @contextlib.contextmanager
-    def take(self) -> Iterator[bool]:
-        """Wait for this thread's turn; within a ``with``, which is given whether it has come."""
-        if self._is_mine or not self._lock.acquire(timeout=WAIT_S):
+    def hold(self) -> Iterator[bool]:
+        """Wait for this thread's turn, as a context manager that yields whether it got one."""
+        if self._is_held_here or not self._lock.acquire(timeout=WAIT_S):
             yield False
             return
         self._owner = threading.get_ident()
         try:
             with GRAPH_CAPTURES.block_captures_now():
-                self.first()
+                self._before()
                 yield True
         finally:
             self._end()
 
     def _end(self) -> None:
-        """Let others have theirs, and do what was put off."""
+        """Release the lock, and run the deferred action."""
         try:
-            self.last()
+            self._after()
         finally:
             self._owner = None
             self._lock.release()
-            action, self._afterwards = self._afterwards, None
+            action, self._deferred = self._deferred, None
             if action:
                 action()
 
     @property
-    def put_something_off(self) -> bool:
-        """Whether something is to be done after the turn that is being taken."""
-        return self._afterwards is not None
+    def has_deferred(self) -> bool:
+        """Whether an action is deferred until the end of the current turn."""
+        return self._deferred is not None
 
-    def put_off(self, action: Callable[[], None]) -> bool:
-        """Have ``action`` done after the turn that this thread is taking; False if it takes none.
+    def defer(self, action: Callable[[], None]) -> bool:
+        """Run ``action`` after the current turn of this thread; return False if it has none.
 
-        For a signal handler, which comes in the midst of it; done also where that raises.
+        A signal handler calls this during a turn. The action also runs if the turn raises.
         """
-        if not self._is_mine:
+        if not self._is_held_here:
             return False
-        self._afterwards = action
+        self._deferred = action
         return True
 
     @property
-    def _is_mine(self) -> bool:
+    def _is_held_here(self) -> bool:
         return self._owner == threading.get_ident()

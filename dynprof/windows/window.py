@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 class Window:
     """One window: some steps of warm-up, then the steps to record.
 
-    ``open`` begins its first step; then ``end_step`` and ``begin_step`` follow each other until
-    ``close``. A step that was not recorded from its begin to its end is not counted.
+    ``open`` begins its first step. Then ``end_step`` and ``begin_step`` alternate until ``close``.
+    A step that was not recorded from its begin to its end is not counted.
 
     Attributes:
-        warmup: Steps to warm up; where no number was asked for, those that did so far.
-        active: Steps to record; None for as many as come.
-        asked_first: The job's number of the first step that was asked for.
-        action_at: Returns the action of the n-th step, from 0; asked once for each, in order.
-            Left out, warm-up and recording follow from the numbers.
-        marks_steps: Whether each step stands in the trace.
+        warmup: Steps to warm up; if no number was requested, the warm-up steps so far.
+        active: Steps to record; None for no limit.
+        asked_first: The job's number of the first requested step.
+        action_at: Returns the action of the n-th step, from 0; called once for each, in order.
+            Without it, warm-up and recording follow from the numbers.
+        marks_steps: Whether the trace has a mark for each step.
         numbers: The job's numbers of the steps that began while recording.
         recorded: Whole steps recorded so far.
         durations_s: Duration of each, in seconds, without dynprof's own time between them.
-        recording: What it drives; None before it is open, and once another owner has it.
+        recording: The recording; None before it is open, and after another owner took it.
     """
 
     warmup: int
@@ -65,7 +65,7 @@ class Window:
 
     @property
     def asked(self) -> str:
-        """Which steps it is for: ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
+        """The requested steps: ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
         text = spanned(self.first, self.last, "-")
         return f"{text} after {self.warmup} of warm-up" if self.warmup else text
 
@@ -82,12 +82,12 @@ class Window:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Steps done and steps asked for, warm-up included."""
+        """Steps done and steps requested, including warm-up."""
         return self._done, self.warmup + (self.active or 0)
 
     @property
     def results(self) -> Any:
-        """The profiler's own object, for those that know it; None where it has none."""
+        """The profiler's own object; None if it has none."""
         return self.recording.results if self.recording else None
 
     @property
@@ -101,11 +101,11 @@ class Window:
         return self.recording is not None and self.recording.bound_to_thread
 
     def blocked_by(self) -> str | None:
-        """Return why it can be neither moved nor closed at this very moment; None where it can."""
+        """Return why it can be neither moved nor closed now; None if it can."""
         return self.recording.blocked_by() if self.recording else None
 
     def load(self, *, inside_step: bool) -> Load | None:
-        """Return what is recorded so far; None before that begins, and where it is not told."""
+        """Return the load so far; None before the recording begins, or if it is unknown."""
         recording = self.recording if self._action in RECORDING else None
         return recording.load(inside_step=inside_step) if recording else None
 
@@ -118,9 +118,9 @@ class Window:
         """Prepare the recording, and begin its first step.
 
         Args:
-            prepare: Makes it.
+            prepare: Makes the recording.
             step: The job's number of the step that begins.
-            give_way: Is called where another profiler is about to begin.
+            give_way: Called when another profiler is about to begin.
         """
         self.recording = prepare()
         if give_way:
@@ -128,7 +128,7 @@ class Window:
         self.begin_step(step)
 
     def end_step(self, now_s: float) -> bool:
-        """Count the step that ends; True if it was the last."""
+        """Count the step that ends; return whether it was the last."""
         self._done += 1
         if self._action in RECORDING:
             self.recorded += 1
@@ -136,7 +136,7 @@ class Window:
         return self._action is ProfilerAction.RECORD_AND_SAVE
 
     def begin_step(self, step: int) -> None:
-        """Begin the step that the job calls ``step``; the first to keep starts the recording."""
+        """Begin the job's step ``step``; the first step to keep starts the recording."""
         if self.recording is None:
             raise RuntimeError("the window is not open")
         before, self._action = self._action, self._action_at(self._done)
@@ -148,17 +148,17 @@ class Window:
 
     @property
     def takes_steps_later(self) -> bool:
-        """Whether :meth:`count_noted` can begin the steps that follow, but for the last."""
+        """Whether :meth:`count_noted` can begin the next steps, except the last."""
         recording = self.recording
         return bool(recording and recording.note_step and self._action in RECORDING)
 
     def count_noted(self, step: int, now_s: float, at_ns: int) -> None:
-        """End the step before one that has begun and was noted, and begin that.
+        """Begin a step from its note, and end the step before it.
 
         Args:
-            step: The job's number of it.
+            step: The job's number of the noted step.
             now_s: Monotonic time at which it began.
-            at_ns: ErrorBoundary time at which it began.
+            at_ns: Time at which it began, nanoseconds since the epoch.
         """
         self.end_step(now_s)
         self._action = self._action_at(self._done)
@@ -174,11 +174,11 @@ class Window:
         recording.collectors.start()
 
     def resume(self, now_s: float) -> None:
-        """Note when the step began, as the last thing before training goes on."""
+        """Note when the step began, as the last action before training continues."""
         self._step_began_s = now_s
 
     def close(self) -> Recording | None:
-        """Stop; return the recording, or None where no step was begun that could be kept."""
+        """Stop; return the recording, or None if no step began that it could keep."""
         if self.recording is None or self._action not in RECORDING:
             return None
         self.recording.close()

@@ -74,7 +74,7 @@ class Operator:
         for _ in range(3):
             self._now_s += HALF_WRITTEN_S
             if edit := self._detector.observe(read(self._path), self._now_s, self._job.clock.wall):
-                self._job.session.take(edit)
+                self._job.session.handle(edit)
                 edits += 1
         return edits
 

@@ -29,7 +29,7 @@ _random = random.SystemRandom()  # not as the other processes of pytest
 
 
 def statuses(folder: Path) -> dict[str, Status]:
-    """Return what lies in the status directory, by file name."""
+    """Return the contents of the status directory, by file name."""
     found = {}
     for path in (folder / "prof_config/status").glob("*.json"):
         with contextlib.suppress(CaptureError):
@@ -51,9 +51,9 @@ def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at, and that the system gives nobody who asks for any.
+    """Return a port without a listener that the system does not hand out.
 
-    Those it gives are from 32768 on; another test's ranks may be given one before it is used.
+    The system hands out ports from 32768 on; another test's ranks may get one before it is used.
     """
     while True:
         port = _random.randrange(15_000, 32_000)

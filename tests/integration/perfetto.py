@@ -37,7 +37,7 @@ def opened(trace: Path, **settings: Any) -> Iterator[Page]:
     """Serve a trace and give the page that has read it.
 
     Args:
-        trace: As it lies on disk.
+        trace: The trace as it is on disk.
         settings: As the browser takes them for a page.
     """
     from playwright.sync_api import sync_playwright

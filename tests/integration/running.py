@@ -89,9 +89,9 @@ def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
 
 
 def below(folder: Path, pattern: str) -> list[Path]:
-    """Return what is named so below a folder, in which folders come and go meanwhile.
+    """Return the paths of a name below a folder whose subfolders come and go.
 
-    ``Path.rglob`` raises where one goes that it is about to look into.
+    ``Path.rglob`` raises if a folder goes that it is about to read.
     """
     return [
         Path(place, name)
@@ -112,10 +112,10 @@ class RunningJob:
     """A training script in a process of its own.
 
     Args:
-        folder: Where it works; its config lies in ``prof_config`` there.
+        folder: Its working directory; its config is in ``prof_config`` there.
         script: Its text.
-        through: The beginning of its command line, to run it through another program, or by an
-            interpreter of its own; else it is forked from one that has loaded what it needs.
+        through: The start of its command line, for another program or its own interpreter. By
+            default it is forked from an interpreter that has loaded what it needs.
         env: Environment variables to add.
 
     Attributes:
@@ -209,7 +209,7 @@ class RunningJob:
 
 
 def read_trace(manifest_path: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return the trace beside a manifest."""
+    """Return the trace next to a manifest."""
     if manifest.trace is None:
         return {}
     with gzip.open(manifest_path.parent.parent / manifest.trace) as file:

@@ -1,4 +1,4 @@
-"""``init()`` called again meanwhile: on another thread, in a signal handler, beside an end."""
+"""``init()`` during another one: on another thread, in a signal handler, during an end."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_init_raises_on_what_it_cannot_use(
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
 def test_init_without_threads_leaves_nothing_behind(tmp_path: Path, threads: int) -> None:
-    """With so many threads to be had and no more, nobody seems to watch; it may try again."""
+    """If too few threads can start, no process seems to watch; it may try again."""
     script = f"""
         import threading
         from dynprof.errors import UnusablePathError
@@ -190,7 +190,7 @@ def test_a_directory_that_may_not_be_written(shared_tmp: Path) -> None:
 
 @pytest.mark.parametrize("call", ["start(7)", 'start("no such file")', 'start("a\\0b")', "stop()"])
 def test_nothing_is_raised_after_init(tmp_path: Path, call: str) -> None:
-    """A wrong argument is written down; training goes on."""
+    """A wrong argument is logged; training continues."""
     done = run(tmp_path, f'dp.init("a"); dp.{call}; dp.step(); print(dp.status().step)')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
@@ -203,7 +203,7 @@ def test_a_file_that_start_does_not_find_is_named(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_is_left_alone(tmp_path: Path) -> None:
-    """A child made by fork neither profiles nor writes, and the parent goes on."""
+    """A child made by fork neither profiles nor writes, and the parent continues."""
     script = """
         import os, warnings
         warnings.simplefilter("ignore")
@@ -259,7 +259,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_that_ends_in_a_window(tmp_path: Path, way: str) -> None:
-    """What there is is saved, though Python calls nothing of ``atexit``'s in it."""
+    """The recording is saved, though Python runs no ``atexit`` handlers."""
     (tmp_path / "job.py").write_text(CHILDREN)
     done = processes.run([sys.executable, "job.py", way], cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -59,13 +59,13 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that the job may write into meanwhile."""
+    """Remove a folder that the job may be writing into."""
     while folder.exists():
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def replace_with_unwritable(folder: Path) -> None:
-    """Make a folder anew that nothing can be written into, though the job may make it first."""
+    """Make a folder again, unwritable, though the job may make it first."""
     while True:
         remove(folder)
         with contextlib.suppress(FileExistsError):
@@ -85,7 +85,7 @@ def write_and_tell(self, status):
     os.replace("beats.new", "beats")
 status_file.StatusFile.write = write_and_tell
 """
-"""Its status is due often, and each try to write it is told elsewhere, with the newest answer."""
+"""Its status is due often, and each write of it is noted elsewhere, with the newest answer."""
 
 
 def told(job: TroubledJob) -> tuple[int, str]:
@@ -96,7 +96,7 @@ def told(job: TroubledJob) -> tuple[int, str]:
 
 
 def heartbeats(job: TroubledJob, count: int) -> None:
-    """Wait for so many more; just after one the job writes nothing for a moment."""
+    """Wait for this many more; just after one the job writes nothing for a moment."""
     before = told(job)[0]
     wait_for("heartbeats", lambda: told(job)[0] >= before + count or None)
 
@@ -108,7 +108,7 @@ def notices(job: TroubledJob, problem: str) -> None:
 
 
 def test_a_removed_directory(tmp_path: Path) -> None:
-    """Nothing is made anew behind the operator's back; once it returns, edits are served."""
+    """The folder is not made again; once it returns, edits are served."""
     with TroubledJob(tmp_path, BEATS) as job:
         text = job.config.read_text()
         heartbeats(job, 1)
@@ -123,7 +123,7 @@ def test_a_removed_directory(tmp_path: Path) -> None:
 
 
 def test_a_directory_removed_inside_a_window(tmp_path: Path) -> None:
-    """Nothing is made anew then either: the capture is lost, and the next one is made."""
+    """The folder is not made again then either: the capture is lost, and the next one is saved."""
     state = tmp_path / "state"
     each = f"open({str(state)!r}, 'w').write(dp.status().state)"
     with TroubledJob(tmp_path, each=each) as job:
@@ -145,7 +145,7 @@ def test_a_directory_removed_inside_a_window(tmp_path: Path) -> None:
 
 
 def test_a_directory_replaced_by_a_file(tmp_path: Path) -> None:
-    """Log and status have no place; training goes on, and so does dynprof once it is back."""
+    """Log and status have no place; training continues, and so does dynprof once it is back."""
     with TroubledJob(tmp_path, BEATS) as job:
         heartbeats(job, 1)
         job.root.rename(tmp_path / "aside")
@@ -197,7 +197,7 @@ def test_a_config_that_is_a_mount_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
-    """The window goes on to its last step; that the file is gone is said."""
+    """The window continues to its last step; the log says that the file is gone."""
     with TroubledJob(tmp_path) as job:
         job.edit(active=100)
         job.when("the window", lambda status: status.state == "recording")

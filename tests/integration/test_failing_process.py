@@ -106,7 +106,7 @@ def test_sigterm(tmp_path: Path) -> None:
 
 
 def test_sys_setprofile_is_in_use(tmp_path: Path) -> None:
-    """Operators are recorded beside it; stacks, which would take its place, are refused."""
+    """Operators are recorded along with it; stacks, which would replace it, are refused."""
     with TroubledJob(
         tmp_path, "sys.setprofile(mine := lambda *a: None)", "assert sys.getprofile() is mine"
     ) as job:
@@ -140,7 +140,7 @@ atexit.register(lambda: open("traced", "w").write(str(lines)))
 
 @pytest.mark.parametrize("tool", TRACERS)
 def test_coverage_or_a_debugger_is_active(tmp_path: Path, tool: str) -> None:
-    """Tracers go on tracing, and the window is whole, stacks included."""
+    """Tracers continue, and the window is whole, including stacks."""
     with TroubledJob(tmp_path, TRACERS[tool]) as job:
         job.edit(active=5, with_stack=True)
         manifest, trace = job.capture()

@@ -133,7 +133,7 @@ def test_what_a_test_starts_ends_with_it(
 def test_what_a_killed_test_has_started_ends(
     tmp_path: Path, options: tuple[str, ...], name: str, count: int
 ) -> None:
-    """Kill -9 of the process that runs the test: nobody can tidy up after that but another."""
+    """Kill -9 of the process that runs the test: only another process can clean up after that."""
     with start(pytest_with(tmp_path, name, *options), cwd=tmp_path):
         wait_for("its processes", lambda: True if len(pids(tmp_path)) == count else None)
         os.kill(int((tmp_path / "tester").read_text()), signal.SIGKILL)
@@ -141,7 +141,7 @@ def test_what_a_killed_test_has_started_ends(
 
 
 def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
-    """Though whoever started the tests, in the background, has them ignore Ctrl-C."""
+    """Also if the tests were started in the background and ignore Ctrl-C."""
     done = run([*DEAF, *pytest_with(tmp_path, "test_that_interrupts")], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     done = run([*DEAF, *pytest_with(tmp_path, "test_that_is_interrupted")], cwd=tmp_path)
@@ -152,7 +152,7 @@ def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
 def test_a_script_in_the_warm_interpreter_ends_as_in_one_of_its_own(
     tmp_path: Path, unloads: bool
 ) -> None:
-    """What it prints, where it works, what it is told, and how it ends, are its own."""
+    """Its output, working directory, environment and end are its own."""
     pytest.importorskip("torch", reason="torch is not installed")
     text = """
 import atexit, os, sys, threading

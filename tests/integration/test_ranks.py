@@ -66,7 +66,7 @@ def logs(folder: Path) -> dict[str, str]:
 def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
     """init() before init_process_group(): the ranks get their own names as soon as they are known.
 
-    Before that both are rank 0, and each is told of the other.
+    Before that both are rank 0, and each is warned of the other.
     """
     pytest.importorskip("torch", reason="torch is not installed")
     with launched(tmp_path, LATE) as process:
@@ -87,12 +87,12 @@ def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
     names = sorted(logs(tmp_path))
     assert [name[-10:] for name in names if name.endswith("_1.log")] == ["rank_1.log"]
     text = "\n".join(logs(tmp_path).values())
-    assert "this is rank 1 of 2 (torch.distributed), as has only now become known" in text
+    assert "this is rank 1 of 2 (torch.distributed); it was not known before" in text
     assert "rank 0 is not selected, only 1" in text
 
 
 def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
-    """Both go on and capture, neither overwrites the other, and log and status name the mistake."""
+    """Both continue and capture, neither overwrites the other; log and status name the mistake."""
     with RunningJob(tmp_path, LOOP) as first, RunningJob(tmp_path, LOOP) as second:
         pids = {first.process.pid, second.process.pid}
         found = when(tmp_path, "both", lambda now: {s.pid for s in now.values()} == pids)

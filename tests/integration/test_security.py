@@ -1,4 +1,4 @@
-"""What whoever may edit the config can and cannot do: the rows of docs/threat-model.md."""
+"""What a user who may edit the config can and cannot do: the rows of docs/threat-model.md."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, na
 
 
 def test_a_link_planted_later_only_costs_the_log(tmp_path: Path, job: RunningJob) -> None:
-    """The lines are dropped and the job goes on; the status says what became of the edit."""
+    """The lines are dropped and the job continues; the status has the outcome of the edit."""
     victim = tmp_path / "victim"
     victim.mkdir()
     log, number = job.root / "log", 0
     while not log.is_symlink():
         number += 1
-        with contextlib.suppress(FileNotFoundError, FileExistsError):  # the job makes it anew
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # the job makes it again
             log.rename(job.root / f"old_{number}")
             log.symlink_to(victim)
     job.edit(active=1)
@@ -221,7 +221,7 @@ def test_a_directory_that_another_user_made_ends_init(tmp_path: Path, mode: int)
 
 @as_root
 def test_a_config_that_another_user_renames_into_its_place(job: RunningJob) -> None:
-    """Where everybody may put files it is refused, training goes on, and the next is served."""
+    """A save where all users may put files is refused; training continues; the next is served."""
     job.root.chmod(0o1777)
     job.config.unlink()
     evil = job.root / "evil"
@@ -250,7 +250,7 @@ def test_a_directory_that_another_user_puts_in_the_place_of_the_jobs(
 
 
 def said_below(folder: Path) -> str:
-    """Return what stands in all logs and status files below a folder."""
+    """Return the text of all logs and status files below a folder."""
     paths = [*below(folder, "*.log"), *below(folder, "rank_*.json")]
     return "".join(path.read_text() for path in paths)
 

@@ -55,10 +55,10 @@ def bare_losses(steps: int) -> list[float]:
 
 
 class TroubledJob(RunningJob):
-    """A job that trains until it is told to end.
+    """A job that trains until the test ends it.
 
     Args:
-        folder: Where it works.
+        folder: Its working directory.
         before: Lines to run before ``init()``.
         each: Lines to run in every step.
         through: The beginning of its command line.

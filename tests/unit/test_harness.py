@@ -76,7 +76,7 @@ def test_processes_are_started_in_one_place() -> None:
 
 @pytest.mark.parametrize("kind", ["unit", "integration"])
 def test_tests_stand_in_the_folders_of_the_rooms(kind: str) -> None:
-    """Whoever changes a room finds its tests under its name."""
+    """The tests of a room are under its name."""
     for path in (TESTS / kind).rglob("test_*.py"):
         room = PACKAGE / path.parent.relative_to(TESTS / kind)
         assert room.is_dir(), path
@@ -95,7 +95,7 @@ def test_each_room_has_tests_of_its_own() -> None:
 
 
 def test_no_test_file_is_imported_by_another() -> None:
-    """What several share stands in a module of its own: a test file may be parted or moved."""
+    """Shared code is in a module of its own: a test file may be split or moved."""
     for path in TESTS.rglob("*.py"):
         taken = re.findall(r"^ *from tests\.[\w.]+\.test_\w+ import", path.read_text(), re.M)
         assert taken == [], path

@@ -129,12 +129,12 @@ def imports(path: Path) -> set[str]:
 
 
 def _folder_of(path: Path, level: int) -> str:
-    """Return the dotted name that so many dots stand for in a file; empty for none."""
+    """Return the dotted name that this many dots mean in a file; empty for none."""
     return ".".join(("dynprof", *path.relative_to(PACKAGE).parts)[:-level]) if level else ""
 
 
 def _module(name: str) -> str:
-    """Return the module of dynprof that an imported name is, or lies in; empty for others."""
+    """Return the module of dynprof that an imported name is or belongs to; else empty."""
     if name.partition(".")[0] != "dynprof":
         return ""
     known, name = modules(), name.removeprefix("dynprof").removeprefix(".") or "__init__"
@@ -151,7 +151,7 @@ def floor(module: str, rooms: str = ROOMS) -> int:
             if name in names.split():
                 return number
         name = name.rpartition(".")[0]
-    raise AssertionError(f"{module} stands in no room")
+    raise AssertionError(f"{module} is in no room")
 
 
 def upward(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
@@ -258,7 +258,7 @@ def test_the_import_is_light() -> None:
 
 
 def test_only_torchs_backends_import_torch() -> None:
-    """Torch stands in its backends, inside functions; the demo's job is a user's script."""
+    """Only its backends import torch, inside functions; the demo's job is a user's script."""
     found = set()
     for module, path in modules().items():
         for node in ast.walk(tree(path)):

@@ -141,7 +141,7 @@ def test_what_is_wrong_in_code_without_a_name_is_not_raised() -> None:
 def test_a_range_across_the_borders_of_a_window_is_cut(
     kind: str, begins_inside: bool, ends_inside: bool
 ) -> None:
-    """What of it lies inside is there, and says on which side there was more."""
+    """The part inside is there, and says on which side there was more."""
     pushed, number = kind == "push/pop", 0
 
     def begin() -> None:
@@ -175,7 +175,7 @@ def test_a_range_across_the_borders_of_a_window_is_cut(
 
 
 def test_pushed_ranges_of_other_threads_are_cut_too() -> None:
-    """A window that ends while threads are in the midst of theirs has what there was."""
+    """A window that ends inside the ranges of threads has their parts so far."""
     inside, leave = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -512,7 +512,7 @@ def test_a_subscriber_that_sets_marks_does_not_hear_its_own() -> None:
 
 
 def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]) -> None:
-    """The script goes on, and reads once what was wrong."""
+    """The script continues, and gets one warning."""
     heard: list[object] = []
 
     def fail(marker: object) -> None:

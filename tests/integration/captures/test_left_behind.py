@@ -67,7 +67,7 @@ def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
     root = tmp_path / "prof_config"
     with bucket.served():
         with job(tmp_path, bucket) as running:
-            wait_for("a warning", lambda: f"type {command}" in log(running.root) or None)
+            wait_for("a warning", lambda: f"run {command}" in log(running.root) or None)
             end(running)
         assert f"; to send it, run {command}" in dynprof("status", root)[1]
         done = processes.run([sys.executable, *command.split()[1:]])
@@ -114,7 +114,7 @@ def rank(folder: Path, number: int) -> RunningJob:
 
 def is_told(job: RunningJob, command: str) -> bool | None:
     """Return whether a job's log names a command."""
-    return f"type {command}" in job.log() or None
+    return f"run {command}" in job.log() or None
 
 
 def test_a_scratch_directory_that_no_rule_names_is_looked_into(tmp_path: Path) -> None:

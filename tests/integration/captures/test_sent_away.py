@@ -96,8 +96,8 @@ def test_what_cannot_be_sent_stays(tmp_path: Path, bucket: Bucket) -> None:
     assert manifest.complete
     folder = (running.root / str(status.last_capture)).parent.parent
     assert (folder / str(manifest.trace)).is_file()
-    assert f"and lies in {folder}" in str(status.last_error)
-    assert f"its capture is not in {PLACE}/{folder.name}, and lies in {folder}" in log(running.root)
+    assert f"and is in {folder}" in str(status.last_error)
+    assert f"its capture is not in {PLACE}/{folder.name}, and is in {folder}" in log(running.root)
 
 
 def test_the_end_of_the_job_waits_for_what_is_on_its_way(tmp_path: Path, bucket: Bucket) -> None:

@@ -117,7 +117,7 @@ def test_cancel_closes_and_says_so(job: RunningJob) -> None:
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
     job.when("the window", lambda status: status.state == "recording")
     code, closed, errors = dynprof("cancel", job.root, "--wait")
-    assert (code, "cancel, closes what there is" in errors) == (0, True)
+    assert (code, "cancel, closes the open window" in errors) == (0, True)
     output, _ = waiting.communicate()
     assert waiting.returncode == 0  # what it had is saved, and its manifest says: cancelled
     assert closed == output
@@ -285,7 +285,7 @@ def test_cancel_reaches_all_ranks(job: RunningJob) -> None:
     config = json.loads(job.config.read_text())
     job.config.write_text(json.dumps({**config, "ranks": "5"}))
     code, _, errors = dynprof("cancel", job.root, "--wait")
-    assert (code, "rank 0: cancel, disarms what there is" in errors) == (0, True)
+    assert (code, "rank 0: cancel, disarms the waiting request" in errors) == (0, True)
 
 
 def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:

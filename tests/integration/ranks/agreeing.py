@@ -24,7 +24,7 @@ JOB = """
 import itertools, os, random, time
 import torch, torch.distributed as dist, dynprof as dp
 from dynprof.ranks import agreements, leader
-agreements.PROPOSED_WITHIN_S, agreements.PART_S, leader.JOIN_S = 1.0, 3.0, 3.0
+agreements.PROPOSED_WITHIN_S, agreements.LEADER_WAIT_S, leader.JOIN_S = 1.0, 3.0, 3.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 begin = {late} if rank == 1 else 0

@@ -71,7 +71,7 @@ def test_a_save_and_who_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_ranks_write_one_after_the_other(tmp_path: Path) -> None:
-    """Each begins its share of ``spread_s`` after the one before, and trains on meanwhile."""
+    """Each begins its share of ``spread_s`` after the one before, and trains in the meantime."""
     root = tmp_path / SHARED
     with job(tmp_path, 3):
         asked = {"active": 3, "storage": {"spread_s": 6}}

@@ -1,4 +1,4 @@
-"""Ranks, their leader and their store die or fall silent amid an agreement; training goes on."""
+"""Ranks, their leader and their store die or fall silent in an agreement; training continues."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ JOB = (
 import itertools, os, time
 import torch, torch.distributed as dist, dynprof as dp
 from dynprof.ranks import agreements, taking_part
-agreements.PROPOSED_WITHIN_S, taking_part.SILENT_LOOKS = 1.0, 3
+agreements.PROPOSED_WITHIN_S, taking_part.SILENT_CHECKS = 1.0, 3
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 
@@ -82,7 +82,7 @@ os._exit(0)  # gloo waits for those that are gone
 
 @contextlib.contextmanager
 def job(folder: Path, count: int) -> Iterator[list[Process]]:
-    """Run a job whose ranks agree, and let it end; whoever lives has the losses it should have."""
+    """Run a job whose ranks agree, and let it end; the surviving ranks have the expected losses."""
     with ranks(folder, JOB, count) as running:
         for rank in range(count):
             said = "leads" if rank == 0 else "follows rank 0"
@@ -229,7 +229,7 @@ CUT_OFF = {
 def test_restarts_while_a_window_waits_and_while_one_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One rank is killed, and the ranks that torchrun begins anew agree on what is saved then.
+    """One rank is killed, and the ranks that torchrun restarts agree on later saves.
 
     With one store for all attempts gloo itself finds addresses of the dead there, and may hang.
     """

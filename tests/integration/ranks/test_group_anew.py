@@ -50,9 +50,9 @@ for round in range(3):
 
 
 def test_a_process_group_that_is_made_anew(tmp_path: Path) -> None:
-    """Its store is not that of the group before, whose addresses nobody answers at any more.
+    """Its store is not that of the previous group, whose addresses no longer answer.
 
-    Each of its ranks goes by the number that it has in the newest.
+    Each of its ranks uses its number in the newest group.
     """
     root = tmp_path / "prof_config"
 
@@ -184,7 +184,7 @@ OUTLIVED = """
 import os, signal, time
 import torch, torch.distributed as dist, dynprof as dp
 from dynprof.ranks import taking_part
-taking_part.END_S, taking_part.LAST_S = 3600.0, 3600.0
+taking_part.END_TIMEOUT_S, taking_part.FINAL_WAIT_S = 3600.0, 3600.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 dp.init(f"desk_{rank}")
@@ -200,7 +200,7 @@ dist.destroy_process_group()
 
 
 def test_a_child_that_outlives_the_group_does_not_keep_the_job_from_ending(tmp_path: Path) -> None:
-    """It has the sockets of the store's server, where nobody answers any more: nobody is asked."""
+    """It has the sockets of the store's server, which no longer answer: nothing is sent."""
     with ranks(tmp_path, OUTLIVED, 2) as running:
         for process in running:
             assert process.wait() == 0

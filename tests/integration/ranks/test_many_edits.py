@@ -40,7 +40,7 @@ def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Pat
             write_atomic(config, json.dumps({"active": asked, **patience}))
             wait_for("it to be read", lambda: max(edits(root)) == asked or None)  # noqa: B023
             time.sleep(0.1)
-        time.sleep(2.5)  # longer than an edit is waited for that nobody proposes
+        time.sleep(2.5)  # longer than the wait for an edit without a proposal
         write_atomic(config, json.dumps({"cancel": True}))
         wanted = {1: "saved", 2: "superseded", 3: "superseded", 4: "disarmed", 5: "cancel"}
         wait_for(f"{wanted}", lambda: edits(root) == wanted or None)
@@ -50,11 +50,11 @@ def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Pat
 
 
 TORCHRUN = ("--standalone",)  # the store outlives the ranks
-SILENT = "which leads, has said nothing since this file was saved; this rank waits for it"
+SILENT = "leads, but has sent nothing since this file was saved; this rank waits for it"
 
 
 def test_a_leader_that_is_stopped_while_all_read_one_file(tmp_path: Path) -> None:
-    """The others wait, and say so; once it goes on the request is served, with one number."""
+    """The others wait and say so; once it continues, the request is served under one number."""
     root = tmp_path / SHARED
     with job(tmp_path, 2, SHARED, 2.0, (), "agree on the steps", *TORCHRUN):
         leader = load_status(root / "status" / "rank_0.json").pid

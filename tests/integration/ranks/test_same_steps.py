@@ -1,4 +1,4 @@
-"""The ranks of a job open their windows at one step, wherever the config lies."""
+"""The ranks of a job open their windows at one step, wherever the config is."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
         assert code == 4, errors
         assert "rank 1 follows rank 0 on " in errors
         assert "desk_0/profiler_config.json); save it there" in errors
-        said = "what was saved here was not proposed by rank 0 on "
+        said = "leads and did not propose this save"
         wait_for("the log of rank 1", lambda: said in log(tmp_path / "desk_1") or None)
     assert sorted(manifest.rank for manifest in manifests(tmp_path)) == [0, 1, 2]
     assert len({(one.steps.first, one.steps.last) for one in manifests(tmp_path)}) == 1
@@ -128,7 +128,7 @@ def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
 
 
 def test_where_rank_0_has_no_dynprof_each_serves_what_it_reads(tmp_path: Path) -> None:
-    """Nobody says that the ranks agree."""
+    """No rank logs that the ranks agree."""
     root = tmp_path / SHARED
     with job(tmp_path, 3, without=(0,), said="; profilers: "):
         code, _, errors = dynprof("arm", root, "--active", 2, "--wait")

@@ -31,7 +31,7 @@ ADDRESSES = {"node0": "10.77.0.1", "node1": "10.77.0.2"}
 PAGE = (processes.ROOT / "docs" / "recipes.md").read_text()
 OWN = "--net", "--mount", "--uts"
 NEW_ROOT = "--user", "--map-root-user"
-"""In a namespace of users of his own everybody may make the others, where the machine allows it."""
+"""In its own user namespace a process may make the others, if the machine allows it."""
 HOST = """
 touch ready
 until ip address add {address}/24 dev cable 2>/dev/null; do sleep 0.02; done
@@ -49,7 +49,7 @@ class Hosts:
     """The two, joined by a cable; neither sees the other's folder.
 
     Args:
-        folder: What each has as its disk lies below it, by the name of the host.
+        folder: Has the disk of each host below it, by the name of the host.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -59,9 +59,9 @@ def test_a_job_that_ends_in_its_window(tmp_path: Path, leaving: str) -> None:
 
 
 def test_a_leader_that_ends_dynprof_while_the_others_train(tmp_path: Path) -> None:
-    """They wait for it in their collective, and it not for their windows, which go on.
+    """They wait for it in their collective; it does not wait for their windows, which continue.
 
-    What is saved where one of them watches is its own from then on.
+    A rank that watches elsewhere serves its own saves from then on.
     """
     with job(tmp_path, 2, APART):
         assert dynprof("arm", tmp_path / "desk_0", "--active", 100_000, "--ranks", "1")[0] == 0
@@ -69,7 +69,7 @@ def test_a_leader_that_ends_dynprof_while_the_others_train(tmp_path: Path) -> No
         (tmp_path / "leave").touch()
         why = LEFT.format("open")
         wait_for("the end", lambda: the_record(tmp_path / "desk_0").missing == {1: why} or None)
-        by_itself = "the rank that leads has ended"
+        by_itself = "the leader has ended"
         wait_for("it to be heard", lambda: by_itself in everything(tmp_path) or None)
         assert dynprof("cancel", tmp_path / "desk_1")[0] == 0
         wait_for("the cancel", lambda: "early: cancelled by" in everything(tmp_path) or None)

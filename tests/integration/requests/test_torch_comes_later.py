@@ -36,7 +36,7 @@ def test_torch_that_comes_while_a_request_waits(tmp_path: Path) -> None:
         """,
     )
     assert "2 steps with python (CPU)" in said
-    assert "torch (CPU) serves it, which has come since" in said
+    assert "torch (CPU) serves it now: the job has loaded it since" in said
     (path,) = tmp_path.rglob("*.info.json")
     manifest = load_manifest(path)
     assert (manifest.complete, manifest.backend) == (True, "torch")

@@ -151,7 +151,7 @@ def test_a_window_of_a_server_that_gets_no_more_requests(tmp_path: Path) -> None
         window(active=1000, limits={"max_seconds": 3})
         at_once(3, lambda: steps(1))
         assert dp.status().state == "recording"  # by itself it waits a minute for another step
-        limits.STAYS_AWAY_S = 0.2
+        limits.NO_STEP_S = 0.2
         idle()
         window(active=2)
         steps(2)

@@ -1,7 +1,7 @@
 """While a graph is captured, on any thread, no window opens or closes.
 
-Graphs of a GPU are not to be had on every machine: the class that stands for them here has the
-methods of torch's own, and notes what a capture would not survive.
+Not every machine has a GPU for graphs. The class used here instead has the methods of torch's
+class, and notes calls that a capture would not survive.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
     (manifest,) = manifests(tmp_path)
     who = "a graph is being captured on thread capturing"
     assert f"request 1: waits, {who}" in log
-    assert f"this step is joined with the next: {who}" in log
+    assert f"this step has no boundary: {who}; it counts with the next" in log
     assert any("the window waited until step" in note and who in note for note in manifest.remarks)
     assert manifest.complete
     assert manifest.steps.recorded == 2
@@ -174,7 +174,7 @@ def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
 
 
 def test_a_stop_that_waits_too_long_for_a_capture_may_come_again(tmp_path: Path) -> None:
-    """Where another thread's capture goes on, stop() is an error, and a later one saves all."""
+    """While another thread captures, stop() is an error, and a later one saves all."""
     script = """
     import warnings
     from dynprof import acl

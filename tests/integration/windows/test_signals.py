@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_what_a_signal_handler_raises_reaches_the_script(tmp_path: Path) -> None:
-    """Also while a window opens or closes; the script may go on, and the next window is whole."""
+    """Also while a window opens or closes; the script may continue; the next window is whole."""
     run(
         tmp_path,
         """

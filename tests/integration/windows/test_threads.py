@@ -1,4 +1,4 @@
-"""Steps of several threads, and windows whose own thread ends, waits or is amid an operator."""
+"""Steps of several threads, and windows whose own thread ends, waits or runs an operator."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_thread_for_each_request(tmp_path: Path, *, with_stack: bool) -> None:
 
 
 def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -> None:
-    """Threads that end a step meanwhile wait for the opening; their steps are not counted."""
+    """Threads that end a step during the opening wait for it; their steps are not counted."""
     run(
         tmp_path,
         """
@@ -132,12 +132,12 @@ def test_memory_of_one_thread_among_several(tmp_path: Path) -> None:
 
 
 def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
-    """While other threads go on it is let go in time, with what would not be bound to a thread."""
+    """While other threads continue it is discarded in time; the reason names the setting."""
     log = run(
         tmp_path,
         """
         from dynprof.windows import limits
-        limits.STAYS_AWAY_S = 0.2
+        limits.NO_STEP_S = 0.2
         opened, over = threading.Event(), threading.Event()
         def idle_worker():
             window(active=1000, profile_memory=True)
@@ -162,7 +162,7 @@ def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
     assert "the thread that it was opened on has ended no step for 0.2 s, while" in first.reason
     assert "without profile_memory all are recorded" in first.reason
     assert second.complete
-    assert "steps of other threads are left out: the window is of one thread alone" in log
+    assert "steps of other threads are not recorded: the window is bound to one thread" in log
 
 
 @pytest.mark.parametrize("stacks", [False, True])

@@ -43,7 +43,7 @@ PLAIN = Profiler("torch", ("CPU", "CUDA"))
 
 @dataclass
 class Rank:
-    """One rank; its steps go on with virtual time, but while it stands still.
+    """One rank; its steps advance with virtual time, except while it stands still.
 
     Attributes:
         number: Its number.
@@ -52,7 +52,7 @@ class Rank:
         ahead: By how much its numbers of steps are ahead of rank 0's.
         runs: Whether it runs dynprof.
         problem: Why it cannot record.
-        busy_until_s: Until when a window before is being saved.
+        busy_until_s: Until when an earlier window is being saved.
         usable: What it can record with.
         is_dead: Whether its process is gone.
         recorded: Number and first step of each window that it has recorded.
@@ -101,23 +101,23 @@ class Records:
         return found
 
     @property
-    def stands(self) -> bool:
+    def is_stalled(self) -> bool:
         return False
 
-    def hear(self, report: Report) -> None:
+    def receive(self, report: Report) -> None:
         for gone in self.gone.values():
             gone.discard(report.rank)
         if report.number and report.outcome:
             self.told.setdefault(report.number, {})[report.rank] = report.outcome
 
-    def lose(self, ranks: Iterable[int], _why: str = "") -> None:
+    def mark_lost(self, ranks: Iterable[int], _why: str = "") -> None:
         for number in self.pending:
             self.gone.setdefault(number, set()).update(ranks)
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
         self.waits[number] = dict(ranks)
 
-    def settle(self, made: Agreement) -> None:
+    def conclude(self, made: Agreement) -> None:
         self.made[made.number] = made
         self.settled.append(made)
 
@@ -185,7 +185,7 @@ class Job:
         self.ranks[rank].stopped = []
 
     def go_on(self, rank: int) -> None:
-        """Have it go on, with the messages that it has missed."""
+        """Let it continue, with the messages that it has missed."""
         missed, self.ranks[rank].stopped = self.ranks[rank].stopped, None
         for message, place in missed or ():  # type: ignore[misc]
             self._hear(self.ranks[rank], message, place)
@@ -256,7 +256,7 @@ class Job:
                 self._tell(reply)
 
     def _tell(self, news: News) -> None:
-        self._at(self._arrives(-news.rank), lambda: self.leader.hear([news]))
+        self._at(self._arrives(-news.rank), lambda: self.leader.receive([news]))
 
     def _answer(self, rank: Rank, message: Message, place: int) -> Reply:
         number, problem, part = getattr(message, "number", 0), "", False
@@ -334,4 +334,4 @@ class Job:
         if rank.number:
             self._tell(report)
         else:
-            self.records.hear(report)
+            self.records.receive(report)

@@ -29,26 +29,26 @@ class Part:
         self.given_up: list[tuple[str, str]] = []
         self.made.append(self)
 
-    def begin(self, on_part: object) -> None:
+    def begin(self, on_joined: object) -> None:
         """Begin nothing."""
 
-    def look(self) -> None:
+    def check_store(self) -> None:
         """See nothing."""
 
-    changed = ask_store = look
+    changed = ask_store = check_store
 
-    def end(self, *, hears_the_last: bool = True) -> None:
+    def end(self, *, waits_for_reports: bool = True) -> None:
         """Note it."""
-        self.ended = not hears_the_last or self.ended
+        self.ended = not waits_for_reports or self.ended
 
-    def wait_for_part(self, timeout_s: float) -> None:
+    def wait_until_decided(self, timeout_s: float) -> None:
         """Know at once."""
 
     def propose(self, *given: object) -> None:
         """Note it."""
         self.proposed.append(given[0])
 
-    tell = propose
+    broadcast = propose
 
     def give_up(self, outcome: str, why: str) -> None:
         """Note it."""
@@ -64,7 +64,7 @@ def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return JobGroup(0, 2, functools.partial(next, iter(()), stores[0])) if stores else None
 
     monkeypatch.setattr(agreements, "group_to_agree_in", group)
-    monkeypatch.setattr(agreements, "TakingPart", Part)
+    monkeypatch.setattr(agreements, "Participant", Part)
     monkeypatch.setattr(Part, "made", [])
     monkeypatch.setattr(agreements, "before_destroy", lambda _: None)
     assert job.session.status().agreement == ""
@@ -75,13 +75,13 @@ def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[obje
     """Torch still has it for a moment, and another thread may look then; the next is joined."""
     parts = job.session._agreements
     store.append("one")
-    parts.look()
+    parts.check()
     assert job.session.status().agreement == "leads"
     parts._leave_in_order()
-    parts.look()
+    parts.check()
     assert [part.ended for part in Part.made] == [True]
     store[0] = "two"
-    parts.look()
+    parts.check()
     assert [part.group.store for part in Part.made][1:] == ["two"]
 
 
@@ -93,13 +93,13 @@ def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
     job.edit(active=3)
     windows = job.session._agreements._windows
     assert windows
-    windows.settle(Agreement(7, step=5, ranks=(0, 1)))
-    windows.hear(Report(0, 7, outcome="saved"))
+    windows.conclude(Agreement(7, step=5, ranks=(0, 1)))
+    windows.receive(Report(0, 7, outcome="saved"))
     for away_s, pending in ((0.0, {7: {1}}), (59.0, {7: {1}}), (60.0, {})):
         monkeypatch.setattr(Part, "away_s", away_s)
-        job.session._agreements.look()
+        job.session._agreements.check()
         assert windows.pending == pending
-    windows.hear(Report(1, 7, outcome="open"))
+    windows.receive(Report(1, 7, outcome="open"))
     assert windows.pending == {7: {1}}
 
 
@@ -108,11 +108,11 @@ def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
 ) -> None:
     """The ranks agree in no group then, and may open at different steps."""
     store.append("one")
-    job.session._agreements.look()
+    job.session._agreements.check()
     job.session._agreements._leave_in_order()
     job.edit(active=3)
     assert job.session.inbox.waiting
-    assert "the process group is gone; this rank serves alone what was just saved" in job.log()
+    assert "the process group is gone; this rank serves the new save alone" in job.log()
 
 
 def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
@@ -157,17 +157,17 @@ def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
     now, layout = [1000.0], job.session._process.layout
     monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Part, "leads", False)
-    monkeypatch.setattr(Part, "leader", agreements.named(LEADER, layout.host, layout))
+    monkeypatch.setattr(Part, "leader", agreements.describe_leader(LEADER, layout.host, layout))
     store.append("one")
     job.edit(active=2)
     for seconds in (0, 15, 299):
         now[0] = 1000.0 + seconds
-        job.session._agreements.look()
+        job.session._agreements.check()
         job.step(3)
         assert (job.manifests(), job.session.status().edits) == ([], ())
-    assert "said nothing since this file was saved; this rank waits for it" in job.log()
+    assert "has sent nothing since this file was saved; this rank waits for it" in job.log()
     now[0] = 1300.0
-    job.session._agreements.look()
+    job.session._agreements.check()
     job.step(4)
     assert "this rank serves it alone" in job.log()
     assert job.manifests()[0].complete

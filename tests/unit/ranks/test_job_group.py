@@ -1,4 +1,4 @@
-"""A second connection to the job's store, where it harms nobody."""
+"""A second connection to the job's store, made only where it is harmless."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dynprof.ranks.job_group import (
     group_to_agree_in,
     job_group,
 )
-from dynprof.ranks.store import Hearing, Keys, Saying, value_of
+from dynprof.ranks.store import Keys, LogReader, LogWriter, value_of
 from dynprof.runtime import rank
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import GROUP, Rank, find_rank
@@ -69,11 +69,11 @@ def test_roles_that_share_a_store_have_keys_of_their_own() -> None:
     for role in ("", "trainer", "rollout"):
         connection = JobGroup(0, 2, lambda: shared, role).connect()[0]
         assert value_of(connection, Keys.leader) is None
-        Saying(connection).begin(role)
+        LogWriter(connection).begin(role)
     for role in ("", "trainer", "rollout"):
         calls, waits = JobGroup(1, 2, lambda: shared, role).connect()
-        hearing = Hearing(calls, waits)
-        assert (hearing.leader(), hearing.place) == (role.encode(), 1)
+        reader = LogReader(calls, waits)
+        assert (reader.leader(), reader.place) == (role.encode(), 1)
 
 
 def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> None:
@@ -101,15 +101,15 @@ def test_what_closes_connections_at_once_is_no_store() -> None:
 @pytest.mark.parametrize("store", [object(), Store(extended=False)])
 def test_a_store_that_cannot_serve_is_named(store: object) -> None:
     """As that of files."""
-    with pytest.raises(CannotServeError, match=f"the job's {type(store).__name__} knows no"):
+    with pytest.raises(CannotServeError, match=f"the job's {type(store).__name__} supports no"):
         JobGroup(1, 8, lambda: store).connect()
 
 
 def test_the_store_beneath_its_prefixes_is_named() -> None:
-    """A process group's is always a PrefixStore, which tells nobody what to change."""
+    """A process group's store is always a PrefixStore, whose name helps no user."""
     files = type("FileStore", (), {})()
     store = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=files))
-    with pytest.raises(CannotServeError, match="the job's FileStore knows no second connection"):
+    with pytest.raises(CannotServeError, match="the job's FileStore supports no second connection"):
         JobGroup(1, 8, lambda: store).connect()
 
 

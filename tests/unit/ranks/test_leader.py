@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace as with_fields
 
-from dynprof.ranks.leader import JOIN_S, SOON_S
+from dynprof.ranks.leader import JOIN_S, REPLY_TIMEOUT_S
 from dynprof.ranks.messages import (
     NO_DYNPROF,
     SILENT,
@@ -130,7 +130,7 @@ def test_what_a_rank_said_before_it_was_ready_may_come_late() -> None:
     late = found._reply(busy, 1, place, takes_part=True)
     busy.busy_until_s = 0.0
     ready = with_fields(found._reply(busy, 1, place, takes_part=True), again=True)
-    found.leader.hear([ready, late])
+    found.leader.receive([ready, late])
     found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1]
 
@@ -165,11 +165,11 @@ def test_a_silent_rank_is_left_out_past_the_patience_and_takes_part_again_later(
     """It was waited for once; the next window does not wait."""
     found = job(3)
     found.stop(2)
-    found.propose(1, patience_s=SOON_S)
-    found.run(3 * SOON_S)
+    found.propose(1, patience_s=REPLY_TIMEOUT_S)
+    found.run(3 * REPLY_TIMEOUT_S)
     assert found.made[0].left_out == {2: SILENT}
     before_s = found.now_s
-    made = found.arm(2, patience_s=SOON_S)
+    made = found.arm(2, patience_s=REPLY_TIMEOUT_S)
     assert made is not None
     assert (found.now_s - before_s, made.ranks) == (1.0, (0, 1))
     found.go_on(2)
@@ -184,7 +184,7 @@ def test_a_silent_rank_that_goes_on_in_time_takes_part() -> None:
     found = job(2)
     found.stop(1)
     found.propose(1)
-    found.run(SOON_S + 2.0)
+    found.run(REPLY_TIMEOUT_S + 2.0)
     assert found.records.waits == {1: {1: SILENT}}
     found.go_on(1)
     found.run(1.0)
@@ -209,7 +209,7 @@ def test_a_rank_that_joins_late_takes_part_in_what_waits_and_in_what_follows() -
         found.propose(1)
         found.run(late_s)
         found.ranks[2].runs = True
-        found.leader.hear([Joined(2, 1)])
+        found.leader.receive([Joined(2, 1)])
         found.run(1.0)
         made = found.arm(2)
         assert made is not None
@@ -267,7 +267,7 @@ def test_a_cancel_ends_the_waiting_and_disarms_a_window_that_is_agreed() -> None
     found.run(5.0)
     found.arm(3, start=10_000)
     found.stop(1)
-    found.leader.tell(Cancellation(4, "", 0.0))
+    found.leader.broadcast(Cancellation(4, "", 0.0))
     found.run(60.0)
     assert [rank.outcomes[3] for rank in found.ranks] == ["disarmed", "waiting"]
     found.go_on(1)
@@ -306,7 +306,7 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
     found = job(3, is_alone=True)
     made = found.arm(1)
     assert made is not None
-    assert "rank 2: its steps are counted since dynprof was attached" in made.reasons[0]
+    assert "rank 2: its steps are counted since the attach" in made.reasons[0]
     found.arm(2, ranks="2")
     assert [len(one) for one in recorded(found)] == [0, 0, 1]
 
@@ -355,7 +355,7 @@ def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
     found = job(3)
     found.stop(1)
     found.propose(1)
-    found.run(SOON_S - 1.0)
+    found.run(REPLY_TIMEOUT_S - 1.0)
     found.go_on(1)
     found.run(1.0)
     (made,) = found.made
@@ -371,7 +371,7 @@ def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again(asked
     found.propose(1, asked)
     found.run(1.0)
     found.ranks[1].is_dead = False
-    found.leader.hear([Joined(1, 100)])
+    found.leader.receive([Joined(1, 100)])
     found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1]
 

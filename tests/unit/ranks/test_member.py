@@ -1,4 +1,4 @@
-"""What a rank does with what its leader says, and what it tells of itself."""
+"""A rank's reaction to its leader's messages, and its own reports."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """A process group in which each step begins so many collectives."""
+    """A process group in which each step begins this many collectives."""
 
     def __init__(self, job: Job, rank: int = 0, each: float = 2) -> None:
         self._job, self.rank, self._each = job, rank, each
@@ -77,7 +77,7 @@ def test_ranks_whose_steps_have_collectives_step_together(
     member = job.session._member
     member.group = cast("JobGroup", Group(job, each=each))
     for _ in range(3):
-        member.look()
+        member.count_collectives()
         job.step(10)
     assert member.answer(Question(0), 0).marches == marches
 
@@ -86,9 +86,9 @@ def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job
     """The step before was seen in its collective, this one is not."""
     member, counts = job.session._member, iter([11, 20])
     member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: next(counts), rank=0))
-    member.look()
+    member.count_collectives()
     job.step(10)
-    member.look()
+    member.count_collectives()
     assert member.answer(Question(0), 0).marches
 
 
@@ -174,7 +174,7 @@ def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, 
 def test_what_was_proposed_is_refused_once_no_leader_will_open_it(job: Job) -> None:
     """A rank that is left alone says why, and to save it again."""
     assert consider(job, 1).takes_part
-    job.session._member.left_alone("this rank was away")
+    job.session._member.refuse_pending("this rank was away")
     (answer,) = job.session.status().edits
     assert (answer.outcome, answer.text) == ("refused", "this rank was away; save it again.")
     assert open_at(job, 1, 5) == ""
@@ -191,7 +191,7 @@ def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
         waiting = job.session.inbox.waiting
         assert waiting
         assert waiting.config.active == active
-        member.left_alone("nobody leads the ranks any more")
+        member.refuse_pending("no rank leads any more")
 
 
 def test_a_window_that_opens_between_two_looks_is_waited_for(
@@ -210,7 +210,7 @@ def test_a_window_that_opens_between_two_looks_is_waited_for(
 
     monkeypatch.setattr(type(job.session._loop), "occupied", property(look))
     reply = consider(job, 2, 2, 2.0)
-    assert (reply.problem, reply.busy) == ("", "its window before is not closed and saved")
+    assert (reply.problem, reply.busy) == ("", "its previous window is not closed and saved")
 
 
 def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> None:
@@ -218,13 +218,13 @@ def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> 
     consider(job, 1)
     open_at(job, 1, 1_000_000)
     for number in range(2, MAX_KEPT + 5):
-        job.session._member.know(number, number)
+        job.session._member.map_number(number, number)
     assert outcome(job, 1) == "waiting"
     assert len(job.session._member._numbers) < MAX_KEPT + 5
 
 
 def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
-    """What is open already, and what they did not mean, goes on."""
+    """An open window, and requests that they did not mean, continue."""
     member = job.session._member
 
     def outcomes() -> list[str]:
@@ -245,7 +245,7 @@ def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
 
 
 def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
-    """Also where this rank has had fewer edits; its own go on from there, and cancels too."""
+    """Also if this rank has had fewer edits; its own edits and cancels continue from there."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
     job.edit(active=2)
@@ -310,7 +310,7 @@ def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
         open_at(job, 1, number + 3)
     job.step(1)
     told = member.answer(Question(1), 0).report
-    assert (told.outcome, "were numbered anew after" in told.why) == ("refused", True)
+    assert (told.outcome, "were renumbered after" in told.why) == ("refused", True)
     job.step(8)
     assert job.manifests() == []
     consider(job, 2, 2, 2.0)
@@ -329,18 +329,18 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
     for number in (2, 3):
         member.answer(Cancellation(number, '{"cancel": true}', float(number)), 0)
     answers = {one.number: one.text for one in job.session.status().edits}
-    assert answers[2] == "cancel, disarms what there is"
+    assert answers[2] == "cancel, disarms the waiting request"
     assert "nothing is open or waiting" in answers[3]
 
 
 def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:
-    """Nobody proposes it: who follows the request hears of it from each rank, with the reason."""
+    """It is not proposed: each rank reports it with the reason."""
     member = job.session._member
     for _ in range(2):
-        member.answer(Withdrawal(4, ("rank 0 has refused it: no such place",), '{"active": 2}'), 0)
+        member.answer(Withdrawal(4, ("rank 0 refused it: no such place",), '{"active": 2}'), 0)
     (answer,) = job.session.status().edits
     assert (answer.number, answer.outcome) == (4, "refused")
-    assert answer.text == "rank 0 has refused it: no such place"
+    assert answer.text == "rank 0 refused it: no such place"
     assert job.session.status().problems == ()
     job.edit(active=2)
     job.step(4)
@@ -395,7 +395,7 @@ def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job)
         member.numbers.begin_step(step)
     text = '{"active": 1}'
     reply = member.answer(Proposal(1, text, 1.0, begun=((52, 12), (53, 14))), 0)
-    assert ("the number that it has on rank 0" in reply.busy, reply.is_alone) == (True, False)
+    assert ("does not have rank 0's number yet" in reply.busy, reply.is_alone) == (True, False)
     member.numbers.begin_step(4)
     reply = member.answer(Question(1), 1)
     assert (taken, reply.busy) == ([54], "")

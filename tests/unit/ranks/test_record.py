@@ -19,7 +19,7 @@ from dynprof.ranks.record import (
     LEFT,
     LONG_S,
     NO_ANSWER,
-    STANDS_S,
+    STALLED_S,
     JobWindows,
 )
 from dynprof.requests.edits import Edit
@@ -60,13 +60,13 @@ class Known(JobWindows):
         journal = cast("Journal", SimpleNamespace(warning=self.warned.append, info=str))
         super().__init__(process, 5, "rank 0 on host", attempt, Deliveries(attempt), journal)
         self.begin(4, asked())
-        self.settle(Agreement(4, 7, ranks, {3: "it does not run dynprof"}, (), 0.25))
+        self.conclude(Agreement(4, 7, ranks, {3: "it does not run dynprof"}, (), 0.25))
         self.write()
         self.warned.clear()
 
     def say(self, rank: int, outcome: str, state: str = "idle", **more: object) -> None:
         """Hear a rank."""
-        self.hear(Report(rank, 4, f"h{rank}", 0, state, outcome, f"/c{rank}", **more))  # type: ignore[arg-type]
+        self.receive(Report(rank, 4, f"h{rank}", 0, state, outcome, f"/c{rank}", **more))  # type: ignore[arg-type]
 
     @property
     def record(self) -> WindowRecord:
@@ -115,7 +115,7 @@ def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) 
     """A capture that was cut short is named, and why."""
     for cut in ("", "stopped by the script"):
         known = Known(tmp_path)
-        known.settle(Agreement(4, 7, (0, 1, 2), remarks=("rank 1: it is elsewhere",)))
+        known.conclude(Agreement(4, 7, (0, 1, 2), remarks=("rank 1: it is elsewhere",)))
         assert known.warned == ["request 4: rank 1: it is elsewhere"]
         for rank in range(3):
             known.say(rank, "saved", cut=cut if rank == 1 else "")
@@ -150,10 +150,10 @@ def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) 
     known = Known(tmp_path)
     known.say(0, "saved")
     known.say(2, "open")
-    known.lose([0, 2])
+    known.mark_lost([0, 2])
     assert known.pending == {4: {1}}
     assert known.record.missing == {2: NO_ANSWER, 3: "it does not run dynprof"}
-    known.lose([1], PARTED)
+    known.mark_lost([1], PARTED)
     assert known.record.missing[1] == PARTED
     known.say(2, "saved")
     assert known.record.ranks[2].outcome == "saved"
@@ -179,8 +179,8 @@ def test_a_rank_that_records_though_it_was_not_heard_is_no_missing_one(tmp_path:
 def test_where_the_leader_leaves_the_record_comes_to_its_end(tmp_path: Path) -> None:
     """A rank that stands still is worth no waiting."""
     known = Known(tmp_path, (1,))
-    known.say(1, "open", still_s=STANDS_S + 1, step_s=0.1)
-    assert known.stands
+    known.say(1, "open", still_s=STALLED_S + 1, step_s=0.1)
+    assert known.is_stalled
     known.leave()
     assert known.record.missing[1] == LEFT.format("open")
     assert known.status().pending == 0
@@ -192,11 +192,11 @@ def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -
     known.begin(5, asked(1.0))
     known.wait_for(5, {2: "it saves"})
     assert known.status().stragglers == {2: "waited for: it saves"}
-    known.look()
+    known.log_late_ranks()
     assert known.warned == []
     for _ in range(2):
         known.clock.advance(LONG_S)
-        known.look()
+        known.log_late_ranks()
     assert known.warned == ["request 5 waits for rank 2: it saves"]
 
 
@@ -205,7 +205,7 @@ def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None
     known = Known(tmp_path)
     for number in range(5, 5 + 2 * MAX_IN_STATUS):
         known.begin(number, asked(float(number)))
-        known.settle(Agreement(number, reasons=("rank 2 cannot",)))
+        known.conclude(Agreement(number, reasons=("rank 2 cannot",)))
         known.write()
     status = known.status()
     assert (status.problems, status.record, len(status.earlier)) == (
@@ -230,15 +230,15 @@ def test_a_record_that_cannot_be_written_is_tried_until_it_is(
         known.say(0, "saved")
         assert known.record.ranks[0].outcome == "waiting"
     known.clock.advance(2.0)
-    known.look()
+    known.log_late_ranks()
     assert known.record.ranks[0].outcome == "saved"
 
 
 def test_what_was_proposed_is_refused_where_the_store_is_lost(tmp_path: Path) -> None:
-    """Who waits for it is told why."""
+    """A client that waits for it gets the reason."""
     known = Known(tmp_path)
     known.begin(5, asked(1.0))
-    known.drop("the job's store was lost")
+    known.refuse_open("the job's store was lost")
     assert known.status().problems == ("the job's store was lost",)
 
 

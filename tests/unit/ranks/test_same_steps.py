@@ -43,7 +43,7 @@ class Training(RuleBasedStateMachine):
     def cancel(self) -> None:
         """Save a config that cancels."""
         self.job.leader.give_up("disarmed", "disarmed")
-        self.job.leader.tell(Cancellation(0, "", self.job.now_s))
+        self.job.leader.broadcast(Cancellation(0, "", self.job.now_s))
 
     @rule(seconds=st.sampled_from([0.0, 0.0005, 0.003, 0.02, 0.3, 3.0, 40.0]))
     def wait(self, seconds: float) -> None:
@@ -75,7 +75,7 @@ class Training(RuleBasedStateMachine):
 
     @rule(rank=ANY)
     def go_on(self, rank: int) -> None:
-        """Have it go on."""
+        """Let it continue."""
         self.job.go_on(rank)
 
     @rule(rank=ANY)

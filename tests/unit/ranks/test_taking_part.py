@@ -12,10 +12,10 @@ import pytest
 from dynprof.config import RankSet
 from dynprof.ranks import leader, taking_part
 from dynprof.ranks.agreement_rules import Terms
-from dynprof.ranks.job_group import StoreLostError, Timed
+from dynprof.ranks.job_group import StoreLostError, TimedStore
 from dynprof.ranks.messages import PARTED, SILENT, Joined, Opening, Proposal, Reply, Report, to_text
-from dynprof.ranks.store import GONE, Keys
-from dynprof.ranks.taking_part import TakingPart
+from dynprof.ranks.store import DELETED, Keys
+from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
 from tests.unit.ranks.simulated import Records
@@ -38,11 +38,11 @@ class Group:
     def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
         self.rank, self.world_size, self._stores = rank, size, stores
 
-    def connect(self) -> list[Timed]:
+    def connect(self) -> list[TimedStore]:
         """Return connections to the newest store."""
         if self._stores[-1].is_lost:
             raise StoreLostError("no route")
-        return [Timed(self._stores[-1]) for _ in range(2)]
+        return [TimedStore(self._stores[-1]) for _ in range(2)]
 
 
 class Notes:
@@ -65,7 +65,7 @@ class Nothing(Records):
 
     leave = write
 
-    def drop(self, why: str) -> None:
+    def refuse_open(self, why: str) -> None:
         """Refuse none."""
 
 
@@ -82,7 +82,7 @@ class Rank:
         self.made = records.settled
         self.alone: list[str] = []
         self.busy = ""
-        self.part = TakingPart(
+        self.part = Participant(
             cast("JobGroup", Group(rank, size, stores)),
             cast("Member", self),
             f"rank {rank}",
@@ -114,7 +114,7 @@ class Rank:
         """Have none."""
         return ()
 
-    def left_alone(self, why: str) -> None:
+    def refuse_pending(self, why: str) -> None:
         """Note it."""
         self.alone.append(why)
 
@@ -172,7 +172,7 @@ def steps(rank: Rank) -> list[int]:
 def test_ranks_agree_and_an_idle_job_asks_the_store_nothing(
     ranks: list[Rank], stores: list[MemoryStore]
 ) -> None:
-    """Each is told the same step."""
+    """Each gets the same step."""
     made = agree(ranks, 1)
     assert made.ranks == (0, 1, 2)
     until(lambda: [steps(rank) for rank in ranks] == [[made.step]] * 3)
@@ -227,7 +227,7 @@ def test_a_leader_that_stood_still_hears_who_has_joined_before_it_proposes(
 def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
     """It is named; its threads are gone at once."""
     ranks[2].part.end()
-    assert hearing() == 2
+    assert reader() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})
     assert agree(ranks, 1).left_out == {2: PARTED}
 
@@ -239,7 +239,7 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
     agree(ranks, 1)
     ranks[0].part.end()
     assert not [one for one in threading.enumerate() if one.name == "dynprof-hear"]
-    assert [rank.alone for rank in ranks[1:]] == [["the rank that leads has ended"]] * 2
+    assert [rank.alone for rank in ranks[1:]] == [["the leader has ended"]] * 2
     assert len(stores[0].values) < 12
 
 
@@ -250,7 +250,7 @@ def test_a_rank_whose_group_went_unannounced_is_out_of_the_store(
     """A thread that blocks in C++ as Python ends would abort the process."""
     ranks[rank].part.group.is_gone = True  # type: ignore[misc]
     ranks[rank].part.end()
-    until(lambda: hearing() == (0 if rank == 0 else 2))  # who leads says farewell to all
+    until(lambda: reader() == (0 if rank == 0 else 2))  # who leads says farewell to all
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -261,7 +261,7 @@ def test_a_rank_that_agrees_no_more_is_out_of_the_store(
     monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
     ranks[rank].part.changed()
     until(lambda: ranks[rank].part.is_over)
-    assert hearing() == 2
+    assert reader() == 2
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -269,13 +269,13 @@ def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     """A network may forget an idle connection, and tell neither side."""
-    monkeypatch.setattr(taking_part, "RENEW_S", 0.05)
-    monkeypatch.setattr(taking_part, "CUT_S", 0.5)
+    monkeypatch.setattr(taking_part, "RENEW_WAITS_S", 0.05)
+    monkeypatch.setattr(taking_part, "UNHEARD_LIMIT_S", 0.5)
     monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     made = [Rank(number, 3, stores) for number in range(3)]
     cut = MemoryStore()  # where nothing is ever said
     connect = made[rank].part.group.connect
-    ways = iter([[connect()[0], Timed(cut)]])
+    ways = iter([[connect()[0], TimedStore(cut)]])
     monkeypatch.setattr(made[rank].part.group, "connect", lambda: next(ways, None) or connect())
     made[0].part.begin()
     until(lambda: made[0].part.leads)
@@ -317,7 +317,9 @@ def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
 ) -> None:
     """What it proposed is opened by all at one step, or by none; they agree with its successor."""
     made, mortal = [Rank(number, 3, stores) for number in range(3)], Mortal(stores[0])
-    monkeypatch.setattr(made[0].part.group, "connect", lambda: [Timed(mortal), Timed(mortal)])
+    monkeypatch.setattr(
+        made[0].part.group, "connect", lambda: [TimedStore(mortal), TimedStore(mortal)]
+    )
     for rank in made:
         rank.part.begin()
     until(lambda: meets(made))
@@ -342,13 +344,13 @@ def test_an_edit_waits_once_for_a_leader_that_does_not_run_dynprof(
     waits_s: list[float] = []
     alone = Rank(1, 2, stores)
     monkeypatch.setattr(alone.part._decided, "wait", waits_s.append)
-    alone.part.wait_for_part(10.0)
+    alone.part.wait_until_decided(10.0)
     monkeypatch.setattr(alone.part, "_began_s", time.monotonic() - 10.0)
-    alone.part.wait_for_part(10.0)
+    alone.part.wait_until_decided(10.0)
     assert waits_s[0] > waits_s[1] == 0.0
 
 
-def hearing() -> int:
+def reader() -> int:
     """Return how many ranks may be in the store."""
     return sum(one.name == "dynprof-hear" for one in threading.enumerate())
 
@@ -391,9 +393,9 @@ def test_a_rank_that_was_away_refuses_what_was_proposed_and_agrees_on_the_next(
 ) -> None:
     """A rank whose next message is gone gives up what was proposed, and joins again."""
     place = int(stores[0].values[Keys.next])
-    stores[0].set(Keys.say(place), GONE)
+    stores[0].set(Keys.message(place), DELETED)
     until(lambda: all(rank.alone for rank in ranks[1:]))
-    why = "this rank was away, and the others have gone on"
+    why = "this rank was away, and the others continued"
     assert [rank.alone for rank in ranks] == [[], [why], [why]]
     assert agree(ranks, 1).ranks == (0, 1, 2)
 

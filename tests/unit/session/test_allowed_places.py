@@ -1,4 +1,4 @@
-"""Where captures may go besides: what init() lists, else DYNPROF_PROF_DIRS."""
+"""Further places of captures: the argument of init(), else DYNPROF_PROF_DIRS."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_what_a_step_takes_at_that_moment_waits_no_more(
         return done
 
     monkeypatch.setattr(Inbox, "replace", and_a_step_comes)
-    coming.session._edit_handler.look()
+    coming.session._edit_handler.use_better_profiler()
     (answer,) = coming.session.status().edits
     assert (answer.outcome, answer.text) == ("open", "opened at step 5")
 
@@ -48,7 +48,7 @@ def test_what_was_refused_since_stays_in_the_status(coming: Job) -> None:
     """It is news of the request that waits, and none of the edit after it."""
     coming.edit(active=0)
     problems = coming.session.status().problems
-    coming.session._edit_handler.look()
+    coming.session._edit_handler.use_better_profiler()
     assert "new (CPU) serves it" in coming.session.status().edits[0].text
     assert coming.session.status().problems == problems
     assert problems

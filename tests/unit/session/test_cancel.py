@@ -30,7 +30,7 @@ def test_cancel_disarms_a_waiting_request(job: Job) -> None:
     job.step(60)
     assert job.backend.recordings == []
     job.edit(cancel=True)
-    assert "nothing is open or waiting; a save without cancel asks for a window" in job.log()
+    assert "nothing is open or waiting; a save without cancel requests a window" in job.log()
 
 
 def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
@@ -50,7 +50,7 @@ def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
 
 
 def test_a_cancel_is_news_after_a_save_without_one(job: Job) -> None:
-    """Whatever changes beside it, a cancel that is set cancels; a save that is refused is none."""
+    """A cancel that is set cancels, whatever else changes; a refused save does not cancel."""
     job.edit(active=100)
     job.step(2)
     job.edit(active=0, cancel=True)
@@ -61,7 +61,7 @@ def test_a_cancel_is_news_after_a_save_without_one(job: Job) -> None:
 
 
 def test_a_cancel_that_was_there_at_the_start_is_no_news(tmp_path: Path) -> None:
-    """A job that restarts beside an old cancel takes the next change for what it is."""
+    """A job that restarts with an old cancel in the file treats the next change as a request."""
     (tmp_path / "profiler_config.json").write_text('{"cancel": true, "active": 1}')
     job = Job(tmp_path)
     job.edit(cancel=True, active=2)

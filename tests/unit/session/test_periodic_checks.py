@@ -37,5 +37,5 @@ def test_however_many_captures_were_left_is_one_warning(job: Job) -> None:
         upkeep._clear_up_once()
     (text,) = [line for line in job.log().splitlines() if "never sent on" in line]
     command = f"python -I -m dynprof.captures.sender {first} {job.root}/captures/{first.name}"
-    assert f"the capture in {first} was never sent on; to send it, type {command}; so" in text
-    assert text.endswith("; so it is with 19 more, which dynprof status names")
+    assert f"the capture in {first} was never sent on; to send it, run {command}; the" in text
+    assert text.endswith("; the same for 19 more, which dynprof status names")

@@ -83,7 +83,7 @@ def test_what_only_saving_finds_missing_is_in_the_log(job: Job) -> None:
 
 
 def test_an_invalid_edit_changes_nothing_that_runs(job: Job) -> None:
-    """A window goes on through a bad edit; the problems stand in the status."""
+    """A window continues through a bad edit; the problems are in the status."""
     job.edit(active=3)
     job.step(2)
     job.edit(active=0, activties=["CPU"])
@@ -241,7 +241,7 @@ def test_a_prof_dir_that_is_a_file_is_a_refusal(job: Job) -> None:
 
 def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
     """What hindered the reading is the problem that is reported."""
-    job.session.take(Edit(b"", job.clock.wall, (Problem("everybody may write the file"),)))
+    job.session.handle(Edit(b"", job.clock.wall, (Problem("everybody may write the file"),)))
     assert job.session.status().problems == ("everybody may write the file",)
 
 
@@ -254,7 +254,7 @@ def test_the_log_names_another_owner_of_a_saved_config(
     names = {other: SimpleNamespace(pw_name="alice")} if has_account else {}
     monkeypatch.setattr(pwd, "getpwuid", names.__getitem__)
     for raw, owner in ((b"{}", os.geteuid()), (b'{"cancel": true}', other), (b"{,", other)):
-        job.session.take(Edit(raw, job.clock.wall, owner=owner))
+        job.session.handle(Edit(raw, job.clock.wall, owner=owner))
         job.step(3)
     named = f"alice (uid {other})" if has_account else f"uid {other}"
     said = [line for line in job.log().splitlines() if "belongs to" in line]

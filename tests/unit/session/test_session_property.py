@@ -88,7 +88,7 @@ class Training(RuleBasedStateMachine):
 
     @invariant()
     def at_most_one_recording_runs(self) -> None:
-        """One window at a time, and none beside a running save."""
+        """One window at a time, and none during a save."""
         running = self.job.backend.running
         assert running <= 1
         assert not (running and self.job.saving.busy)

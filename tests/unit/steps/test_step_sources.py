@@ -206,6 +206,6 @@ def test_what_fails_on_the_way_to_another_number_does_not_reach_the_training(
     def fail(step: int) -> None:
         raise RuntimeError("no counter")
 
-    monkeypatch.setattr(job.session._costs, "counter_set", fail)
+    monkeypatch.setattr(job.session._costs, "renumber", fail)
     job.session.reached("Some", 0)
     assert "no counter" in job.log()

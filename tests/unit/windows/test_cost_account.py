@@ -33,7 +33,7 @@ def test_the_bill_is_measured(job: Job) -> None:
 
 
 def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
-    """30 slow steps of 15 ms while saving, beside the usual 10 ms, are 150 ms lost in all."""
+    """30 slow steps of 15 ms while saving, instead of 10 ms, cost 150 ms in all."""
     job = slow_job
     for _ in range(4):
         job.session._tick()
@@ -70,7 +70,7 @@ def test_the_cost_is_added_to_what_analysis_wrote_into_the_manifest(job: Job) ->
 
 @pytest.mark.parametrize("taken", ["folder", "manifest"])
 def test_a_capture_taken_away_before_its_cost_is_counted_is_no_error(job: Job, taken: str) -> None:
-    """Whoever moves or deletes a fresh capture sees no error, and nothing of it comes back."""
+    """Moving or deleting a fresh capture causes no error, and nothing of it comes back."""
     job.edit(active=2)
     job.step(4)
     (manifest,) = job.root.glob("step_*/info/rank_0.info.json")

@@ -124,7 +124,7 @@ def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
 
 
 def test_a_later_thread_with_the_number_of_the_one_that_ended_is_another(tmp_path: Path) -> None:
-    """The system gives numbers anew: the window has no step of a thread that came later."""
+    """The system reuses thread ids: the window has no step of a later thread."""
 
     def step(job: Job) -> int | None:
         thread = threading.Thread(target=job.step)
@@ -139,7 +139,7 @@ def test_a_later_thread_with_the_number_of_the_one_that_ended_is_another(tmp_pat
         if step(job) == step(job):
             break
     else:
-        pytest.skip("no number was given anew")
+        pytest.skip("no thread id was reused")
     job.session.stop()
     job.step()
     (manifest,) = job.manifests()
@@ -245,7 +245,7 @@ def test_a_thread_that_comes_in_between(
 
 
 def test_two_threads_that_step_at_will(tmp_path: Path) -> None:
-    """Whoever notes and whoever counts: each step of either stands there once, in order."""
+    """Whichever threads note and count: each step is there once, in order."""
     for number in range(20):
         job = a_job(tmp_path / str(number), noting=True)
         job.edit(active=2000)

@@ -97,12 +97,12 @@ def test_a_discarded_window_ends_where_it_may(backend: FakeBackend, driver: Wind
     elsewhere(driver.discard)
     assert recording.running
     backend.in_the_way = "a CUDA graph is being captured"
-    UNENDED.look()
+    UNENDED.end_possible()
     assert recording.running
     backend.in_the_way = None
-    elsewhere(UNENDED.look)
+    elsewhere(UNENDED.end_possible)
     assert recording.running
-    UNENDED.look()
+    UNENDED.end_possible()
     assert recording.calls[-1] == "discard"
     assert not UNENDED
 
@@ -162,7 +162,7 @@ def test_a_recording_waits_while_another_thread_opens_a_profiler(
     with GRAPH_CAPTURES.block_captures():
         elsewhere(driver.discard)
         assert backend.running == 1
-    UNENDED.look()
+    UNENDED.end_possible()
     assert backend.running == 0
 
 
@@ -175,7 +175,7 @@ def test_a_recording_is_discarded_once(
     def interrupted(recording: FakeRecording) -> None:
         discard(recording)
         driver.discard()
-        UNENDED.look()
+        UNENDED.end_possible()
 
     monkeypatch.setattr(FakeRecording, "discard", interrupted)
     driver.open(no_folder)

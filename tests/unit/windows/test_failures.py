@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_a_manifest_that_cannot_be_written_is_no_capture(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status goes on naming the capture before it; the log says what failed."""
+    """The status still names the previous capture; the log says what failed."""
     job.edit(active=1)
     job.step(2)
     before = job.session.status().last_capture
@@ -77,7 +77,7 @@ METHODS = [
 def test_a_failing_backend_costs_a_capture_never_the_job(
     job: Job, monkeypatch: pytest.MonkeyPatch, fake: type, call: str
 ) -> None:
-    """Whatever the backend raises, steps go on, an answer says why, the next window works."""
+    """Whatever the backend raises, steps continue, an answer says why, the next window works."""
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(f"{call} was told to fail")
@@ -112,7 +112,7 @@ def test_a_failing_backend_costs_a_capture_never_the_job(
 def test_a_window_of_which_not_even_a_manifest_can_be_made_is_answered(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for the request is told that it failed, and why."""
+    """A client that waits for the request learns that it failed, and why."""
 
     def unknown() -> dict[str, str]:
         raise LookupError("no version")
@@ -179,7 +179,7 @@ def test_a_backend_that_cannot_say_what_blocks_it_fails(
 
 
 def test_refusals_are_no_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that asks beside its own profiler again and again is served once that has ended."""
+    """A script that requests again and again during its own profiler is served after that."""
     (job.root / "other.json").write_text('{"active": 1}')
 
     def busy(*_: object) -> None:

@@ -32,7 +32,7 @@ def test_a_window_without_further_steps_closes_after_its_seconds_and_a_minute(jo
     job.backend.recordings[0].bound_to_thread = False
     for seconds, state in ((5, "recording"), (54, "recording"), (2, "idle")):
         job.clock.advance(seconds)
-        job.session._loop.look()
+        job.session._loop.check()
         assert job.state == state
     (manifest,) = job.manifests()
     assert manifest.steps.recorded == 3
@@ -58,8 +58,8 @@ def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
 
 def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked after its first step, and where a look is slow every 50 ms, or five steps."""
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(limits, "REST", 1e9)
+    monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(limits, "REST_FACTOR", 1e9)
     job = Job(tmp_path, memory_mb=[1000, 1010, 1020, 1031])
     job.edit(active=100, limits={"max_memory_mb": 30})
     job.step(20)
@@ -71,8 +71,8 @@ def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a step takes longer than the time between two looks."""
-    monkeypatch.setattr(limits, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(limits, "REST", 0.0)
+    monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(limits, "REST_FACTOR", 0.0)
 
 
 def job_of_many_events(path: Path, free_mb: float = 1e6, **asked: float | None) -> Job:
@@ -124,7 +124,7 @@ def test_the_first_steps_tell_what_the_window_will_cost(
         "0.2 MB; limits.max_events (7,500) ends the window after them"
     )
     assert job.log().count(answer.expected) == 1
-    monkeypatch.setattr(cost_account, "TOLD_S", 0.0)
+    monkeypatch.setattr(cost_account, "MIN_REPORTED_SAVE_S", 0.0)
     job.edit(active=3)
     job.step(1)
     assert "; a step records about 1,000 events; 3 steps take about" in job.log()
@@ -199,7 +199,7 @@ def test_a_step_that_records_too_much_is_not_waited_for(
     job.backend.recordings[0].bound_to_thread = bound
     job.backend.loads = lambda: Load(events, 1.0)
     job.free_mb = free_mb
-    looking = threading.Thread(target=job.session._loop.look)
+    looking = threading.Thread(target=job.session._loop.check)
     looking.start()
     looking.join()
     closed = [one.reason for one in job.manifests()] or [job.session.inbox.close_reason]

@@ -26,7 +26,7 @@ def test_the_longest_step_is_seen_from_outside() -> None:
 
 
 def test_pace_is_the_mean_of_the_samples() -> None:
-    """Step times come from counter and clock; a counter set back starts anew."""
+    """Step times come from counter and clock; a counter set back restarts them."""
     pace = StepTimes()
     assert pace.mean_ms(0, 0) is None
     pace.sample(10, 100)

@@ -1,4 +1,4 @@
-"""A window is bound to the thread that opened it; others may step, stop and end beside it."""
+"""A window is bound to the thread that opened it; others may step, stop and end."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_step_from_another_thread_does_not_move_the_window(job: Job) -> None:
     other.start()
     other.join()
     assert job.session.status().progress == (0, 2)
-    assert "steps of other threads are left out" in job.log()
+    assert "steps of other threads are not recorded" in job.log()
 
 
 def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:

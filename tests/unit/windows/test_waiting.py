@@ -101,6 +101,6 @@ def test_joined_steps_are_said(job: Job) -> None:
     job.backend.in_the_way = None
     job.step(3)
     (manifest,) = job.manifests()
-    text = "step 3 is part of the one before: a CUDA graph is being captured"
+    text = "step 3 is counted with the one before: a CUDA graph is being captured"
     assert manifest.remarks == (text, "the recorded steps are 1, 2, 4")
     assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 4, 3)
