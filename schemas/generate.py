@@ -17,8 +17,8 @@ from dynprof.runtime.layout import SCHEMA_NAME
 
 ROOT = Path(__file__).parent.parent
 SEEDS = ROOT / "docs" / "seeds.md"
-ROWS = re.compile(r"(?<=\n)\| .*\| shown by \|\n\|[-|]+\n((?:\|.*\|\n)+)")
-"""The rows of a table with the column "shown by"."""
+ROWS = re.compile(r"(?<=\n)\| .*\| test \|\n\|[-|]+\n((?:\|.*\|\n)+)")
+"""The rows of a table with the column "test"."""
 
 
 @dataclass(frozen=True)
