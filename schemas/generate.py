@@ -44,19 +44,26 @@ def generated() -> dict[Path, str]:
 
 
 def with_behaviours(page: str) -> str:
-    """Return docs/seeds.md with the behaviour of each test after its name.
+    """Return docs/seeds.md with the behaviour of each test after its first name in a table.
 
     An author writes names alone: `test_one`, or tests/unit/test_one.py::test_one.
     """
     tests = cited_tests(page)
-    for row in (row for table in ROWS.findall(page) for row in table.splitlines()):
-        cells, shown_by = split_row(row)
-        cited = "<br>".join(
-            f"`{name}`: {tests[name].behaviour}" if name in tests else f"`{name}`"
-            for name in names_in(shown_by)
-        )
-        if cited and "no test: " not in shown_by:
-            page = page.replace(row, f"| {' | '.join([*cells, cited])} |")
+    for table in ROWS.findall(page):
+        explained: set[str] = set()
+        for row in table.splitlines():
+            cells, cited = split_row(row)
+            names = names_in(cited)
+            if not names or "no test: " in cited:
+                continue
+            behaviours = [
+                f"`{name}`: {tests[name].behaviour}"
+                if name in tests and name not in explained
+                else f"`{name}`"
+                for name in names
+            ]
+            explained.update(names)
+            page = page.replace(row, f"| {' | '.join([*cells, '<br>'.join(behaviours)])} |")
     return page
 
 
