@@ -1,7 +1,7 @@
 """Write what is made from the config's model and from the tests.
 
 The JSON Schema here and docs/settings.md come from the model. In docs/seeds.md each row cites its
-tests; the first line of their docstrings is written after their names.
+tests; the first line of a test's docstring follows its first name in each table.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> N
 
 
 def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
-    """Without a file of torch_npu its folder is saved there, with a warning."""
+    """If torch_npu writes no file, a warning says so, and its folder takes the file's place."""
     with NpuJob(tmp_path, "2.14.0", EXPORTS.rpartition("prof.")[0], NPU_FAILS="data") as job:
         _, errors = job.process.communicate()
     assert "export_stacks() failed: torch_npu made no file in export_stack" in errors
@@ -269,7 +269,7 @@ def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_stacks_that_torch_npu_cannot_make_is_kept(tmp_path: Path) -> None:
-    """Without stacks of torch_npu its folder is saved in the usual place."""
+    """If torch_npu writes no stacks, its folder is saved in the usual place."""
     script = EXPORTS.partition("prof.export_chrome")[0]
     with NpuJob(tmp_path, "2.14.0", script, NPU_FAILS="data") as job:
         _, errors = job.process.communicate()

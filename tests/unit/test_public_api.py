@@ -150,7 +150,7 @@ def test_a_module_of_the_vendor_is_an_attribute(name: str, monkeypatch: pytest.M
 
 
 def test_members_are_the_vendors_strings() -> None:
-    """A member equals the vendor's string, prints as it, and has its hash."""
+    """A member equals the vendor's string, prints as it and hashes as it."""
     assert (AiCMetrics.Memory, AiCMetrics.MemoryL0) == (
         "ACL_AICORE_MEMORY_BANDWIDTH",
         "ACL_AICORE_L0B_AND_WIDTH",

@@ -100,7 +100,7 @@ def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
 
 
 def test_stamps(tmp_path: Path) -> None:
-    """Stamps set a mark, a nested range, and a range that another thread ends."""
+    """Stamps set marks, nested ranges and ranges across threads."""
     said = run(
         tmp_path,
         HERE

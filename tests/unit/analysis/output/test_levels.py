@@ -152,7 +152,7 @@ def test_each_file_has_contents_or_a_reason(
 
 
 def test_level_none_is_the_reason_for_all_that_it_does_not_record(tmp_path: Path) -> None:
-    """At ``Level_none`` no other setting, such as ``profile_memory``, adds data."""
+    """``Level_none`` is the reason even with another setting, such as ``profile_memory``."""
     inner = {"profiler_level": "Level_none"}
     reasons = left_out(
         captured(tmp_path, STEP_ALONE, profile_memory=True, experimental_config=inner)
