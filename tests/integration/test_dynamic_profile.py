@@ -49,7 +49,7 @@ def test_the_vendors_import_works(tmp_path: Path) -> None:
 
 
 def test_init_follows_a_link_to_its_directory(tmp_path: Path) -> None:
-    """``init()`` follows a link to its directory; the files are in the target."""
+    """``init()`` follows a link; the files are in its target."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     done = run(tmp_path, 'dp.init("link"); dp.step()')

@@ -97,7 +97,7 @@ def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: Run
 def test_links_of_the_jobs_user_outside_of_the_directory_are_followed(
     tmp_path: Path, job: RunningJob
 ) -> None:
-    """A ``prof_dir`` may use a link that only the job's user could have made."""
+    """A ``prof_dir`` may use links of the job's user."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     job.edit(prof_dir=f"{tmp_path}/link/deeper", active=1)

@@ -328,7 +328,7 @@ def run(thread: threading.Thread) -> None:
 
 
 def test_a_call_that_is_out_of_order_changes_nothing() -> None:
-    """A second start, or a stop of another thread, warns; the profile continues."""
+    """A second start, or another thread's stop, warns; the profile continues."""
     with profile() as prof:
         with pytest.warns(UserWarning, match="running already"):
             prof.start()
