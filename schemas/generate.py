@@ -1,7 +1,7 @@
 """Write what is made from the config's model and from the tests.
 
 The JSON Schema here and docs/settings.md come from the model. In docs/seeds.md each row cites its
-tests; the first line of their docstrings is written after their names.
+tests; the first line of a test's docstring follows its first name in each table.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dynprof.runtime.layout import SCHEMA_NAME
 
 ROOT = Path(__file__).parent.parent
 SEEDS = ROOT / "docs" / "seeds.md"
-ROWS = re.compile(r"(?<=\n)\| .*\| shown by \|\n\|[-|]+\n((?:\|.*\|\n)+)")
-"""The rows of a table with the column "shown by"."""
+ROWS = re.compile(r"(?<=\n)\| .*\| test \|\n\|[-|]+\n((?:\|.*\|\n)+)")
+"""The rows of a table with the column "test"."""
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,26 @@ def generated() -> dict[Path, str]:
 
 
 def with_behaviours(page: str) -> str:
-    """Return docs/seeds.md with the behaviour of each test after its name.
+    """Return docs/seeds.md with the behaviour of each test after its first name in a table.
 
     An author writes names alone: `test_one`, or tests/unit/test_one.py::test_one.
     """
     tests = cited_tests(page)
-    for row in (row for table in ROWS.findall(page) for row in table.splitlines()):
-        cells, shown_by = split_row(row)
-        cited = "<br>".join(
-            f"`{name}`: {tests[name].behaviour}" if name in tests else f"`{name}`"
-            for name in names_in(shown_by)
-        )
-        if cited and "no test: " not in shown_by:
-            page = page.replace(row, f"| {' | '.join([*cells, cited])} |")
+    for table in ROWS.findall(page):
+        explained: set[str] = set()
+        for row in table.splitlines():
+            cells, cited = split_row(row)
+            names = names_in(cited)
+            if not names or "no test: " in cited:
+                continue
+            behaviours = [
+                f"`{name}`: {tests[name].behaviour}"
+                if name in tests and name not in explained
+                else f"`{name}`"
+                for name in names
+            ]
+            explained.update(names)
+            page = page.replace(row, f"| {' | '.join([*cells, '<br>'.join(behaviours)])} |")
     return page
 
 

@@ -49,7 +49,7 @@ def test_the_vendors_import_works(tmp_path: Path) -> None:
 
 
 def test_init_follows_a_link_to_its_directory(tmp_path: Path) -> None:
-    """The path given to ``init()`` may be a symbolic link; its target gets the files."""
+    """``init()`` follows a link; the files are in its target."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     done = run(tmp_path, 'dp.init("link"); dp.step()')
@@ -58,7 +58,7 @@ def test_init_follows_a_link_to_its_directory(tmp_path: Path) -> None:
 
 
 def test_an_existing_config_is_left_alone(tmp_path: Path) -> None:
-    """A config that ``init()`` finds is neither overwritten nor taken for a request."""
+    """``init()`` does not overwrite an existing config or take it for a request."""
     (tmp_path / "profiler_config.json").write_text("{rubbish")
     done = run(tmp_path, 'dp.init("."); dp.step(); print(dp.status().problems)')
     assert (done.stdout, done.stderr) == ("()\n", "")

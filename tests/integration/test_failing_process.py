@@ -95,7 +95,7 @@ def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None
 
 
 def test_sigterm(tmp_path: Path) -> None:
-    """Without a handler of the script's the process ends at once, as it would without dynprof."""
+    """Without a handler of the script the process ends at once, as without dynprof."""
     with TroubledJob(tmp_path) as job:
         job.edit(active=10**6)
         job.when("the window", lambda status: status.state == "recording")

@@ -33,7 +33,7 @@ def refusal(job: RunningJob) -> str:
 
 @pytest.mark.parametrize("place", ["../elsewhere", "sub/../../elsewhere", "{tmp}/elsewhere"])
 def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, place: str) -> None:
-    """Where others may write the config, a ``prof_dir`` outside of its directory is refused."""
+    """A ``prof_dir`` outside is refused if others may write the config."""
     job.root.chmod(0o770)
     job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)))
     text = refusal(job)
@@ -48,7 +48,7 @@ def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, pl
 def test_who_alone_writes_the_config_may_send_captures_anywhere(
     tmp_path: Path, job: RunningJob, place: str
 ) -> None:
-    """Where only the job's user may write the config, captures may go anywhere."""
+    """Captures may go anywhere if only the job's user may write the config."""
     job.root.chmod(0o700)
     job.config.chmod(0o600)
     job.edit(prof_dir=place.replace("{tmp}", str(tmp_path)), active=1)
@@ -86,7 +86,7 @@ def test_a_relative_place_is_no_permission(tmp_path: Path) -> None:
 
 
 def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: RunningJob) -> None:
-    """A capture is refused where a folder on its way is a symbolic link."""
+    """A capture is refused if a folder in its path is a symbolic link."""
     (tmp_path / "victim").mkdir()
     (job.root / "captures").symlink_to(tmp_path / "victim")
     job.edit(prof_dir="captures/deeper")
@@ -97,7 +97,7 @@ def test_a_link_on_the_way_of_a_capture_is_not_followed(tmp_path: Path, job: Run
 def test_links_of_the_jobs_user_outside_of_the_directory_are_followed(
     tmp_path: Path, job: RunningJob
 ) -> None:
-    """A ``prof_dir`` may lead through a link that only the job's user could have made."""
+    """A ``prof_dir`` may use links of the job's user."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     job.edit(prof_dir=f"{tmp_path}/link/deeper", active=1)
@@ -107,7 +107,7 @@ def test_links_of_the_jobs_user_outside_of_the_directory_are_followed(
 
 @pytest.mark.parametrize("name", ["log", "status"])
 def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, name: str) -> None:
-    """A link in the place of log or status ends ``init()`` with an error."""
+    """A link in the place of log or status makes ``init()`` fail."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "prof_config").mkdir()
     (tmp_path / "prof_config" / name).symlink_to(tmp_path / "victim")
@@ -133,7 +133,7 @@ def test_a_link_planted_later_only_costs_the_log(tmp_path: Path, job: RunningJob
 
 
 def test_a_config_that_is_a_link_is_read_only_where_allowed(tmp_path: Path) -> None:
-    """A config that is a symbolic link is refused, with the argument that allows it."""
+    """A config that is a symbolic link is refused; the message names the argument."""
     (tmp_path / "prof_config").mkdir()
     (tmp_path / "real.json").write_text('{"activities": ["CPU"]}')
     with RunningJob(tmp_path, LOOP) as job:
@@ -145,7 +145,7 @@ def test_a_config_that_is_a_link_is_read_only_where_allowed(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("watch", ["events", "poll"])
 def test_a_configmap_of_kubernetes(tmp_path: Path, watch: str) -> None:
-    """With ``follow_symlinks=True`` an update of a ConfigMap, which swaps links, is an edit."""
+    """With ``follow_symlinks=True`` a ConfigMap's update, which swaps links, is an edit."""
     mount = tmp_path / "prof_config"
     mount.mkdir()
     publish(mount, 1, {"activities": ["CPU"]})
@@ -189,7 +189,7 @@ def publish(mount: Path, version: int, config: dict[str, object]) -> None:
 
 
 def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
-    """A world-writable directory is as bad as a world-writable file; each save there is refused."""
+    """Each save is refused if the file or its directory is world-writable."""
     job.root.chmod(0o777)
     job.edit(active=1)
     assert "any user can replace the file; run chmod o-w on its directory" in refusal(job)

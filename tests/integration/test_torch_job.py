@@ -55,7 +55,7 @@ def test_an_edit_captures_exactly_the_steps_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_settings_reach_torch(tmp_path: Path) -> None:
-    """Shapes, memory, stacks and flops are in the trace where the config asks for them."""
+    """The trace has shapes, memory, stacks and flops if the config requests them."""
     with RunningJob(tmp_path, ENDLESS) as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(
@@ -114,7 +114,7 @@ ENDS: dict[str, Any] = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_training_that_ends_inside_a_window_leaves_a_capture(tmp_path: Path, end: str) -> None:
-    """A window that is open as the script ends is saved and marked incomplete."""
+    """A window open at the script's end is saved and marked incomplete."""
     statement, code = ENDS[end]
     script = (
         TORCH_JOB

@@ -121,7 +121,7 @@ def meant() -> list[str]:
 
 
 def test_every_difference_from_the_newest_torch_npu_is_meant() -> None:
-    """Names, arguments, defaults and members are the vendor's, but for those that a page lists."""
+    """Names, arguments and defaults are the vendor's, except those that a page lists."""
     found, listed = set(differences(VendorText(newest()))), set(meant())
     assert (found - listed, listed - found) == (set(), set())
 

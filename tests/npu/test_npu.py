@@ -97,7 +97,7 @@ class NpuJob(RunningJob):
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_every_setting_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """torch_npu's driver and its own record of the config get what the operator wrote."""
+    """torch_npu's driver and its own record of the config have the operator's settings."""
     with NpuJob(tmp_path, version) as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(**EVERYTHING)
@@ -219,7 +219,7 @@ prof.export_chrome_trace("out/trace.json.gz")
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """Each cycle of ``profile`` is one of torch_npu's, with its settings, folder and metadata."""
+    """Each cycle of ``profile`` runs in torch_npu, with its settings and metadata."""
     with NpuJob(tmp_path, version, STATIC) as job:
         _, errors = job.process.communicate()
         assert job.process.returncode == 0, errors
@@ -244,7 +244,7 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> None:
-    """On an NPU torch_npu makes the trace and the stacks, each at the path that is given."""
+    """On an NPU torch_npu writes the trace and the stacks to the given paths."""
     with NpuJob(tmp_path, version, EXPORTS) as job:
         _, errors = job.process.communicate()
     stacks = (tmp_path / "out" / "stacks.txt").read_text()
@@ -258,7 +258,7 @@ def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> N
 
 
 def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
-    """Where torch_npu makes no file, a warning says so, and its folder is in the file's place."""
+    """If torch_npu writes no file, a warning says so, and its folder takes the file's place."""
     with NpuJob(tmp_path, "2.14.0", EXPORTS.rpartition("prof.")[0], NPU_FAILS="data") as job:
         _, errors = job.process.communicate()
     assert "export_stacks() failed: torch_npu made no file in export_stack" in errors
@@ -269,7 +269,7 @@ def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_stacks_that_torch_npu_cannot_make_is_kept(tmp_path: Path) -> None:
-    """Where torch_npu makes no stacks, its folder is saved where one without a handler goes."""
+    """If torch_npu writes no stacks, its folder is saved in the usual place."""
     script = EXPORTS.partition("prof.export_chrome")[0]
     with NpuJob(tmp_path, "2.14.0", script, NPU_FAILS="data") as job:
         _, errors = job.process.communicate()
@@ -278,7 +278,7 @@ def test_the_folder_of_stacks_that_torch_npu_cannot_make_is_kept(tmp_path: Path)
 
 
 def test_the_template_is_that_of_the_newest_version() -> None:
-    """The template has keys, order and defaults of torch_npu 2.14; its export_type is a word."""
+    """The template matches torch_npu 2.14, except that export_type is a word."""
     name = "torch_npu/profiler/_dynamic_profiler/_dynamic_profiler_monitor_shm.py"
     source = ast.parse((WHEELS_DIR / "2.14.0" / name).read_text())
     (vendors,) = (
@@ -330,7 +330,7 @@ while not dp.status().last_capture and not dp.status().problems:
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_marks_reach_the_vendor(tmp_path: Path, version: str) -> None:
-    """While torch_npu records, it gets each mark with stream and domain, and each range's end."""
+    """While torch_npu records, it gets each mark and each range's end."""
     with NpuJob(tmp_path, version, MARKED) as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(active=3, warmup=1, experimental_config={"mstx": True})
@@ -390,7 +390,7 @@ acl.finalize()
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_a_config_of_pyacl_reaches_the_vendor(tmp_path: Path, version: str) -> None:
-    """torch_npu gets metrics and data types of create_config; only the starting thread stops."""
+    """torch_npu gets metrics and data types; only the starting thread stops."""
     with NpuJob(tmp_path, version, ACL) as job:
         _, errors = job.process.communicate()
         assert job.process.returncode == 0, errors
@@ -438,7 +438,7 @@ assert '["stop"]' in calls().removeprefix(before)
 def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
     tmp_path: Path, version: str
 ) -> None:
-    """In a capture acl.prof.start() is an error, stop() comes later, the driver gets no call."""
+    """In a capture start() fails, stop() is delayed, and the driver gets no call."""
     with NpuJob(tmp_path, version, GRAPHS) as job:
         _, errors = job.process.communicate()
     assert job.process.returncode == 0, errors

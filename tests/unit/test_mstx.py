@@ -56,7 +56,7 @@ def names(events: list[dict[str, Any]]) -> list[str]:
     ],
 )
 def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words: str) -> None:
-    """An empty, missing or too long message gives one warning and the value of failure."""
+    """An empty, missing or too long message gives one warning and fails."""
     with pytest.warns(UserWarning, match=words):
         assert mstx.range_start(message, domain=domain) == mstx.FAILED
     with pytest.warns(UserWarning, match=words):
@@ -68,7 +68,7 @@ def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words
 
 @pytest.mark.parametrize("stream", [object(), "stream", 1.5])
 def test_what_is_no_stream_is_refused_with_a_warning(stream: object) -> None:
-    """A call with no real stream warns, returns the value for failure and sets no mark."""
+    """A call without a real stream warns, fails and sets no mark."""
 
     def set_all_kinds() -> None:
         with pytest.warns(UserWarning, match=r"it must be a torch\.Stream or its handle"):
@@ -479,7 +479,7 @@ def test_a_cancelled_task_reaches_an_asynchronous_context_manager() -> None:
 
 
 def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
-    """A subscriber gets each mark at once, up to 255 bytes; no trace takes the long ones."""
+    """A subscriber gets each mark at once, up to 255 bytes; no trace has the long ones."""
     found: list[Marker] = []
     long = "x" * 255
     with mstx.subscribe(found.append):
@@ -565,7 +565,7 @@ print(mstx.range_start("aaa"), mstx.__name__)
 
 
 def test_the_vendors_import_works_where_there_is_no_real_one(tmp_path: Path) -> None:
-    """``import mstx`` finds dynprof's after ``install()``; a real module of that name stays."""
+    """``import mstx`` finds dynprof's module; a real module stays."""
     assert printed(INSTALLED, tmp_path) == "1 dynprof.mstx\n"
     (tmp_path / "mstx.py").write_text("range_start = len")
     assert printed(INSTALLED, tmp_path) == "3 mstx\n"

@@ -135,7 +135,7 @@ VENDORS_MODULES: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", VENDORS_MODULES)
 def test_a_module_of_the_vendor_has_its_names(name: str) -> None:
-    """A module that scripts import from ``torch_npu.profiler`` has the same objects here."""
+    """Modules that scripts import from ``torch_npu.profiler`` have the same objects."""
     module = vars(importlib.import_module(f"dynprof.profiler.{name}"))
     assert {name: module.get(name) for name in VENDORS_MODULES[name]} == VENDORS_MODULES[name]
 
@@ -150,7 +150,7 @@ def test_a_module_of_the_vendor_is_an_attribute(name: str, monkeypatch: pytest.M
 
 
 def test_members_are_the_vendors_strings() -> None:
-    """A member equals the vendor's string, prints as it, and is found by it in a set."""
+    """A member equals the vendor's string, prints as it and hashes as it."""
     assert (AiCMetrics.Memory, AiCMetrics.MemoryL0) == (
         "ACL_AICORE_MEMORY_BANDWIDTH",
         "ACL_AICORE_L0B_AND_WIDTH",
@@ -161,7 +161,7 @@ def test_members_are_the_vendors_strings() -> None:
 
 @pytest.mark.parametrize("metrics", [AiCMetrics.L2Cache, "ACL_AICORE_L2_CACHE", "L2Cache"])
 def test_aic_metrics_reach_the_config_by_name(metrics: AiCMetrics | str) -> None:
-    """Members and strings of AI-core metrics become the names that the config file has."""
+    """Members and strings of AI-core metrics become the config file's names."""
     made = _ExperimentalConfig(profiler_level=ProfilerLevel.Level1, aic_metrics=metrics)
     assert made.settings.aic_metrics == "L2Cache"
 
@@ -215,7 +215,7 @@ def test_what_is_supported_is_of_the_enumerations() -> None:
 
 
 def test_levels_without_torch_are_those_that_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without torch ``Level0`` and marks alone, ``Level_none``, are supported."""
+    """Without torch ``Level0`` and ``Level_none`` are supported."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert supported_profiler_level() == {ProfilerLevel.Level_none, ProfilerLevel.Level0}
 

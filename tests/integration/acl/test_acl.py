@@ -20,7 +20,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_the_right_sequence(tmp_path: Path) -> None:
-    """The document's order records what runs between start and stop; a tool reads the files."""
+    """The trace has what runs between start and stop; a tool reads it."""
     run(
         tmp_path,
         """
@@ -53,7 +53,7 @@ def test_the_right_sequence(tmp_path: Path) -> None:
 
 
 def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
-    """Start and stop on threads of their own; what others run meanwhile is in the trace."""
+    """Start and stop on other threads record the work of all threads."""
     run(
         tmp_path,
         HERE
@@ -74,7 +74,7 @@ def test_any_thread_may_call_and_all_are_recorded(tmp_path: Path) -> None:
 
 
 def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
-    """One profiler serves both, from the first start to the last stop, as the first asks."""
+    """One profiler records from the first start to the last stop."""
     said = run(
         tmp_path,
         HERE
@@ -100,7 +100,7 @@ def test_starts_of_other_devices_overlap(tmp_path: Path) -> None:
 
 
 def test_stamps(tmp_path: Path) -> None:
-    """Stamps set a mark, a nested range, and a range that another thread ends."""
+    """Stamps set marks, nested ranges and ranges across threads."""
     said = run(
         tmp_path,
         HERE
@@ -140,7 +140,7 @@ def test_stamps(tmp_path: Path) -> None:
 
 
 def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
-    """A file has all recorded until ``acl.finalize``; functions of ``prof`` are then refused."""
+    """A file records all until ``acl.finalize``; calls of ``prof`` are refused."""
     asked = {"switch": "on", "output": "by_file", "host_sys": "cpu,mem", "task_time": "on"}
     (tmp_path / "acl.json").write_text(json.dumps({"profiler": asked}))
     said = run(
@@ -178,7 +178,7 @@ def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
-    """It is refused with the place of the error, and a better one may follow."""
+    """A wrong file is refused with the place of the error; a corrected one may follow."""
     (tmp_path / "acl.json").write_text(text)
     (said,) = run(
         tmp_path,
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> No
 
 
 def test_operators_are_delivered_while_they_run(tmp_path: Path) -> None:
-    """A callback gets operators while they run, forward and backward; none after the end."""
+    """A callback gets operators while they run, and none after the end."""
     said = run(
         tmp_path,
         """
@@ -216,7 +216,7 @@ def test_operators_are_delivered_while_they_run(tmp_path: Path) -> None:
 
 
 def test_operators_are_iterated_on_another_thread(tmp_path: Path) -> None:
-    """An iteration over operators serves on another thread, and ends with the subscription."""
+    """An iteration works on another thread, and ends with the subscription."""
     said = run(
         tmp_path,
         """
@@ -292,7 +292,7 @@ def test_the_whole_public_session(tmp_path: Path) -> None:
 
 
 def test_a_recording_that_is_never_stopped_is_saved_at_the_end(tmp_path: Path) -> None:
-    """The end of the process stops what the script does not, and saves it."""
+    """The end of the process stops and saves the recording."""
     run(tmp_path, HERE + "acl.prof.start(one)\nmodel(4)")
     (trace,) = traces(tmp_path / "out")
     assert len(products(trace)) == 1

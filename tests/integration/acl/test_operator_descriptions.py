@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
-    """Each call of a session in pyACL's words returns 0 where it succeeds."""
+    """Each call of a session with pyACL's names returns 0."""
     said = run(
         tmp_path,
         """
@@ -40,7 +40,7 @@ def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
 
 
 def test_start_names_what_this_profiler_cannot_serve(tmp_path: Path) -> None:
-    """Metrics of AI cores and the L2 cache, which create_config took, are named in a warning."""
+    """A warning of start names metrics of AI cores and the L2 cache."""
     (said,) = run(
         tmp_path,
         """
@@ -83,7 +83,7 @@ kept = ctypes.create_string_buffer(data, len(data))
 
 @pytest.mark.parametrize("given", ["data", "ctypes.addressof(kept)", "bytearray(data)"])
 def test_operators_come_through_a_pipe(tmp_path: Path, given: str) -> None:
-    """A subscriber reads each operator's name, type, times and model from a pipe."""
+    """A subscriber reads each operator's name, type, times and model."""
     said = run(
         tmp_path,
         SUBSCRIBED

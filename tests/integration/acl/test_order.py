@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_the_wrong_sequence(tmp_path: Path) -> None:
-    """The document's: device 1 started twice is an error, and what runs goes on."""
+    """A second start of device 1 is an error, and the first recording continues."""
     said = run(
         tmp_path,
         HERE
@@ -41,7 +41,7 @@ def test_the_wrong_sequence(tmp_path: Path) -> None:
 def test_a_folder_behind_a_symlink_is_refused_before_anything_is_recorded(
     tmp_path: Path, link: str, folder: str
 ) -> None:
-    """acl.prof.start() refuses to record into a symbolic link, and nothing is written there."""
+    """acl.prof.start() refuses a symbolic link, and writes nothing there."""
     (tmp_path / "real").mkdir()
     (tmp_path / link).parent.mkdir(exist_ok=True)
     (tmp_path / link).symlink_to(tmp_path / "real")
@@ -114,7 +114,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("script", WRONG_ORDERS)
 def test_every_wrong_order_is_an_error(said: dict[str, list[str]], script: str) -> None:
-    """Each call out of order is a ``SessionError`` that says what is wrong."""
+    """Each call out of order is a ``SessionError`` with the reason."""
     (line,) = said[script]
     assert WRONG_ORDERS[script] in line
 
@@ -135,7 +135,7 @@ refused(acl.prof.destroy_stamp, stamp)
 
 
 def test_each_call_of_a_stamp_is_refused_after_stop(tmp_path: Path) -> None:
-    """Stamps are legal between start and stop only; the error names the call that was made."""
+    """After stop the error names the call of the stamp."""
     names = ["create_stamp", "set_stamp_trace_message", "mark", "push", "pop", "range_start"]
     names += ["range_stop", "destroy_stamp"]
     between = "must come between acl.prof.start() and acl.prof.stop()"
@@ -144,7 +144,7 @@ def test_each_call_of_a_stamp_is_refused_after_stop(tmp_path: Path) -> None:
 
 
 def test_each_call_of_a_subscription_is_refused_in_a_session(tmp_path: Path) -> None:
-    """Between init and finalize the error names the call that was made; afterwards they serve."""
+    """In a session the error names the call; after finalize the calls work."""
     said = run(
         tmp_path,
         """
@@ -173,7 +173,7 @@ def test_each_call_of_a_subscription_is_refused_in_a_session(tmp_path: Path) -> 
 
 
 def test_init_again_changes_the_folder(tmp_path: Path) -> None:
-    """Pairs of init and finalize may follow each other; context managers do the pairing."""
+    """Pairs of init and finalize may follow each other; context managers pair them."""
     run(
         tmp_path,
         """
@@ -222,7 +222,7 @@ def test_a_child_forked_amid_a_call(tmp_path: Path) -> None:
 def test_the_scripts_exception_passes_a_session_that_cannot_be_saved(
     tmp_path: Path, how: str
 ) -> None:
-    """The script's exception passes where no trace can be saved, and the next session serves."""
+    """The script's exception passes, and the next session works."""
     said = run(
         tmp_path,
         f"""
@@ -245,7 +245,7 @@ def test_the_scripts_exception_passes_a_session_that_cannot_be_saved(
 def test_a_child_forked_in_a_recording_leaves_it_and_has_sessions_of_its_own(
     tmp_path: Path,
 ) -> None:
-    """A forked child ends its parent's session in silence, and may record one of its own."""
+    """A forked child ends its parent's session without output."""
     said = run(
         tmp_path,
         """

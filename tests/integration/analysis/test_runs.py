@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
-    """With ``"analyse": true`` tables and databases are made while the job trains.
+    """With ``"analyse": true`` tables and databases are made during the training.
 
     The manifest names the files that were not written, each with the reason; the log those that the
     config asked for, and how many others there are.
@@ -82,7 +82,7 @@ def test_a_python_capture_has_tables(tmp_path: Path) -> None:
 def test_one_broken_capture_does_not_keep_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broken capture is named; the tables of the others are made by two processes."""
+    """A warning names a broken capture; two processes make the other tables."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     for rank in range(2):
         recorded(tmp_path / f"rank{rank}.pt.trace.json")

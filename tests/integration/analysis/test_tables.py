@@ -81,7 +81,7 @@ def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
 
 
 def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
-    """Names, shapes, call chains and steps of the database join through their ids."""
+    """Names, shapes, call chains and steps join through their ids."""
     path = tmp_path / "a.pt.trace.json"
     prof = recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
     (made,) = [
@@ -139,7 +139,7 @@ def test_events_are_read_back_from_parquet(tmp_path: Path) -> None:
 
 
 def test_folded_stacks_add_up(tmp_path: Path) -> None:
-    """Folded stacks add up to the threads' time in the steps, frames first, operators last."""
+    """The sum of folded stacks is the threads' time in the steps."""
     path = tmp_path / "a.pt.trace.json"
     recorded(path, with_stack=True)
     capture = MeasuredTrace(path)
@@ -205,7 +205,7 @@ def test_collectives_of_a_real_trace() -> None:
 
 @pytest.mark.skipif(not VENDOR.is_dir(), reason="the wheels of torch_npu are fetched by make npu")
 def test_headers_are_the_vendors() -> None:
-    """Every header and column is one of the real wheel's, in its order."""
+    """Headers and columns are those of the real wheel, in its order."""
     views = (
         "".join(path.read_text() for path in (VENDOR / "analysis" / "prof_view").rglob("*.py"))
         + (VENDOR / "analysis" / "prof_common_func" / "_csv_headers.py").read_text()

@@ -123,7 +123,7 @@ def test_a_process_that_exits_during_a_save_leaves_no_half_file(tmp_path: Path) 
 
 
 def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> None:
-    """A script that exits in its handler of SIGTERM keeps the capture that is being saved."""
+    """An exit in a SIGTERM handler keeps the capture that is being saved."""
     script = HELD + "import signal; signal.signal(15, lambda *_: sys.exit(7))\n"
     with RunningJob(tmp_path, script + "print('ready', flush=True); steps(10**9)") as job:
         ends_saying(job, "saving")

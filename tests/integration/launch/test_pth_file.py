@@ -36,7 +36,7 @@ def env(python: Path, *options: str) -> CompletedProcess[str]:
 
 
 def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path) -> None:
-    """After an install the variable alone makes a job a watched one; after removal it does not."""
+    """After an install the variable alone makes a job watched; after removal it does not."""
     assert "is installed: jobs with" in env(python, "--install").stdout
     (tmp_path / "job.py").write_text(LOOP)
     asked = {**os.environ, VENDORS_CONFIG: "prof_config", "DYNPROF_STEPS": ":work"}
@@ -53,7 +53,7 @@ def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path) -> None:
 def test_messages_name_the_variable_that_was_set(
     tmp_path: Path, python: Path, variable: str
 ) -> None:
-    """Where a script's own directory is not watched, and where none can be; children see no other.
+    """Messages name the variable that was set, and children inherit only that one.
 
     The path that children find in it is absolute, as they may start elsewhere.
     """
@@ -77,7 +77,7 @@ def test_messages_name_the_variable_that_was_set(
 def test_of_two_variables_ours_goes_first_and_the_log_names_the_other(
     tmp_path: Path, python: Path
 ) -> None:
-    """DYNPROF_CONFIG is watched, and the log says that PROF_CONFIG_PATH is not."""
+    """DYNPROF_CONFIG is used, and the log says that PROF_CONFIG_PATH is not."""
     env(python, "--install")
     (tmp_path / "job.py").write_text(LOOP)
     named = {CONFIG: "prof_config", VENDORS_CONFIG: "vendors", "DYNPROF_STEPS": ":work"}

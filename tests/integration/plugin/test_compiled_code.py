@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_a_module_is_exported_as_without_it() -> None:
-    """Strict export gives the same with the plugin, whose call of modules it does not see."""
+    """Strict export does not see the plugin's wrapper of calls."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
     exported = torch.export.export(model, (torch.ones(2, 4),), strict=True)
     assert exported.module()(torch.ones(2, 4)).shape == (2, 4)
@@ -24,7 +24,7 @@ def test_a_module_is_exported_as_without_it() -> None:
 
 
 def test_compiled_code_is_not_broken_by_it() -> None:
-    """The plugin adds no graph break and no recompilation to compiled code."""
+    """The plugin adds no graph break and no recompilation."""
     counters = torch._dynamo.utils.counters
 
     def compile_and_run() -> tuple[int, int, int]:

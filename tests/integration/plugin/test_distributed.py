@@ -67,7 +67,7 @@ os._exit(0)  # gloo's threads are not waited for
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_a_model_that_is_spread_over_processes(tmp_path: Path, kind: str) -> None:
-    """DDP and FSDP train to the same weights; each step has its phases, each save is one phase."""
+    """With DDP and FSDP each step has its phases, and each save is one phase."""
     with ranks(tmp_path, textwrap.dedent(JOB).replace("KIND", kind), 2) as running:
         end_well(running)
     for rank in (0, 1):

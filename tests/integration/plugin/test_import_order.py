@@ -36,7 +36,7 @@ def output(script: str, folder: Path, needs: tuple[str, ...], **env: str) -> tup
 
 
 def test_torch_may_be_imported_later(tmp_path: Path) -> None:
-    """A plugin that is imported before torch marks later, and one warning says so."""
+    """A plugin imported before torch gives one warning, and marks later."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = tmp_path / "job.py"
     script.write_text(LATE)
@@ -57,7 +57,7 @@ print(mstx_torch_plugin.__name__)
 
 
 def test_the_vendors_import_of_the_plugin_works_after_an_install(tmp_path: Path) -> None:
-    """``import mstx_torch_plugin`` finds dynprof's plugin; a real one of that name stays."""
+    """``import mstx_torch_plugin`` finds dynprof's plugin; a real one stays."""
     assert output(VENDORS, tmp_path, warm_interpreter.WITH_TORCH)[0] == "dynprof.plugin\n"
     (tmp_path / "mstx_torch_plugin.py").write_text("")
     assert output(VENDORS, tmp_path, warm_interpreter.WITH_TORCH)[0] == "mstx_torch_plugin\n"
@@ -81,7 +81,7 @@ print(*(marker.message for marker in found), sep=", ")
 
 
 def test_the_vendors_import_after_torch_marks_where_the_environment_asks(tmp_path: Path) -> None:
-    """With DYNPROF_PLUGIN=1 before torch, ``import mstx_torch_plugin`` marks, without a warning."""
+    """With DYNPROF_PLUGIN=1 ``import mstx_torch_plugin`` marks, without a warning."""
     needs = warm_interpreter.WITHOUT_TORCH
     marked, errors = output(ASKED_BY_THE_ENVIRONMENT, tmp_path, needs, DYNPROF_PLUGIN="1")
     assert marked == "optimizer.step, step 1\n", errors
@@ -100,7 +100,7 @@ while not hasattr(torch.autograd.backward, "dynprof_put"):
 
 
 def test_a_session_finds_torch_for_the_plugin(tmp_path: Path) -> None:
-    """A torch that is imported after the plugin is marked soon, also without a window."""
+    """A later import of torch is marked soon, also without a window."""
     output(FOUND_BY_THE_SESSION, tmp_path, warm_interpreter.WITHOUT_TORCH, DYNPROF_PLUGIN="1")
 
 
@@ -114,7 +114,7 @@ print(hasattr(torch.autograd.backward, "dynprof_put"))
 
 
 def test_the_vendors_import_installs_the_plugin_again(tmp_path: Path) -> None:
-    """After an uninstall the first ``import mstx_torch_plugin`` marks once more."""
+    """After an uninstall the first ``import mstx_torch_plugin`` installs it again."""
     assert output(UNINSTALLED, tmp_path, warm_interpreter.WITH_TORCH)[0] == "True\n"
 
 

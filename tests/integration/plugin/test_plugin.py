@@ -64,7 +64,7 @@ STEP = ["dataloader", "optimizer.zero_grad", "forward", "backward", "optimizer.s
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_training_loop_has_its_phases(kind: Any, workers: int) -> None:
-    """Each step has each phase once, the model's ``forward`` too; a loader's end is one more."""
+    """Each step has each phase once; the loader's end adds one."""
     assert marked(lambda: train(kind, workers)) == [*STEP, *STEP, "step 1", "dataloader"]
 
 
@@ -79,7 +79,7 @@ def step_ranges(action: Callable[[], object]) -> list[str]:
 
 
 def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
-    """A step's range is numbered from 1, and may begin before anything takes marks."""
+    """Ranges count from 1; one may begin before anything takes marks."""
     optimizer = optimizer_of()
     for _ in range(3):
         optimizer.step()
@@ -96,7 +96,7 @@ def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
 
 
 def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
-    """The optimizer made last counts, however often others step; after it, the next to step."""
+    """The newest optimizer counts, however often others step; after it, the next to step."""
     first = optimizer_of()
 
     def turns() -> None:
@@ -122,7 +122,7 @@ def test_a_step_that_calls_that_of_its_base_class_is_one_step() -> None:
 
 
 def test_a_step_that_is_left_out_or_accumulated_belongs_to_the_range_around_it() -> None:
-    """The range of a step continues where a GradScaler leaves out a step of infinite gradients."""
+    """A step's range continues if a GradScaler skips a step."""
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
@@ -168,7 +168,7 @@ def test_uninstalling_ends_the_range_of_the_step() -> None:
 
 
 def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
-    """The plugin marks the model's call, and not losses of torch, which are modules, too."""
+    """The plugin marks the model's call, but not torch's losses, which are modules too."""
     model, features = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     perceptual = {"forward": lambda _self, one, _other: features(one).sum()}
     kinds = [torch.nn.MSELoss, torch.nn.CrossEntropyLoss]
@@ -184,7 +184,7 @@ def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_what_a_backward_pass_computes_again_is_no_forward_pass(reentrant: bool) -> None:
-    """Checkpointed modules, which a backward pass calls once more, are no forward pass."""
+    """Calls of checkpointed modules in a backward pass are no forward pass."""
     from torch.utils.checkpoint import checkpoint
 
     layer = torch.nn.Linear(2, 2)
@@ -218,7 +218,7 @@ def test_without_anybody_who_takes_marks_there_are_none() -> None:
 
 
 def test_what_a_call_raises_passes_and_its_range_ends() -> None:
-    """StopIteration of a loader, an error in a forward pass, in a step, in saving."""
+    """Errors in a loader, a forward pass, a step and a save end the range."""
 
     def fail(*_: object) -> None:
         raise StopIteration(7)
@@ -240,7 +240,7 @@ def test_what_a_call_raises_passes_and_its_range_ends() -> None:
 
 
 def test_a_save_is_a_phase_by_either_name(tmp_path: Path) -> None:
-    """``torch.serialization.save``, which the vendor's plugin wraps, and ``torch.save`` are one."""
+    """``torch.save`` and ``torch.serialization.save`` give one phase each."""
 
     def work() -> None:
         torch.save({}, tmp_path / "one.pt")
@@ -460,7 +460,7 @@ while True:
 
 @pytest.mark.parametrize("how", ["argument", "variable"])
 def test_a_window_of_marks_alone_has_the_phases_of_its_steps(tmp_path: Path, how: str) -> None:
-    """A window of marks alone has the plugin's phases of each step, and so have its tables."""
+    """A window of marks alone has the phases of each step, also in its tables."""
     env = {"DYNPROF_PLUGIN": "1"} if how == "variable" else {}
     script = JOB.replace("PLUGIN", "" if env else ", plugin=True")
     with RunningJob(tmp_path, script, **env) as job:

@@ -215,7 +215,7 @@ def test_a_sessions_exception_is_the_scripts(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
-    """After SIGKILL the cycles before are whole; the next run removes the rest of the open one."""
+    """Earlier cycles survive SIGKILL; the next run removes what the open one left."""
     script = """
     import signal
     from dynprof.runtime.output import PrivateFolder
@@ -363,7 +363,7 @@ def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
 
 
 def test_a_child_cannot_step_the_profile_of_its_parent(tmp_path: Path) -> None:
-    """In a forked child a step warns that the profile is the parent's; the script goes on."""
+    """A step in a forked child warns, and the script continues."""
     done = run(
         """
         prof = profile(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
@@ -383,7 +383,7 @@ def test_a_child_cannot_step_the_profile_of_its_parent(tmp_path: Path) -> None:
 
 
 def test_a_profile_of_a_worker_thread_that_fails_is_lost(tmp_path: Path) -> None:
-    """What a thread started and did not stop before it failed is lost, and the process says so."""
+    """A profile that a failed thread did not stop is lost, with a message."""
     done = run(
         """
         import threading
@@ -475,7 +475,7 @@ def test_stacks_cycle_after_cycle_while_another_thread_saves(tmp_path: Path) -> 
 
 
 def test_a_step_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
-    """A step of another thread warns and counts no step; the profile continues."""
+    """A step of another thread warns and is not counted."""
     ready: list[int] = []
     with profile(
         schedule=schedule(wait=0, warmup=0, active=2, repeat=1),
@@ -578,7 +578,7 @@ def test_profiles_that_begin_and_end_while_another_begins(tmp_path: Path) -> Non
 
 
 def test_an_export_keeps_the_file_of_another_process(tmp_path: Path) -> None:
-    """The second of two processes writes a name of its own and warns; both exports are whole."""
+    """The second process warns and writes another name; both exports are complete."""
     script = """
     with profile(with_stack=True) as prof:
         work()
@@ -602,7 +602,7 @@ def test_an_export_keeps_the_file_of_another_process(tmp_path: Path) -> None:
 
 
 def test_kineto_writes_nothing_of_a_profile_and_the_script_all_it_prints(tmp_path: Path) -> None:
-    """On the CPU standard error has what the script prints there, before, in and after profiles."""
+    """Standard error has the script's output before, in and after profiles, on the CPU."""
     script = """
     print("before", file=sys.stderr)
     for number in range(2):

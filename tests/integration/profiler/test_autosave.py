@@ -60,7 +60,7 @@ def saved(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_at_the_end_of_the_process(tmp_path: Path) -> None:
-    """A profile that was stopped and no more: trace and manifest, and it is said where."""
+    """A stopped profile leaves trace and manifest, and a message names the place."""
     done = run(tmp_path, "with profile(record_shapes=True): work(5)")
     (path,) = traces_in(tmp_path / "place")
     assert f"{SAID} {path} (" in done.stderr
@@ -71,7 +71,7 @@ def test_at_the_end_of_the_process(tmp_path: Path) -> None:
 
 
 def test_in_the_vendors_place(tmp_path: Path) -> None:
-    """``ASCEND_WORK_PATH`` says where, as for a handler without a folder; it may be a link."""
+    """``ASCEND_WORK_PATH`` is used as for a handler without a folder; it may be a link."""
     (tmp_path / "work").mkdir()
     (tmp_path / "link").symlink_to("work")
     run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "link"))
@@ -90,7 +90,7 @@ def test_in_the_vendors_place(tmp_path: Path) -> None:
     ],
 )
 def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> None:
-    """Whoever asks for results or a file has what was wanted, and no other file."""
+    """A script that requests results or a file gets them, and no other file."""
     done = run(tmp_path, f"with profile(with_stack=True) as prof: work()\n{asked}")
     assert SAID not in done.stderr
     assert not list((tmp_path / "place").glob("*.pt.trace.json"))
@@ -107,7 +107,7 @@ def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> No
     ],
 )
 def test_a_trace_whose_export_failed_is_saved(tmp_path: Path, export: str, handler: str) -> None:
-    """Where no export had the trace, the one that failed leaves it where the usual ones go."""
+    """A failed export leaves the trace in the usual folder, unless one has it already."""
     script = f"""
     Path("file").touch()
     with profile(with_stack={"file" in export}, on_trace_ready={handler.format(export)}) as prof:
@@ -122,7 +122,7 @@ def test_a_trace_whose_export_failed_is_saved(tmp_path: Path, export: str, handl
 
 
 def test_a_trace_that_was_exported_is_not_saved_when_another_export_fails(tmp_path: Path) -> None:
-    """A script that has the trace gets no second one for an export of stacks that fails."""
+    """If an export of stacks fails, an exported trace is not saved again."""
     run(
         tmp_path,
         """
@@ -152,7 +152,7 @@ def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
 def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(
     tmp_path: Path, link: str, async_mode: bool
 ) -> None:
-    """The link of tensorboard_trace_handler is not followed: a warning, and the usual folder."""
+    """tensorboard_trace_handler does not follow a link; the trace is in the usual folder."""
     script = f"""
     Path("elsewhere").mkdir()
     Path("{link}").parent.mkdir(exist_ok=True)
@@ -180,7 +180,7 @@ def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(
     ],
 )
 def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, strict: bool) -> None:
-    """The trace that a handler failed with is where one without a handler would be."""
+    """The trace of a failed handler is in the folder used without a handler."""
     script = f"""
     Path("file").touch()
     Path("log").mkdir()
@@ -250,7 +250,7 @@ def test_what_a_handler_failed_with_can_be_asked_for(tmp_path: Path, handler: st
 
 
 def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
-    """Its trace is saved while the script goes on, as soon as nobody has the object any more."""
+    """The trace is saved during the script, once no object holds the profile."""
     script = """
     def train():
         with profile() as prof:
@@ -266,14 +266,14 @@ def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
 
 
 def test_an_exception_that_ends_the_training(tmp_path: Path) -> None:
-    """What was recorded until then is there; the exception is the script's own."""
+    """What was recorded is saved, and the script's exception passes."""
     done = run(tmp_path, "with profile() as prof:\n    work()\n    1 / 0", code=1)
     assert "ZeroDivisionError" in done.stderr
     assert len(saved(tmp_path / "place")) == 1
 
 
 def test_cycles_of_a_schedule(tmp_path: Path) -> None:
-    """A cycle that the next one overwrites is saved, and the last; ten in all, then it is said."""
+    """Overwritten cycles are saved, up to ten; then a message says so."""
     script = """
     with profile(schedule=schedule(wait=0, warmup=0, active=1, repeat=0)) as prof:
         for size in range(1, 14):
@@ -352,7 +352,7 @@ def test_a_kineto_profile_that_is_never_stopped(tmp_path: Path) -> None:
     "how", ["", "on_trace_ready=tensorboard_trace_handler(analyse_flag=False)"]
 )
 def test_a_work_path_that_cannot_be_written_is_named(tmp_path: Path, how: str) -> None:
-    """Where ``ASCEND_WORK_PATH`` cannot be used, the trace is in the working directory."""
+    """With an unusable ``ASCEND_WORK_PATH`` the trace is in the working directory."""
     (tmp_path / "file").write_text("")
     script = f"with profile({how}): work()"
     done = run(tmp_path, script, ASCEND_WORK_PATH=str(tmp_path / "file"))

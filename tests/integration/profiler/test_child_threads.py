@@ -34,7 +34,7 @@ def child_work(**settings: Any) -> tuple[list[str], str]:
 
 
 def test_a_child_thread_outside_a_profile_of_one_thread_is_told() -> None:
-    """A profile that records its own thread cannot add a child thread, and says what can."""
+    """A profile of its own thread cannot add a child thread; the warning says what can."""
     (said,), trace = child_work()
     assert "pass experimental_config=torch.profiler._ExperimentalConfig(profile_all_" in said
     assert "erfinv" not in trace
@@ -42,7 +42,7 @@ def test_a_child_thread_outside_a_profile_of_one_thread_is_told() -> None:
 
 @pytest.mark.parametrize("backend", ["torch", "python"])
 def test_a_child_thread_in_a_profile_of_all_threads_is_recorded(backend: str) -> None:
-    """A profile of all threads records a child thread, and enabling it there says nothing."""
+    """A child thread is recorded, and enabling it there gives no warning."""
     settings: dict[str, Any] = {"backend": backend}
     if backend == "torch":
         if not has("profile_all_threads"):

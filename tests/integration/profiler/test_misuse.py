@@ -117,7 +117,7 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
 def test_a_wrong_argument_is_named_with_what_is_taken(
     wrong: Callable[..., object], words: str
 ) -> None:
-    """A wrong argument gives one warning with the value and what is taken; ``strict`` raises."""
+    """One warning has the wrong value and the one used; ``strict`` raises."""
     with pytest.warns(UserWarning, match=words) as caught:
         wrong()
     assert len(caught) == 1
@@ -266,7 +266,7 @@ def handled_twice(**how: Any) -> None:
 def test_what_fails_is_one_warning_and_raises_where_it_is_strict(
     failing: Callable[..., object], error: type[Exception], words: str
 ) -> None:
-    """A call that fails gives one warning with the script's line; ``strict=True`` raises."""
+    """A failed call gives one warning with the script's line; ``strict=True`` raises."""
     Path("link").symlink_to("elsewhere")
     Path("file").touch()
     with pytest.warns(UserWarning, match=rf"(?s)^the script continues, but .*{words}") as caught:
@@ -282,7 +282,7 @@ def test_what_fails_is_one_warning_and_raises_where_it_is_strict(
 
 
 def test_a_profile_that_could_not_start_is_tried_again_in_its_next_cycle() -> None:
-    """A profile that could not start counts its steps and records its next cycle."""
+    """A profile that could not start records its next cycle."""
     ready: list[int] = []
     mine = torch.profiler.profile()
     prof = profile(
@@ -328,7 +328,7 @@ def run(thread: threading.Thread) -> None:
 
 
 def test_a_call_that_is_out_of_order_changes_nothing() -> None:
-    """A second start, and a stop of another thread, warn and leave the profile running."""
+    """A second start, or another thread's stop, warns; the profile continues."""
     with profile() as prof:
         with pytest.warns(UserWarning, match="running already"):
             prof.start()
@@ -403,7 +403,7 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
 def test_what_may_be_meant_goes_on_with_one_warning(
     questionable: Callable[[], object], words: str
 ) -> None:
-    """It warns once, naming the line of the script, and raises nothing."""
+    """One warning names the line of the script, and nothing is raised."""
     with pytest.warns(UserWarning, match=words) as caught:
         questionable()
     assert len(caught) == 1
@@ -425,7 +425,7 @@ def test_what_may_be_meant_goes_on_with_one_warning(
 def test_the_document_allows_no_symlink(
     tmp_path: Path, export: Callable[[profile], object]
 ) -> None:
-    """No export follows or replaces a symbolic link, and the error names the real path."""
+    """No export follows or replaces a symbolic link; the error names the real path."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "linked").symlink_to("elsewhere")
     (tmp_path / "link.json").symlink_to("elsewhere/kept.json")
@@ -437,7 +437,7 @@ def test_the_document_allows_no_symlink(
 
 
 def test_with_a_handler_export_has_no_effect(tmp_path: Path) -> None:
-    """The document says so; it is said, and no file comes."""
+    """An export after a handler warns and writes no file."""
     prof = recorded(on_trace_ready=tensorboard_trace_handler("log"))
     with pytest.warns(UserWarning, match="tensorboard_trace_handler writes it"):
         prof.export_chrome_trace("trace.json")
@@ -462,7 +462,7 @@ def test_two_at_once_are_refused() -> None:
     ],
 )
 def test_a_schedule_that_does_not_save(actions: list[ProfilerAction]) -> None:
-    """It is named, the callback does not come, and the profiler can go on."""
+    """A warning names the schedule, the callback does not run, and the profiler continues."""
     ready: list[object] = []
     with profile(schedule=lambda step: actions[min(step, len(actions) - 1)],
                  on_trace_ready=ready.append) as prof:  # fmt: skip
@@ -515,7 +515,7 @@ def test_a_schedule_that_fails_does_not_stop_the_loop(
 
 
 def test_a_schedule_that_always_fails_is_said_once() -> None:
-    """A schedule that fails for each step gives one warning for its profile, in two lines."""
+    """A schedule that always fails gives one warning, in two lines."""
 
     def train() -> None:
         with profile(schedule=lambda _: some(None)) as prof:
@@ -573,7 +573,7 @@ torch.ones(4, 4).mm(torch.ones(4, 4))
     ],
 )
 def test_a_profile_that_is_never_stopped(tmp_path: Path, handler: str, folder: str) -> None:
-    """It is said and saved as the process ends: where its handler does, else at the usual place."""
+    """The end of the process saves the profile, by its handler if it has one."""
     env = {"ASCEND_WORK_PATH": str(tmp_path / "work")}
     with RunningJob(tmp_path, FORGOTTEN.replace("HANDLER", handler), PYTHON, **env) as job:
         _, errors = job.process.communicate()
@@ -594,7 +594,7 @@ def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
 
 
 def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
-    """What was recorded until then is handed over, and the script's exception is its own."""
+    """The handler gets what was recorded, and the script's exception passes."""
 
     def fail() -> None:
         with profile(on_trace_ready=tensorboard_trace_handler("log")):
@@ -632,7 +632,7 @@ def failing_once(action: Callable[..., object]) -> Callable[..., object]:
 
 @pytest.mark.parametrize("fails", ["saving", "analysis", "callback", "opening"])
 def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
-    """Each cycle that fails is said in one warning and left out; the others are whole."""
+    """Each failed cycle gives one warning; the other cycles are complete."""
     ready: list[int] = []
     save = tensorboard_trace_handler("log", analyse_flag=fails == "analysis")
 

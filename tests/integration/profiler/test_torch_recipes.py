@@ -67,7 +67,7 @@ def test_memory_by_operator() -> None:
 
 
 def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
-    """The callback comes once a cycle, with the active steps ready to export."""
+    """The callback runs once a cycle, with the active steps ready to export."""
     ready: list[int] = []
 
     def trace_handler(prof: profile) -> None:
@@ -90,7 +90,7 @@ def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
 
 
 def test_torchs_own_parts_fit(tmp_path: Path) -> None:
-    """Torch's activities, schedules, actions and handler are accepted."""
+    """Torch's activities, schedules, actions and handler work."""
     theirs = torch.profiler
     with profile(
         activities=[theirs.ProfilerActivity.CPU],
@@ -115,7 +115,7 @@ def test_torchs_experimental_config() -> None:
 
 
 def test_tensorboards_folder(tmp_path: Path) -> None:
-    """Each cycle leaves a file as TensorBoard's plugin names it, gzipped with ``use_gzip``."""
+    """Each cycle leaves a file with TensorBoard's name, gzipped with ``use_gzip``."""
     handler = tensorboard_trace_handler(
         "log", worker_name="worker0", use_gzip=True, analyse_flag=False
     )
@@ -134,7 +134,7 @@ def test_tensorboards_folder(tmp_path: Path) -> None:
 
 
 def test_folders_named_as_the_vendors(tmp_path: Path) -> None:
-    """Each cycle has a folder with the vendor's files in its root, and all readers find it."""
+    """Each cycle's folder has the vendor's files in its root; all readers find it."""
     handler = tensorboard_trace_handler(
         "log", worker_name="w0", async_mode=True, vendor_folders=True
     )
@@ -252,7 +252,7 @@ def test_the_python_profiler_serves_too(tmp_path: Path) -> None:
 
 
 def test_exports_come_again_and_in_any_form(tmp_path: Path) -> None:
-    """A trace can be exported again, to other paths, gzipped or not, and after stacks."""
+    """A trace can be exported again: to other paths, gzipped or not, and after stacks."""
     with profile(with_stack=True) as prof:
         model(inputs)
     prof.export_stacks("stacks.txt")

@@ -36,7 +36,7 @@ def work() -> None:
 
 
 def test_a_handler_without_a_folder_writes_into_the_working_directory(tmp_path: Path) -> None:
-    """Its trace is in the working directory, named ``{hostname}_{pid}``."""
+    """The trace is in the working directory, named ``{hostname}_{pid}``."""
     with profile(on_trace_ready=tensorboard_trace_handler(analyse_flag=False)):
         work()
     (trace,) = tmp_path.glob("*.pt.trace.json")
@@ -46,7 +46,7 @@ def test_a_handler_without_a_folder_writes_into_the_working_directory(tmp_path: 
 def test_a_handlers_folder_goes_before_that_of_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``ASCEND_WORK_PATH`` says where traces go only for a handler without ``dir_name``."""
+    """``ASCEND_WORK_PATH`` is used only for a handler without ``dir_name``."""
     monkeypatch.setenv("ASCEND_WORK_PATH", str(tmp_path / "work"))
     for handler in (
         tensorboard_trace_handler(dir_name="./result", analyse_flag=False),
@@ -59,7 +59,7 @@ def test_a_handlers_folder_goes_before_that_of_the_environment(
 
 
 def test_what_analyse_flag_left_out_is_made_later(tmp_path: Path) -> None:
-    """``analyse_flag`` is on by default; without it ``analyse()`` makes the tables."""
+    """Without ``analyse_flag``, which is on by default, ``analyse()`` makes the tables."""
     with profile(on_trace_ready=tensorboard_trace_handler("at_once")):
         work()
     assert list((tmp_path / "at_once").rglob("operator_details.csv"))
@@ -72,7 +72,7 @@ def test_what_analyse_flag_left_out_is_made_later(tmp_path: Path) -> None:
 
 
 def test_two_processes_with_one_handler_leave_a_trace_each(tmp_path: Path) -> None:
-    """The second process adds a trace to the folder and takes none away."""
+    """The second process adds a trace to the folder and removes none."""
     script = """
 import sys, torch
 from dynprof.profiler import profile, tensorboard_trace_handler
@@ -98,7 +98,7 @@ def test_export_type_db_makes_a_database_in_place_of_tables(tmp_path: Path) -> N
 
 
 def test_an_export_makes_no_database(tmp_path: Path) -> None:
-    """With ``ExportType.Db`` an export without a handler writes the trace alone."""
+    """An export without a handler writes the trace alone."""
     with profile(experimental_config=_ExperimentalConfig(export_type=ExportType.Db)) as prof:
         work()
     prof.export_chrome_trace("result/trace.json")
@@ -106,7 +106,7 @@ def test_an_export_makes_no_database(tmp_path: Path) -> None:
 
 
 def test_stacks_are_the_lines_that_flamegraph_reads(tmp_path: Path) -> None:
-    """Each line is frames, the outermost first, and whole microseconds."""
+    """Each line has frames, outermost first, and whole microseconds."""
     with profile(with_stack=True) as prof:
         for _ in range(100):
             work()
@@ -118,7 +118,7 @@ def test_stacks_are_the_lines_that_flamegraph_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["schedule", "on_trace_ready", "use_cuda"])
 def test_a_kineto_profile_has_neither_steps_nor_a_handler(name: str) -> None:
-    """``_KinetoProfile`` takes no ``schedule``, ``on_trace_ready`` or ``use_cuda``, and no step."""
+    """``_KinetoProfile`` has no ``schedule``, ``on_trace_ready``, ``use_cuda`` or step."""
     assert name in signature(profile).parameters
     assert name not in signature(_KinetoProfile).parameters
     assert not hasattr(_KinetoProfile, "step")
@@ -129,13 +129,13 @@ def test_a_kineto_profile_has_neither_steps_nor_a_handler(name: str) -> None:
     [("Level0", "AiCoreNone"), ("Level1", "PipeUtilization"), ("Level2", "PipeUtilization")],
 )
 def test_levels_from_1_on_sample_the_pipes_of_ai_cores(level: str, metrics: str) -> None:
-    """``aic_metrics`` is ``AiCoreNone`` at ``Level0``, ``PipeUtilization`` from ``Level1`` on."""
+    """Each level of a script has its default ``aic_metrics``."""
     settings = _ExperimentalConfig(profiler_level=ProfilerLevel[level]).settings
     assert settings.aic_metrics == metrics
 
 
 def test_metrics_that_the_level_brings_are_not_remarked(recwarn: pytest.WarningsRecorder) -> None:
-    """Off an NPU ``aic_metrics`` is remarked where the script named it, not for its level."""
+    """Metrics that the level implies get no remark."""
     for named in (None, "PipeUtilization"):
         profile(experimental_config=_ExperimentalConfig(ProfilerLevel.Level1, named))
         said = [str(one.message) for one in recwarn if "aic_metrics" in str(one.message)]

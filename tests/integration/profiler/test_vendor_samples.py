@@ -44,7 +44,7 @@ def traces(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_context_with_a_schedule_and_a_handler(tmp_path: Path) -> None:
-    """The first sample records step 1 alone and puts it into ``result`` for TensorBoard."""
+    """The first sample records step 1 alone into ``result``, for TensorBoard."""
     experimental = torch_npu.profiler._ExperimentalConfig
     with pytest.warns(UserWarning, match="aic_metrics needs Level1"):
         experimental_config = experimental(
@@ -101,7 +101,7 @@ def test_start_and_stop_with_a_schedule(tmp_path: Path) -> None:
 
 
 def test_everything_and_one_file(tmp_path: Path) -> None:
-    """The third sample, without a schedule, exports all steps after the end."""
+    """The sample without a schedule exports all steps after the end."""
     with torch_npu.profiler.profile() as prof:
         for _ in range(STEPS):
             train_one_step()
@@ -121,7 +121,7 @@ def test_a_file_for_each_process(tmp_path: Path) -> None:
 
 
 def test_dynamic_profile(tmp_path: Path) -> None:
-    """The sample of ``dynamic_profile`` runs, and an edit captures the steps that it asks for."""
+    """The sample of ``dynamic_profile`` runs, and an edit captures the requested steps."""
     script = """
     import time, torch, dynprof as torch_npu
     from dynprof.profiler import dynamic_profile as dp
@@ -139,7 +139,7 @@ def test_dynamic_profile(tmp_path: Path) -> None:
 
 
 def test_a_kineto_profile_over_an_epoch(tmp_path: Path) -> None:
-    """The sample of ``_KinetoProfile`` takes arguments by place and records until ``stop``."""
+    """The sample of ``_KinetoProfile`` runs with positional arguments, until ``stop``."""
     experimental_config = torch_npu.profiler._ExperimentalConfig()
     prof = torch_npu.profiler._KinetoProfile([CPU], True, True, True, experimental_config)
     for epoch in range(3):
@@ -156,7 +156,7 @@ def test_a_kineto_profile_over_an_epoch(tmp_path: Path) -> None:
 
 
 def test_marks_of_the_script(tmp_path: Path) -> None:
-    """The sample of ``mstx`` puts the marks of the recorded steps, and no others, into traces."""
+    """The traces have the marks of the recorded steps, and no others."""
     mstx = torch_npu.npu.mstx()
     experimental_config = torch_npu.profiler._ExperimentalConfig(
         profiler_level=torch_npu.profiler.ProfilerLevel.Level0,
@@ -189,7 +189,7 @@ def test_marks_of_the_script(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["profile", "_KinetoProfile"])
 def test_metadata(tmp_path: Path, kind: str) -> None:
-    """The samples of metadata put a string and a list into the exported trace."""
+    """The samples put a string and a list into the exported trace."""
     with getattr(torch_npu.profiler, kind)() as prof:
         train_one_step()
         prof.add_metadata("test_key1", "test_value1")
@@ -202,7 +202,7 @@ def test_metadata(tmp_path: Path, kind: str) -> None:
 
 
 def test_stacks_of_a_device_that_is_not_there(tmp_path: Path) -> None:
-    """The sample of ``export_stacks`` warns of a missing device, whose file is empty."""
+    """The sample of ``export_stacks`` warns of a missing device and writes an empty file."""
     with torch_npu.profiler.profile(with_stack=True) as prof:
         train_one_step()
     with pytest.warns(UserWarning, match="stack.log is empty: no operator started anything"):
@@ -213,7 +213,7 @@ def test_stacks_of_a_device_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_one_step_between_start_and_stop(tmp_path: Path) -> None:
-    """The sample of ``start`` and ``stop`` hands the handler the one step between them."""
+    """The handler gets the one step between ``start`` and ``stop``."""
     prof = torch_npu.profiler.profile(
         on_trace_ready=torch_npu.profiler.tensorboard_trace_handler("./result")
     )
@@ -240,7 +240,7 @@ def ranges(trace: dict[str, Any]) -> list[str]:
 
 
 def test_the_plugins_sample(tmp_path: Path) -> None:
-    """The plugin's sample records the second step's phases, its ``step N`` and no operator."""
+    """The sample records the second step's phases, its ``step N`` and no operator."""
     import dynprof.plugin
 
     dynprof.plugin.install()

@@ -146,7 +146,7 @@ def test_a_save_is_one_edit(desk: Desk, how: str) -> None:
 
 
 def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
-    """A save without a change and a ``touch`` are requests, too."""
+    """A save without a change and a ``touch`` are also requests."""
     for _ in range(3):
         time.sleep(0.2)
         desk.path.write_text(OLD)
@@ -161,7 +161,7 @@ def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
 def test_a_touch_is_an_edit_as_soon_as_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WatchMode
 ) -> None:
-    """A new time alone repeats the request before the next regular check is due."""
+    """A new modification time repeats the request before the next regular check."""
     monkeypatch.setattr(watch, "CHECK_S", patience_s() * 10)
     desk = Desk(tmp_path, mode)
     desk.watcher.start()

@@ -56,7 +56,7 @@ def capture_elsewhere():
 
 
 def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
-    """A request and its last step wait for another thread's capture; log and status say so."""
+    """A request waits; log and status name the capture of another thread."""
     script = """
     thread = capture_elsewhere()
     window(active=2)
@@ -86,7 +86,7 @@ def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
 
 
 def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
-    """A window whose start step is in a capture opens after it, and is not refused as late."""
+    """A window whose start step is in a capture opens after it, and is not late."""
     script = """
     thread = capture_elsewhere()
     window(active=2, start_step=4)
@@ -103,7 +103,7 @@ def test_a_start_step_that_is_in_a_capture(tmp_path: Path) -> None:
 
 
 def test_a_profile_of_the_script(tmp_path: Path) -> None:
-    """A profile continues while a graph is captured; a stop() in one comes at the capture's end."""
+    """A profile records during a capture; stop() takes effect at the capture's end."""
     script = """
     import warnings
     from dynprof.profiler import profile, schedule
@@ -142,7 +142,7 @@ def test_a_profile_of_the_script(tmp_path: Path) -> None:
 
 
 def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
-    """In a capture acl.prof.start() is an error, and stop() saves the trace when it has ended."""
+    """In a capture acl.prof.start() fails; stop() saves the trace after it."""
     script = """
     import warnings
     from dynprof import acl
@@ -213,7 +213,7 @@ def test_a_stop_that_waits_too_long_for_a_capture_may_come_again(tmp_path: Path)
 
 
 def test_a_script_that_stops_a_window_in_a_capture(tmp_path: Path) -> None:
-    """dp.stop() takes effect with the next step after the capture."""
+    """dp.stop() takes effect at the next step after the capture."""
     script = """
     window(active=50)
     steps(3)
@@ -267,7 +267,7 @@ def test_a_shutdown_in_a_capture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_a_graph_of_a_gpu(tmp_path: Path, mode: str) -> None:
-    """A graph is captured whole on another thread during requests; each replay is in its step."""
+    """A graph is captured during requests; each replay is in its step."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU here")

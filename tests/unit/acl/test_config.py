@@ -60,7 +60,7 @@ def test_create_config_maps_metrics_and_data_types(
 def test_create_config_names_what_nothing_serves(
     metrics: int, events: int, data_types: int, words: str
 ) -> None:
-    """An argument without effect is named in one warning, and a config is returned."""
+    """One warning names an argument without effect, and a config is returned."""
     with pytest.warns(UserWarning, match=re.escape(words)) as caught:
         config = create_config([0], metrics, events, data_types)
     assert len(caught) == 1
@@ -68,7 +68,7 @@ def test_create_config_names_what_nothing_serves(
 
 
 def test_a_subscription_names_metrics_that_it_does_not_deliver() -> None:
-    """0, which samples write, and 0xFF pass; other metrics of AI cores are named in a warning."""
+    """A warning names metrics other than 0 and 0xFF."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         create_subscribe_config(1, 0, 5)

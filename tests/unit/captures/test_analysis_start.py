@@ -80,7 +80,7 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
 
 
 def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
-    """What was asked for follows the line on the analysis with its reason, and how much else.
+    """Requested files follow the line on the analysis with a reason, then a count.
 
     The manifest names those. Whatever else the process printed does not follow.
     """
@@ -100,7 +100,7 @@ def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
 
 
 def test_the_manifest_says_what_an_analysis_left_out(tmp_path: Path) -> None:
-    """A real analysis of a capture adds to its manifest each file that it did not write, and why.
+    """A real analysis adds each missing file and the reason to the manifest.
 
     What the job measures later is added to that.
     """

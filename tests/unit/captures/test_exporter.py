@@ -230,7 +230,7 @@ def metadata_of(export: Callable[..., Manifest], folder: Path, metadata: JsonVal
 def test_metadata_is_in_the_captures_root_under_the_vendors_name(
     export: Callable[..., Manifest], tmp_path: Path
 ) -> None:
-    """profiler_metadata.json is next to the trace, and there is no second copy of it."""
+    """profiler_metadata.json is next to the trace, without a second copy."""
     assert metadata_of(export, tmp_path, {"run": 7}) == ["profiler_metadata.json"]
     (found,) = tmp_path.rglob("*metadata*")
     assert json.loads(found.read_text()) == {"run": 7}
@@ -240,7 +240,7 @@ def test_metadata_is_in_the_captures_root_under_the_vendors_name(
 def test_captures_of_one_folder_share_the_same_metadata(
     export: Callable[..., Manifest], tmp_path: Path
 ) -> None:
-    """A second capture with the same metadata adds no file; one with other metadata adds its own.
+    """The same metadata adds no file; other metadata adds its own.
 
     The first file stays as it is.
     """
@@ -253,14 +253,14 @@ def test_captures_of_one_folder_share_the_same_metadata(
 
 
 def test_without_metadata_there_is_no_file(export: Callable[..., Manifest], tmp_path: Path) -> None:
-    """A config without metadata leaves the folder to the trace, as the vendor does."""
+    """A config without metadata gives no file."""
     assert metadata_of(export, tmp_path, {}) == []
 
 
 def test_a_folder_named_as_the_vendors_has_its_files_without_analysis(
     export: Callable[..., Manifest], tmp_path: Path
 ) -> None:
-    """A folder with the vendor's name has profiler_info.json and profiler_metadata.json at once."""
+    """A vendor's folder has profiler_info.json and profiler_metadata.json at once."""
     name = "w0_1_20260101000000000_ascend_pt"
     export(FakeRecording(FakeBackend()), None, name=name)
     names = {path.name for path in (tmp_path / name).iterdir()}
@@ -270,7 +270,7 @@ def test_a_folder_named_as_the_vendors_has_its_files_without_analysis(
 def test_a_rank_repeats_no_file_of_its_own_metadata(
     export: Callable[..., Manifest], tmp_path: Path
 ) -> None:
-    """A capture whose metadata is in the newest file of its rank adds no file."""
+    """A capture adds no file if the newest file of its rank has its metadata."""
     for run in (7, 8, 8, 8, 7):
         names = metadata_of(export, tmp_path, {"run": run})
     assert names == ["profiler_metadata.json", "profiler_metadata_0.2.json"]

@@ -91,7 +91,7 @@ def test_a_second_capture_of_the_steps_gets_names_of_its_own(
 
 
 def test_metadata_that_is_there_already_stays(order: Order, tmp_path: Path) -> None:
-    """Captures with the same metadata share the target's file; other metadata gets its own."""
+    """Captures with the same metadata share the target's file; others add their own."""
     name = "profiler_metadata.json"
     with_metadata = replace(order, files=(name, *FILES))
     for content, run in (("one", 7), ("two", 7), ("three", 8)):

@@ -66,7 +66,7 @@ NEWEST_VENDOR_TEMPLATE: dict[str, Any] = {
 
 
 def test_the_template_is_the_vendors_with_ours_after_it() -> None:
-    """The template has the newest vendor's keys, order and defaults, and is valid itself."""
+    """The template has the vendor's keys, order and defaults, and is a valid config."""
     text = template_text()
     template = json.loads(text)
     vendors = json.loads(json.dumps(NEWEST_VENDOR_TEMPLATE))
@@ -80,7 +80,7 @@ def test_the_template_is_the_vendors_with_ours_after_it() -> None:
 
 
 def test_the_template_names_ranks_in_the_vendors_way_or_ours() -> None:
-    """An operator fills in rank_list, or ranks, and need not remove the other."""
+    """An operator may fill in rank_list or ranks, and need not remove the other."""
     for filled_in in ({"is_rank": True, "rank_list": [1]}, {"ranks": "1"}):
         document = {**json.loads(template_text()), **filled_in}
         asked = parse_config(json.dumps(document).encode()).config.selected_ranks

@@ -133,7 +133,7 @@ def test_all_problems_are_reported_at_once() -> None:
     ],
 )
 def test_each_wrong_value_says_what_is_right(document: Any, words: str) -> None:
-    """A wrong value is named with its place and what to write instead."""
+    """An error names the place of a wrong value and what to write instead."""
     assert any(words in problem for problem in problems_of(document))
 
 
@@ -225,7 +225,7 @@ def test_many_problems_are_counted() -> None:
 def test_a_setting_without_effect_is_remarked(
     experimental: dict[str, Any], pointer: str, words: str
 ) -> None:
-    """What another setting switches off is said at its place, and the config is still used."""
+    """A setting that another one switches off gets a remark; the config stays valid."""
     parsed = parse_config(json.dumps({"experimental_config": experimental}).encode())
     (remark,) = parsed.remarks
     assert remark.pointer == f"/experimental_config/{pointer}"
@@ -234,7 +234,7 @@ def test_a_setting_without_effect_is_remarked(
 
 
 def test_analysis_in_a_process_of_its_own_needs_an_analysis() -> None:
-    """``async_mode`` alone does nothing, and a remark says so; with ``analyse`` it is served."""
+    """``async_mode`` works with ``analyse``; alone it gets a remark."""
     (remark,) = parse_config(b'{"async_mode": true}').remarks
     assert (remark.pointer, '"analyse": true' in remark.text) == ("/async_mode", True)
     assert parse_config(b'{"async_mode": true, "analyse": true}').remarks == ()

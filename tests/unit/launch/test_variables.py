@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def test_the_vendors_variable_counts_where_ours_is_not_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DYNPROF_CONFIG goes before PROF_CONFIG_PATH, which torch_npu reads where it is installed."""
+    """Without DYNPROF_CONFIG, PROF_CONFIG_PATH is used unless torch_npu is installed."""
     both = {CONFIG: "ours", VENDORS_CONFIG: "vendors"}
     text = "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence"
     assert requested_directory({VENDORS_CONFIG: "vendors"}) == ("vendors", "")

@@ -42,13 +42,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_link_in_a_scripts_path_is_refused(
     place: Path, path: str, real: str, absolute: bool
 ) -> None:
-    """A symbolic link in any part of the path is refused, and the error names the real path."""
+    """A link in any part of the path is refused; the error names the real path."""
     with pytest.raises(CaptureError, match=f"symbolic link.*; write to {place / real} instead"):
         output_path(place / path if absolute else path)
 
 
 def test_the_name_of_a_folder_is_no_place_for_a_file(place: Path) -> None:
-    """A path that ends with a slash is refused, and no file takes the folder's name."""
+    """A path that ends with a slash is refused."""
     with pytest.raises(CaptureError, match="new/ is not written: it is the name of a folder"):
         write_file("new/", lambda file: file.write_text("trace"))
     assert not (place / "new").exists()
@@ -64,7 +64,7 @@ def test_a_path_without_links_is_made_absolute(
 
 
 def test_a_link_directly_in_the_root_folder_is_followed() -> None:
-    """Root's links in ``/``, as /tmp is on some systems, are the machine's and are followed."""
+    """Root's links in ``/`` are followed."""
     link = next((path for path in Path("/").iterdir() if path.is_symlink()), None)
     if link is None:
         pytest.skip("this machine has no link in /")
@@ -73,7 +73,7 @@ def test_a_link_directly_in_the_root_folder_is_followed() -> None:
 
 @as_root
 def test_a_link_of_roots_is_followed_where_only_root_can_make_one(place: Path) -> None:
-    """A user may write through root's link in a folder of root's, and not through other links."""
+    """Root's link in root's folder is followed; other links are not."""
     for folder in place.parents:  # pytest's own, which other users may not enter
         if folder.stat().st_mode & 0o777 == 0o700:
             folder.chmod(0o755)
@@ -94,7 +94,7 @@ def test_a_link_of_roots_is_followed_where_only_root_can_make_one(place: Path) -
 
 
 def test_an_export_replaces_its_own_file_and_an_empty_one(place: Path) -> None:
-    """What this process wrote, or tempfile made, is replaced without a warning."""
+    """An export replaces this process's file, or an empty one, without a warning."""
     (place / "empty.json").touch()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -106,7 +106,7 @@ def test_an_export_replaces_its_own_file_and_an_empty_one(place: Path) -> None:
 
 
 def test_a_file_of_another_process_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each process gets names of its own, also a forked child of the one that wrote the file."""
+    """Each process gets its own names, including a forked child of the writer."""
     write_file("a.json.gz", lambda file: file.write_text("parent"))
     monkeypatch.setattr(os, "getpid", lambda: 4242)
     (place / f"a_{host_name()}_4242.json.gz").write_text("an earlier process with the same id")

@@ -110,7 +110,7 @@ def test_how_long_steps_take_is_told_once_some_have_ended(job: Job) -> None:
 def test_ranks_that_agree_record_all_that_the_template_asks_for(
     named: dict[str, list[str]], recorded: list[str]
 ) -> None:
-    """The template's CPU and NPU are all that the ranks have; activities that are named stay."""
+    """CPU and NPU mean all devices of the ranks; other activities stay."""
     text = json.dumps({**json.loads(template_text()), **named})
     parsed = parse_config(text.encode())
     asked = UnplannedRequest(Edit(text.encode(), 0.0), parsed.config, parsed, now=False)

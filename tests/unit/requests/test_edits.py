@@ -136,7 +136,7 @@ def test_a_file_that_could_not_be_read_at_the_start_is_no_edit() -> None:
 
 
 def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path) -> None:
-    """A save in a directory that everybody may write is refused each time, not only at first."""
+    """Each save in a world-writable directory is refused, not only the first."""
     tmp_path.chmod(0o777)
     config = tmp_path / "profiler_config.json"
     config.write_text("{}")

@@ -61,7 +61,7 @@ def test_a_backend_that_cannot_serve_is_refused_in_words() -> None:
 
 
 def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
-    """An activity that the machine lacks is left out with a remark; the rest is kept."""
+    """A missing device is dropped with a remark; the others stay."""
     found = accepted(activities=["cpu", "NPU", "CPU"])
     assert found.activities == ("CPU",)
     assert [str(r) for r in found.remarks] == [
@@ -70,14 +70,14 @@ def test_an_activity_that_the_machine_lacks_is_left_out() -> None:
 
 
 def test_activities_left_out_are_all_that_the_machine_has() -> None:
-    """A config without activities gets all that the machine has, without a remark."""
+    """A config without activities records all devices, without a remark."""
     found = accepted()
     assert (found.activities, found.remarks) == (("CPU", "CUDA"), ())
 
 
 @pytest.mark.parametrize("capable", [TORCH, PYTHON, Capabilities("torch", ("CPU",))])
 def test_the_template_records_all_that_the_machine_has(capable: Capabilities) -> None:
-    """The vendor's CPU and NPU mean host and device: a GPU is recorded, and nothing is remarked."""
+    """CPU and NPU mean host and device: a GPU is recorded, without a remark."""
     found = accepted(capabilities=(capable,), **json.loads(template_text()))
     assert (found.activities, found.remarks) == (capable.activities, ())
 
@@ -116,7 +116,7 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
     ],
 )
 def test_a_level_says_what_it_adds_where_no_device_is_recorded(level: str, adds: str) -> None:
-    """Level1 and Level2 name the few things that they add to Level0 on the CPU.
+    """A remark names the few things that Level1 and Level2 add on the CPU.
 
     With a device they say nothing, and where torch has no overload names these are not promised.
     """
@@ -144,7 +144,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", ["record_shapes", "with_stack", "with_flops", "with_modules"])
 def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
-    """A setting of the host gets a remark where CPU is not among the activities."""
+    """A setting of the host gets a remark if the activities lack CPU."""
     (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
     assert str(remark) == (f"/{name}: has no effect: it needs CPU among the activities.")
     assert not accepted(activities=["CPU", "CUDA"], **{name: True}).remarks
@@ -190,7 +190,7 @@ def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
 
 
 def test_too_little_disk_is_refused() -> None:
-    """A request is refused below the limit of free disk; the message has both numbers."""
+    """A request below the limit is refused; the message has both numbers."""
     (text,) = refused(limits={"min_free_disk_mb": 6000})
     assert text.startswith("/limits/min_free_disk_mb: 5,000 MB are free where the capture would go")
     assert "limits.min_free_disk_mb asks for 6,000" in text
@@ -232,7 +232,7 @@ def test_all_reasons_are_given_at_once() -> None:
 def test_a_setting_that_the_backend_cannot_serve_is_named(
     config: dict[str, Any], pointer: str
 ) -> None:
-    """A setting without effect on the backend gets a remark with its pointer."""
+    """A remark on a setting without effect has its JSON pointer."""
     found = accepted(capabilities=(PYTHON,), activities=["CPU"], **config)
     (remark,) = found.remarks
     assert remark.pointer == pointer
@@ -255,7 +255,7 @@ ALONE = {"profiler_level": "Level_none", "mstx": True}
 @pytest.mark.parametrize("backend", ["auto", "torch", "python", "npu"])
 @pytest.mark.parametrize("activities", [["CPU"], ["NPU"], ["CUDA", "CPU"]])
 def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> None:
-    """A window of marks alone needs no profiler, whatever backend and activities it names."""
+    """A window of marks alone opens no profiler, for any backend and activities."""
     found = accepted(
         capabilities=(NO_NPU, TORCH, PYTHON, MARKS),
         backend=backend,
@@ -271,7 +271,7 @@ def test_marks_alone_need_no_profiler(backend: str, activities: list[str]) -> No
 def test_marks_alone_where_cpu_is_named_leave_out_operators(
     activities: list[str], is_said: bool
 ) -> None:
-    """``Level_none`` with CPU alone gets a remark that operators are left out; the default none."""
+    """``Level_none`` with CPU alone gets a remark; the default activities do not."""
     found = accepted(capabilities=(TORCH, MARKS), activities=activities, experimental_config=ALONE)
     said = [remark.text for remark in found.remarks]
     text = "Level_none leaves out operators; Level0 with msprof_tx has both."
@@ -279,7 +279,7 @@ def test_marks_alone_where_cpu_is_named_leave_out_operators(
 
 
 def test_marks_alone_may_have_a_database() -> None:
-    """``Level_none`` with ``msprof_tx`` and ``db`` in the config is served without a remark."""
+    """A config with ``Level_none``, ``msprof_tx`` and ``db`` gets no remark."""
     settings = {"profiler_level": "Level_none", "msprof_tx": True, "export_type": "db"}
     found = accepted(capabilities=(TORCH, MARKS), experimental_config=settings)
     assert (found.backend, found.remarks) == ("marks", ())

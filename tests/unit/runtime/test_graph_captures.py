@@ -47,7 +47,7 @@ def elsewhere(action: Callable[[], object]) -> threading.Thread:
 def test_a_capture_is_known_on_all_threads(
     graphs: tuple[GraphCaptures, type[Graph]], mode: str
 ) -> None:
-    """A capture in any mode is known on all threads from its begin to its end."""
+    """All threads see a capture of any mode, from its begin to its end."""
     captures, made = graphs
     graph = made()
     assert graph.capture_begin(capture_error_mode=mode) == mode
@@ -80,7 +80,7 @@ def test_a_capture_that_does_not_begin(graphs: tuple[GraphCaptures, type[Graph]]
 
 
 def test_a_graph_that_is_gone(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
-    """A graph that is gone is captured no more, and nothing keeps it."""
+    """A deleted graph is no longer captured, and nothing keeps it."""
     captures, made = graphs
     made().capture_begin()
     gc.collect()
@@ -102,7 +102,7 @@ def test_a_class_is_followed_once(graphs: tuple[GraphCaptures, type[Graph]]) -> 
 def test_a_capture_waits_for_a_profiler_that_is_opened_or_closed(
     graphs: tuple[GraphCaptures, type[Graph]],
 ) -> None:
-    """A capture begins after a profiler has been opened or closed, not during it."""
+    """A capture does not begin while a profiler opens or closes."""
     captures, made = graphs
     order, graph = [], made()
 
@@ -121,7 +121,7 @@ def test_a_capture_waits_for_a_profiler_that_is_opened_or_closed(
 def test_a_profiler_waits_for_the_capture_of_another_thread(
     graphs: tuple[GraphCaptures, type[Graph]],
 ) -> None:
-    """A profiler is opened or closed after the capture of another thread, not during it."""
+    """A profiler does not open or close during another thread's capture."""
     captures, made = graphs
     order, begun, graph = [], threading.Event(), made()
 
@@ -142,7 +142,7 @@ def test_a_profiler_waits_for_the_capture_of_another_thread(
 def test_not_for_ever(
     graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait for a capture ends with an error at a limit, at once for one of its own thread."""
+    """The wait ends with an error at the limit, or at once for the thread's own capture."""
     captures, made = graphs
     graph = made()
     elsewhere(graph.capture_begin).join()
@@ -185,7 +185,7 @@ def _none_left() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_none_left")
 def test_a_declared_capture() -> None:
-    """A region that the script declares is a capture until it ends, also by an exception."""
+    """A declared region is a capture until it ends, also by an exception."""
 
     def fail() -> None:
         with graph_capture():

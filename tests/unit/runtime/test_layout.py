@@ -49,7 +49,7 @@ def test_names_of_any_role_are_parsed() -> None:
 
 
 def test_prof_dir_is_relative_to_the_config(tmp_path: Path) -> None:
-    """A relative ``prof_dir`` starts at the config's directory, an absolute one is itself."""
+    """A relative ``prof_dir`` starts at the config; an absolute one is unchanged."""
     layout = Layout(tmp_path, 0, "h", 1)
     assert layout.capture_dir("./") == tmp_path
     assert layout.capture_dir("a/../b") == tmp_path / "b"

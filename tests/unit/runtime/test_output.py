@@ -126,7 +126,7 @@ def test_loop_of_links_is_an_error(tmp_path: Path) -> None:
 
 
 def test_link_that_others_could_have_made_is_not_followed(tmp_path: Path) -> None:
-    """A link in a folder where other users may write is not followed."""
+    """A link in a folder that other users may write to is not followed."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
     (tmp_path / "shared" / "link").symlink_to(tmp_path)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
-    """A window begins at the step after the edit: two of warm-up, then three that are kept."""
+    """A window begins at the next step: two steps of warm-up, then three recorded ones."""
     job.step(5)
     job.edit(warmup=2, active=3)
     assert job.state == "waiting"

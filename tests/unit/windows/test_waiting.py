@@ -65,7 +65,7 @@ def test_what_blocks_a_window_is_waited_for(job: Job) -> None:
 
 
 def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
-    """A request for the next step waits while the self-test runs; a named step is kept."""
+    """A request for the next step waits for the self-test; a named step is kept."""
     job.backend.blocked = (Blocked("the self-test is still running", "prefer wait"),)
     job.edit(active=1)
     job.step(3)

@@ -17,7 +17,7 @@ RECORD, SAVE = ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE
 
 
 def test_a_schedule_repeats_its_cycle() -> None:
-    """Skipped steps come once; then wait, warm-up and recording repeat as often as asked."""
+    """Skipped steps come once; then wait, warm-up and recording repeat."""
     action_at = schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2)
     cycle = [NONE, WARMUP, RECORD, SAVE]
     assert [action_at(step) for step in range(11)] == [NONE, *cycle, *cycle, NONE, NONE]
@@ -37,7 +37,7 @@ def test_a_schedule_shows_its_numbers() -> None:
 def test_a_schedule_is_that_of_torch(
     skip_first: int, wait: int, warmup: int, active: int, repeat: int
 ) -> None:
-    """For any numbers, each step has the action that torch gives it."""
+    """For any numbers, each step has the same action as in torch."""
     torch_profiler = pytest.importorskip("torch.profiler", reason="torch is not installed")
     numbers = {"skip_first": skip_first, "wait": wait, "warmup": warmup, "repeat": repeat}
     ours, theirs = schedule(active=active, **numbers), None
@@ -57,7 +57,7 @@ def test_a_schedule_is_that_of_torch(
     ],
 )
 def test_a_wrong_number_of_a_schedule_is_named_and_the_least_taken(wrong: dict[str, Any]) -> None:
-    """A wrong number gives a warning, and the least that can be used is taken."""
+    """A wrong number gives a warning, and the least valid number is used."""
     ((name, number),) = wrong.items()
     least = int(name == "active")
     usual = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0}

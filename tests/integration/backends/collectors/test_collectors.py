@@ -103,7 +103,7 @@ def test_long_collections_stand_on_a_track(captures: Captures) -> None:
 
 
 def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
-    """Moments, ranges and those that another thread ends are in their steps, by domain."""
+    """Moments, ranges and those that another thread ends are in their steps."""
     _, trace = captures[0]
     begin, end = span_of_steps(trace)
     assert len(events_of(trace, name="after training", ph="i")) == 10
@@ -124,14 +124,14 @@ def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
 
 
 def test_domains_are_kept_or_left_out(captures: Captures) -> None:
-    """Only marks of domains that are included, or not excluded, are in the trace."""
+    """The trace has only marks of domains that are included, or not excluded."""
     names = ("crossing", "training")
     shown = [[bool(events_of(trace, name=name)) for name in names] for _, trace in captures[1:]]
     assert shown == [[True, False], [False, True], [False, False]]
 
 
 def test_arguments_of_operators_are_written(tmp_path: Path) -> None:
-    """Torch's execution trace of the window is next to the manifest, closed to others."""
+    """Torch's execution trace is next to the manifest, closed to other users."""
     pytest.importorskip("torch", reason="torch is not installed")
     with RunningJob(tmp_path, "import os\nos.umask(0)\n" + TORCH_JOB + LOOP) as job:
         job.when("training", lambda status: status.step > 3)

@@ -69,7 +69,7 @@ def compiled(folder: Path, name: str, source: str, *options: str) -> None:
 
 
 def test_the_documents_sample(tmp_path: Path) -> None:
-    """The document's sample for ctypes gives two ranges that cross in the trace."""
+    """The sample for ctypes gives two ranges that cross in the trace."""
     script = """
     window()
     hi_ptr, hello_ptr = ctypes.c_char_p(b"hi"), ctypes.c_char_p(b"hello")
@@ -93,7 +93,7 @@ def test_the_documents_sample(tmp_path: Path) -> None:
 
 
 def test_a_stream_from_c_marks_the_host_alone(tmp_path: Path) -> None:
-    """A range of C that names a stream is in the trace once, on the host's track of marks."""
+    """A C range with a stream is in the trace once, on the host's track."""
     script = """
     window()
     number = lib.mstxRangeStartA(b"with a stream", ctypes.c_void_p(4096))
@@ -127,7 +127,7 @@ extern "C" bool RunOp() {
 
 
 def test_a_thread_of_cpp(tmp_path: Path) -> None:
-    """C++ marks on any thread, without Python's lock, and all of it is in the trace."""
+    """C++ marks on any thread, without Python's lock; the trace has all marks."""
     compiled(tmp_path, "op.cpp", CPP)
     script = """
     op = ctypes.CDLL("./op.so")
@@ -222,7 +222,7 @@ def test_many_threads_at_once(tmp_path: Path) -> None:
 
 
 def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> None:
-    """Ranges opened one after the other and left open keep no later one from beginning."""
+    """Ranges that stay open do not prevent later ones."""
     script = """
     open_ones = [lib.mstxRangeStartA(b"long", None) for _ in range(1000)]
     for _ in range(20_000):
@@ -235,7 +235,7 @@ def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> No
 
 
 def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: Path) -> None:
-    """Where a slow callback makes marks of C find no room, a warning has their number."""
+    """If a slow callback loses marks of C, a warning counts them."""
     script = """
     import warnings
     import dynprof.mstx as mstx
@@ -265,7 +265,7 @@ def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: 
 
 
 def test_marks_not_delivered_in_time_are_counted_at_the_end(tmp_path: Path) -> None:
-    """What `cancel()` does not wait for is counted; it says where a callback does not return."""
+    """A warning counts what ``cancel()`` does not wait for, or names a hanging callback."""
     script = """
     import re, warnings
     import dynprof.mstx as mstx
@@ -403,7 +403,7 @@ def test_a_forked_child(tmp_path: Path) -> None:
 
 
 def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) -> None:
-    """A subscriber has all that C marked until it cancels; windows have up to 156 bytes."""
+    """A subscriber gets all marks of C until it cancels; windows take up to 156 bytes."""
     script = """
     import dynprof.mstx as mstx
     lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
@@ -430,7 +430,7 @@ def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) ->
 
 
 def test_a_subscriber_of_c_marks_may_mark_and_cancel_in_its_callback(tmp_path: Path) -> None:
-    """A callback does not hear its own marks of C, and after ``cancel()`` it hears nothing."""
+    """A callback does not get its own marks of C, and none after ``cancel()``."""
     script = """
     import dynprof.mstx as mstx
     lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None

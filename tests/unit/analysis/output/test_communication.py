@@ -55,7 +55,7 @@ def written(path: Path) -> MeasuredTrace:
 
 
 def test_messages_by_step_and_kind(tmp_path: Path) -> None:
-    """``communication.json`` has each operation by step, kind and group, and each kind's sum."""
+    """Each operation is listed by step, kind and group, with each kind's sum."""
     found = communication(written(tmp_path / "a.trace.json"))
     assert list(found) == ["step0", "step1"]
     assert set(found["step0"]["p2p"]) == {f"{NAME}__{n}@pp" for n in (1, 2, 3)} | {"Total Op Info"}
@@ -68,7 +68,7 @@ def test_messages_by_step_and_kind(tmp_path: Path) -> None:
 
 
 def test_the_matrix_has_each_link(tmp_path: Path) -> None:
-    """``communication_matrix.json`` has each link of this rank, with size and speed."""
+    """Each link of this rank is listed with size and speed."""
     found = communication_matrix(written(tmp_path / "a.trace.json"))
     sent = found["step0"]["p2p"]
     fast = {"Transport Type": "N/A", "Transit Size(MB)": 4.0, "Transit Time(ms)": 0.05,
@@ -85,7 +85,7 @@ def test_the_matrix_has_each_link(tmp_path: Path) -> None:
 
 
 def test_the_analysis_database_says_the_same(tmp_path: Path) -> None:
-    """``analysis.db`` has steps, each operation and each link; what is unknown is null."""
+    """``analysis.db`` has steps, operations and links; unknown values are null."""
     write_analysis_database(written(tmp_path / "a.trace.json"), tmp_path / "analysis.db")
     with closing(sqlite3.connect(tmp_path / "analysis.db")) as database:
         steps = database.execute("SELECT deviceId, step, communication, bubble, stage, "

@@ -169,7 +169,7 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_operator_is_joined_with_what_it_started(tmp_path: Path, seed: int) -> None:
-    """Each operator joins once with the device work that it started, also by a graph."""
+    """Each operator joins once with the device work that it launched, also by a graph."""
     measured = MeasuredTrace(random_trace(tmp_path, seed))
     query = queried(measured, tmp_path)
     found = query(

@@ -40,7 +40,7 @@ def table(measured: MeasuredTrace, name: str, folder: Path) -> list[dict[str, st
 
 @on_each
 def test_statistics_of_calls(tmp_path: Path, path: Path) -> None:
-    """``api_statistic.csv`` has count, sum, mean, extremes and variance of each call."""
+    """Each call has count, sum, mean, extremes and variance."""
     times = defaultdict(list)
     for event in raw_events(path):
         if layer := CALLS.get(str(event.get("cat")).lower()):
@@ -59,7 +59,7 @@ def test_statistics_of_calls(tmp_path: Path, path: Path) -> None:
 
 
 def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
-    """Each kind of mark that a script sets is in trace, table and database."""
+    """Each kind of mark is in trace, table and database."""
     track = MarkTracks(Domains())
     track.start()
     mstx.mark("here")

@@ -98,7 +98,7 @@ def test_each_device_has_rows_of_its_own(tmp_path: Path) -> None:
 def test_what_is_written_follows_the_level(
     tmp_path: Path, level: str | None, there: set[str], apis: set[str]
 ) -> None:
-    """Each level has its tables, calls and database; a missing table names its level."""
+    """Each level has its tables, calls and database."""
     inner = {"profiler_level": level} if level else {}
     measured = captured(tmp_path, EVENTS, experimental_config=inner)
     files = made(measured, ("text", "db"))
@@ -136,7 +136,7 @@ def test_what_is_written_follows_the_level(
 def test_each_file_has_contents_or_a_reason(
     tmp_path: Path, level: str, events: list[dict[str, Any]], exported: str
 ) -> None:
-    """Each file that an analysis may make is written with contents, or left out by its name."""
+    """Each file of an analysis has contents, or is left out by name."""
     inner = {"profiler_level": level, "export_type": exported}
     measured = captured(tmp_path, events, experimental_config=inner)
     files = {name.replace("_0.", "."): path for name, path in made(measured, (exported,)).items()}
@@ -152,7 +152,7 @@ def test_each_file_has_contents_or_a_reason(
 
 
 def test_level_none_is_the_reason_for_all_that_it_does_not_record(tmp_path: Path) -> None:
-    """At ``Level_none`` no other setting, such as ``profile_memory``, brings what is missing."""
+    """``Level_none`` is the reason even with another setting, such as ``profile_memory``."""
     inner = {"profiler_level": "Level_none"}
     reasons = left_out(
         captured(tmp_path, STEP_ALONE, profile_memory=True, experimental_config=inner)
@@ -202,7 +202,7 @@ def test_who_asked_for_marks_is_not_told_to(
 def test_a_database_that_the_config_does_not_ask_for_is_named(
     tmp_path: Path, asked: str | list[str] | None, said: bool
 ) -> None:
-    """A database or tables that the export_type leaves out are named with what makes them."""
+    """A missing database or missing tables are listed with the needed export_type."""
     inner = {"export_type": asked} if asked else {}
     reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
     why = reasons.get("ascend_pytorch_profiler.db", "")
@@ -213,7 +213,7 @@ def test_a_database_that_the_config_does_not_ask_for_is_named(
 
 
 def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
-    """A trace without a manifest gives each table that it can; others are named with a reason."""
+    """A trace without a manifest gives each table that it can."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": EVENTS}))
     measured = MeasuredTrace(path)
@@ -226,7 +226,7 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
 
 
 def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
-    """profiler_info is next to the folder of the tables, for every export_type.
+    """profiler_info is next to the tables' folder, for every export_type.
 
     In a folder with the vendor's name for a capture, both are directly in it.
     """
@@ -250,7 +250,7 @@ def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) ->
 def test_no_rank_is_in_a_name_where_there_is_no_rank(
     tmp_path: Path, source: str, world_size: int, suffix: str
 ) -> None:
-    """Files have the number of a rank in their names where a launcher or the script gave one.
+    """File names have the rank that a launcher or the script set.
 
     So it is in torch_npu's database parser and in its profiler_info.
     """

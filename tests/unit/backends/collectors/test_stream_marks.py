@@ -90,7 +90,7 @@ def set_all_kinds(stream: object) -> None:
 
 @pytest.mark.parametrize("stream", [STREAM, 7777], ids=["stream", "handle"])
 def test_moments_and_both_ends_of_ranges_are_set_on_the_stream(stream: object) -> None:
-    """A mark with a stream is set on it: a moment once, a range at both ends."""
+    """A stream gets a moment once, and a range at both ends."""
     device = Noted()
     assert window(device, lambda: set_all_kinds(stream)) == []
     assert device.marks == [
@@ -113,7 +113,7 @@ def test_without_a_stream_only_the_host_is_marked(stream: object) -> None:
 
 
 def test_without_a_device_it_is_said_once() -> None:
-    """Without a device one warning says that marks with a stream are on the host alone."""
+    """One warning says that marks with a stream are on the host alone."""
     found: list[list[str]] = []
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device") as said:
         found.extend(window(None, lambda: set_all_kinds(STREAM)) for _ in range(2))
@@ -123,7 +123,7 @@ def test_without_a_device_it_is_said_once() -> None:
 
 
 def test_a_range_that_stays_open_is_said_to_be_on_the_host() -> None:
-    """Without a device the begin of a range says so: its end may come after the window."""
+    """The begin of a range warns: its end may come after the window."""
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device"):
         assert window(None, lambda: mstx.range_start("open", STREAM)) == [NO_DEVICE]
 
@@ -146,7 +146,7 @@ def test_a_stream_of_another_device_is_said_once() -> None:
 
 
 def test_a_captured_graph_gets_no_marks() -> None:
-    """No mark is set on a stream while a graph is captured, declared by the script or not."""
+    """No mark is set on a stream during a capture."""
     device = Noted()
 
     def capture() -> None:

@@ -120,7 +120,7 @@ def test_ranges_name_phases_however_they_were_set(
 
 
 def test_the_plugins_range_of_a_step_is_neither_phase_nor_step(tmp_path: Path) -> None:
-    """With ``step N`` and without it a page shows the same, except for the table of marks."""
+    """``step N`` changes only the table of marks on the page."""
     operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 300, "dur": 40}
     events = [*crossing("forward", 1, 200, 250), *crossing("backward", 2, 500, 250), operator]
     around = [*crossing("step 2", 3, 90, 20), *crossing("step 3", 4, 110, 980)]

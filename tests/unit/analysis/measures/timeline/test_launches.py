@@ -107,7 +107,7 @@ def test_on_real_traces(path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_launches_on_random_traces(tmp_path: Path, seed: int) -> None:
-    """Work of random traces goes to the operator that launched it, also by a graph's replay."""
+    """In random traces work belongs to the operator that launched it."""
     measured = check(random_trace(tmp_path, seed))
     tree = measured.tree_on_device
     found = measured.operators
