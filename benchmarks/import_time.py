@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.tables import print_table
-from dynprof.launch.pth_file import LINE
+from dynprof.launch.variables import LINE
 
 IMPORT = "import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
 INIT = """

@@ -32,7 +32,7 @@ WITHOUT_TORCH = ("dynprof.session.startup",)
 WITH_TORCH = "torch", "torch._dynamo", "torch.distributed.run", *WITHOUT_TORCH
 COMMAND = (
     *(f"dynprof.cli.{name}" for name in ("arm", "log", "request_follower", "status")),
-    "dynprof.analysis.runs.newest",
+    "dynprof.analysis.runs.recorded_window",
     "dynprof.analysis.runs.window_report",
 )
 """What an interpreter loads for scripts of the two kinds, and for a command.

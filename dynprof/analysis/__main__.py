@@ -7,10 +7,10 @@ import os
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
-from dynprof.analysis.output.asked_for import requested_files
 from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Workspace, located, workspace_of
@@ -18,6 +18,35 @@ from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
 from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
 from dynprof.runtime.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SETTINGS = {
+    "memory_record.csv": ("profile_memory",),
+    "msprof_tx.csv": ("mstx", "msprof_tx"),
+    "l2_cache.csv": ("l2_cache",),
+    "module_details.csv": ("with_modules",),
+    "operator_flops.csv": ("with_flops",),
+}
+"""The settings whose only purpose is a file, by file."""
+
+
+def requested_files(left_out: Mapping[str, str], config: Mapping[str, object]) -> dict[str, str]:
+    """Return the missing files, with their reasons, that a setting of the config requested.
+
+    Args:
+        left_out: The reasons why files are not written, by file.
+        config: The config in the manifest.
+    """
+    inner = config.get("experimental_config")
+    settings = {**config, **(inner if isinstance(inner, dict) else {})}
+    asked = {
+        file
+        for file, names in _SETTINGS.items()
+        if any(settings.get(name) is True for name in names)
+    }
+    return {name: why for name, why in left_out.items() if asked & {*name.split(", ")}}
 
 
 def main() -> None:

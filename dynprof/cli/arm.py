@@ -19,7 +19,6 @@ from dynprof.cli.config_directory import (
     ranks_of,
     why_unwatched,
 )
-from dynprof.cli.late_ranks import with_new_ranks
 from dynprof.cli.numbers import at_least
 from dynprof.cli.options import changes, inherited, with_settings
 from dynprof.cli.outcome import (
@@ -32,8 +31,8 @@ from dynprof.cli.outcome import (
     fail,
     say,
 )
-from dynprof.cli.preflight import predict_answer
-from dynprof.cli.whole_job import remote_leader
+from dynprof.cli.validate import predict_answer
+from dynprof.cli.whole_job import remote_leader, with_new_ranks
 from dynprof.config import parse_config
 from dynprof.config.editing import change, locked
 from dynprof.errors import ConfigError

@@ -39,7 +39,7 @@ def _newest_below(path: Path) -> float:
 
 def newest_window(path: Path) -> Path:
     """Return the window to read below a path; print which newer windows have no capture."""
-    from dynprof.analysis.runs.newest import newest_window as newest
+    from dynprof.analysis.runs.recorded_window import newest_window as newest
 
     path = path.resolve() if path.is_symlink() else path  # a link that the user names is followed
     say_skipped(path)

@@ -8,10 +8,16 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.outcome import UNREADABLE, fail, say
-from dynprof.launch.pth_file import install as install_file
-from dynprof.launch.pth_file import is_installed, pth_file
-from dynprof.launch.pth_file import uninstall as uninstall_file
-from dynprof.launch.variables import CONFIG, STEPS, VENDORS_CONFIG, requested_directory
+from dynprof.launch.variables import (
+    CONFIG,
+    STEPS,
+    VENDORS_CONFIG,
+    is_installed,
+    pth_file,
+    requested_directory,
+)
+from dynprof.launch.variables import install as install_file
+from dynprof.launch.variables import uninstall as uninstall_file
 
 
 def env(

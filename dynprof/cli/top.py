@@ -49,7 +49,7 @@ def top(
 
     Example: dynprof top prof_config --sort device
     """
-    from dynprof.analysis.runs.newest import newest_measured
+    from dynprof.analysis.runs.recorded_window import newest_measured
 
     say_if_elsewhere(path)
     try:

@@ -1,11 +1,12 @@
-"""Prints what the leading rank knows of all ranks."""
+"""Prints what the leading rank knows of all ranks, and finds ranks that start after a save."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dynprof.cli.config_directory import each_rank, ranks_of
+from dynprof.cli.config_directory import each_rank, live, ranks_of
 from dynprof.cli.outcome import NOT_SERVED, RANK_LOST, say
 from dynprof.journal.status import LEADS
 from dynprof.runtime.layout import rank_in_words
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 BAR_CELLS = 20
 """Width of the bar in cells."""
 BLOCK, SHADE = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
+POLL_S = 0.05
+FIRST_STATUS_S = 0.5
+"""How long to wait for a first status, which follows 0.1 to 0.2 s after reading the config."""
+READ_S = 5.0
+"""How long to wait for a new process to read the save: it looks again within two seconds."""
 
 
 def job_lines(leader: Status) -> list[tuple[str, str]]:
@@ -84,3 +90,25 @@ def report_job(directory: Path, known: WindowStatus, role: str = "") -> int:
         return 0
     ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("disarmed", "superseded"))
     return NOT_SERVED if ended == known.asked else RANK_LOST
+
+
+def with_new_ranks(directory: Path, sha256: str, before: list[Status]) -> list[Status]:
+    """Return the ranks that a save asks: those before it, and newer ones that have read it.
+
+    A process that finds the saved file when it starts does not treat it as a request.
+
+    Args:
+        directory: The directory of the config.
+        sha256: Digest of the saved config.
+        before: The ranks that were live before the save.
+    """
+    began_s = time.monotonic()
+    known = {status.process for status in before}
+    while True:
+        new = [status for status in live(directory) if status.process not in known]
+        informed = [status for status in new if any(a.sha256 == sha256 for a in status.edits)]
+        patience_s = READ_S if new else 0.0 if before else FIRST_STATUS_S
+        if (new and len(informed) == len(new)) or time.monotonic() - began_s >= patience_s:
+            # As they were before the save: the follower reads its outcome later.
+            return [*before, *(replace(status, edits=()) for status in informed)]
+        time.sleep(POLL_S)

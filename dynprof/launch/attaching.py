@@ -31,12 +31,13 @@ import psutil
 
 from dynprof.errors import LaunchError
 from dynprof.launch.foreign_process import describe_main_thread, why_not_reached
-from dynprof.launch.new_thread import PTHREAD_BYTES, start_thread
 from dynprof.launch.python_functions import python_functions
 from dynprof.launch.stopped_thread import (
+    PTHREAD_BYTES,
     DoesNotStopError,
     StoppedThread,
     read_memory,
+    start_thread,
     write_memory,
 )
 

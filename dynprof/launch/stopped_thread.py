@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import mmap
 import os
 import platform
 import signal
@@ -24,6 +25,26 @@ from dynprof.launch.foreign_process import why_ptrace_forbidden
 if TYPE_CHECKING:
     from types import TracebackType
 
+_FUNCTIONS = ("PyGILState_Ensure", "PyRun_SimpleString", "PyGILState_Release")
+_MACHINE_CODE = bytes.fromhex(
+    "f30f1efa"  # endbr64
+    "53"  # push rbx
+    "4889fb"  # mov rbx, rdi: where the addresses are
+    "4883ec10"  # sub rsp, 16
+    "ff13"  # call [rbx]: PyGILState_Ensure()
+    "890424"  # mov [rsp], eax
+    "488b7b18"  # mov rdi, [rbx + 24]
+    "ff5308"  # call [rbx + 8]: PyRun_SimpleString(text)
+    "8b3c24"  # mov edi, [rsp]
+    "ff5310"  # call [rbx + 16]: PyGILState_Release(state)
+    "31c0"  # xor eax, eax
+    "4883c410"  # add rsp, 16
+    "5b"  # pop rbx
+    "c3"  # ret
+)
+"""Code of the thread, for x86-64."""
+PTHREAD_BYTES = 8
+"""Size of a ``pthread_t`` in bytes."""
 _SEIZE, _INTERRUPT, _DETACH, _CONT = 0x4206, 0x4207, 17, 7
 _GETREGSET, _SETREGSET, _GENERAL = 0x4204, 0x4205, 1
 _EVENT_STOP = 128
@@ -32,6 +53,51 @@ _MOST_VECTORS = 16384
 _RED_ZONE = 512
 """Bytes skipped below the stack pointer; a function may use up to 128 bytes there."""
 _POLL_S = 0.0005
+_FUTEX, _WAIT_BITSET = 202, 9
+_X86_WAITS = frozenset(
+    {0, 7, 271, 23, 270}  # read, poll, ppoll, select, pselect6
+    | {232, 281, 441}  # epoll_wait, epoll_pwait, epoll_pwait2
+    | {43, 288, 45, 47}  # accept, accept4, recvfrom, recvmsg
+    | {_FUTEX, 35, 230, 219}  # and nanosleep, clock_nanosleep; restart_syscall: one of these again
+    | {61, 247, 34, 130, 128}  # wait4, waitid, pause, rt_sigsuspend, rt_sigtimedwait
+)
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+_libc.ptrace.restype = ctypes.c_long
+
+
+def start_thread(
+    pid: int, stopped: StoppedThread, functions: dict[str, int], text: int, number: int
+) -> None:
+    """Create a thread that runs Python code and then ends.
+
+    Args:
+        pid: The process.
+        stopped: Its main thread, which waits in a system call.
+        functions: Addresses of the functions of Python and the C library.
+        text: Address of the code.
+        number: Address of 8 bytes for the ``pthread_t``.
+
+    Raises:
+        LaunchError: The system does not allow the thread.
+        OSError: The process has ended.
+    """
+    if "pthread_create" not in functions:
+        raise LaunchError("its C library is not glibc")
+    rights, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = stopped.call(functions["mmap"], 0, mmap.PAGESIZE, rights, kind, -1, 0)
+    if page > (1 << 64) - mmap.PAGESIZE:
+        raise LaunchError("it has no memory left")
+    addresses = struct.pack("4Q", *(functions[name] for name in _FUNCTIONS), text)
+    write_memory(pid, page, addresses + _MACHINE_CODE)
+    runs = mmap.PROT_READ | mmap.PROT_EXEC
+    if stopped.call(functions["mprotect"], page, mmap.PAGESIZE, runs):
+        raise LaunchError("the system does not let it run injected code")
+    code = page + len(addresses)
+    if problem := stopped.call(functions["pthread_create"], number, 0, code, page) & 0xFFFFFFFF:
+        raise LaunchError(f"it cannot create a thread: {os.strerror(problem)}")
+    (made,) = struct.unpack("Q", read_memory(pid, number, PTHREAD_BYTES))
+    stopped.call(functions["pthread_detach"], made)
 
 
 @dataclass(frozen=True)
@@ -62,14 +128,6 @@ class _Machine:
     waits: frozenset[int] = frozenset()
 
 
-_FUTEX, _WAIT_BITSET = 202, 9
-_X86_WAITS = frozenset(
-    {0, 7, 271, 23, 270}  # read, poll, ppoll, select, pselect6
-    | {232, 281, 441}  # epoll_wait, epoll_pwait, epoll_pwait2
-    | {43, 288, 45, 47}  # accept, accept4, recvfrom, recvmsg
-    | {_FUTEX, 35, 230, 219}  # and nanosleep, clock_nanosleep; restart_syscall: one of these again
-    | {61, 247, 34, 130, 128}  # wait4, waitid, pause, rt_sigsuspend, rt_sigtimedwait
-)
 _MACHINES = {
     "x86_64": _Machine(27, 0x202, (14, 13, 12, 11, 9, 8), 10, 19, 16, None, 15, _X86_WAITS),
     "aarch64": _Machine(34, 2, (0, 1, 2, 3, 4, 5), 0, 31, 32, 30, None),
@@ -80,9 +138,6 @@ class _Vector(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-_libc.ptrace.restype = ctypes.c_long
 _vectors = ctypes.POINTER(_Vector)
 for _function in ("process_vm_readv", "process_vm_writev"):
     getattr(_libc, _function).argtypes = (

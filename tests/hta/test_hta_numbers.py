@@ -11,7 +11,7 @@ pytest.importorskip(
 )
 
 from dynprof.analysis.measures.timeline.steps import step_times
-from dynprof.analysis.reading.categories import ON_DEVICE
+from dynprof.analysis.reading.events import ON_DEVICE
 from dynprof.analysis.reading.intervals import cover, covered
 
 if TYPE_CHECKING:

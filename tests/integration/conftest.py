@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.backends.torch.unfinished_operators import UNFINISHED
+from dynprof.backends.torch.open_annotations import UNFINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

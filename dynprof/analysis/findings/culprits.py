@@ -21,8 +21,8 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
-from dynprof.analysis.measures.waiting.cut_spans import cut, cut_by_covers
-from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
+from dynprof.analysis.measures.waiting.gaps import cut, cut_by_covers
+from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import clipped, covered_until
 from dynprof.runtime.plural import number
 

@@ -19,7 +19,7 @@ from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.categories import COPIES, KERNELS
+from dynprof.analysis.reading.events import COPIES, KERNELS
 from dynprof.analysis.reading.intervals import united
 from dynprof.runtime.plural import counted
 

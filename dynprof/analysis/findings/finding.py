@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.reading.categories import CALLS, FRAMES
+from dynprof.analysis.reading.events import CALLS, FRAMES
 from dynprof.runtime.layout import CONFIG_NAME
 
 if TYPE_CHECKING:

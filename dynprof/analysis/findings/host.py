@@ -55,9 +55,9 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
-from dynprof.analysis.measures.waiting.cut_spans import inside as is_inside
+from dynprof.analysis.measures.waiting.gaps import inside as is_inside
 from dynprof.analysis.measures.waiting.host_waits import waits_for_work
-from dynprof.analysis.reading.categories import CALLS, COLLECTIONS, FRAMES, OPERATORS
+from dynprof.analysis.reading.events import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import united
 from dynprof.runtime.plural import counted
 

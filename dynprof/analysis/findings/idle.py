@@ -18,11 +18,10 @@ from dynprof.analysis.findings.finding import DELAYS, OUT_OF_THE_LOOP, Finding, 
 from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import collectives
-from dynprof.analysis.measures.waiting.cut_spans import NONE, cut_by_covers
-from dynprof.analysis.measures.waiting.gaps import EDGE
+from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut_by_covers
 from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
-from dynprof.analysis.reading.categories import COPIES, FRAMES, LABELS
+from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS
 from dynprof.analysis.reading.intervals import cover, distinct, united
 from dynprof.runtime.plural import counted
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.operators import STEPS, averages
 from dynprof.analysis.measures.timeline.phases import REST, mean_phases
-from dynprof.analysis.reading.categories import CALLS, FRAMES, KERNELS, OPERATORS
+from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.code.backward import passes
-from dynprof.analysis.measures.code.call_stacks import CallStacks
-from dynprof.analysis.measures.code.call_tree import call_paths, call_tree
+from dynprof.analysis.measures.code.call_tree import CallStacks, call_paths, call_tree
 from dynprof.analysis.measures.code.marks import marks
 from dynprof.analysis.measures.code.modules import modules
 from dynprof.analysis.measures.communication.collectives import messages
@@ -23,13 +22,13 @@ from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import launches
 from dynprof.analysis.measures.timeline.operators import STEPS, averages, calls, operators
-from dynprof.analysis.measures.timeline.outliers import outliers
 from dynprof.analysis.measures.timeline.phases import phase_times
 from dynprof.analysis.measures.timeline.read_trace import ReadTrace
 from dynprof.analysis.measures.timeline.steps import (
     Receives,
     in_steps,
     marked_steps,
+    outliers,
     step_times,
     whole_span,
 )

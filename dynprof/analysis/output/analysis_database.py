@@ -15,7 +15,7 @@ from dynprof.analysis.output.communication import (
     communication_ops,
 )
 from dynprof.analysis.output.database import fill_database
-from dynprof.analysis.output.device_schema import INTEGER, NUMERIC, TEXT
+from dynprof.analysis.output.device_rows import INTEGER, NUMERIC, TEXT
 from dynprof.analysis.output.levels import includes
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.output.device_schema import Columns
+    from dynprof.analysis.output.device_rows import Columns
 
 NAME = "analysis.db"
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.communication.payloads import group_name, size_of
+from dynprof.analysis.measures.communication.collectives import reported_group, size_of, traffic
+from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.communication.point_to_point import OTHER, RECEIVE, SEND, UNKNOWN
-from dynprof.analysis.measures.timeline.steps import collectives
-from dynprof.analysis.output.device_rows import ends_of
-from dynprof.analysis.output.device_schema import NOT_KNOWN
+from dynprof.analysis.measures.timeline.steps import HOST, HOST_NAME, collectives
+from dynprof.analysis.output.device_rows import NOT_KNOWN, ends_of
+from dynprof.analysis.output.tables import UNKNOWN_TIME, us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.steps import MarkedStep
+    from dynprof.analysis.output.tables import Row, Tables
 
 P2P, COLLECTIVE, UNKNOWN_KIND = "p2p", "collective", "unknown"
 TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"
@@ -30,6 +32,15 @@ _MB = 1e6
 _BATCH = "batchsendrecv"
 _VERBS = {SEND: "send", RECEIVE: "receive"}
 Data = dict[str, Any]
+COPY_BANDWIDTH = (
+    "Device_id", "Direction", "From", "To", "Count", "Time(us)", "Size(MB)", "Bandwidth(GB/s)",
+    "Count of 1 MB and more", "Bandwidth of 1 MB and more(GB/s)",
+)  # fmt: skip
+COLLECTIVE_BANDWIDTH = (
+    "Device_id", "Collective", "Process Group", "Ranks", "Data Type", "Size(MB)", "Count",
+    "Total Time(us)", "Min Time(us)", "Algorithm Bandwidth(GB/s)", "Bus Bandwidth(GB/s)",
+    "Max Bus Bandwidth(GB/s)",
+)  # fmt: skip
 
 
 class CommunicationOp:
@@ -47,7 +58,7 @@ class CommunicationOp:
         self._measured, self._place = measured, place
         self.step = step
         self.name = f"{trace.name(place)}__{number}"
-        self.group = group_name(trace, place)
+        self.group = reported_group(trace, place)
         self.begin_ns = measured.base_ns + int(trace.spans["start"][place])
         self.length_ns = int(trace.spans["length"][place])
         self._direction = int(measured.directions[place])
@@ -148,3 +159,56 @@ def _step_at(steps: list[MarkedStep], time: int) -> str:
         if begin <= time < begin + length:
             return "" if number is None else str(number)
     return ""
+
+
+def bandwidth_tables(measured: MeasuredTrace) -> Tables:
+    """Return the tables of copies and of collectives."""
+    return {
+        "copy_bandwidth.csv": (COPY_BANDWIDTH, _copies(measured)),
+        "collective_bandwidth.csv": (COLLECTIVE_BANDWIDTH, _collectives(measured)),
+    }
+
+
+def rate(gigabytes: float | None) -> str:
+    """Return a bandwidth as text."""
+    return UNKNOWN_TIME if gigabytes is None else f"{gigabytes:.4g}"
+
+
+def megabytes(size: int) -> str:
+    """Return bytes in MB (10**6), as text; less than 0 means unknown."""
+    return UNKNOWN_TIME if size < 0 else f"{size / 1e6:.6g}"
+
+
+def _copies(measured: MeasuredTrace) -> Iterator[Row]:
+    for row in copies(measured.trace):
+        yield (
+            row.device,
+            row.direction,
+            row.source or UNKNOWN_TIME,
+            row.target or UNKNOWN_TIME,
+            row.count,
+            us(row.time),
+            megabytes(row.size if row.sized else -1),
+            rate(row.bandwidth),
+            row.large,
+            rate(row.large_bandwidth),
+        )
+
+
+def _collectives(measured: MeasuredTrace) -> Iterator[Row]:
+    for row in traffic(measured.trace, measured.messages):
+        mean = round(row.total / row.count)
+        yield (
+            HOST_NAME if row.device == HOST else row.device,
+            row.message.kind or UNKNOWN_TIME,
+            row.group,
+            row.message.members if row.message.members > 0 else UNKNOWN_TIME,
+            row.message.dtype or UNKNOWN_TIME,
+            megabytes(row.message.size),
+            row.count,
+            us(row.total),
+            us(row.shortest),
+            rate(row.algorithm(mean)),
+            rate(row.bus(mean)),
+            rate(row.bus(row.shortest)),
+        )

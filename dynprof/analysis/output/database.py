@@ -13,24 +13,25 @@ from zlib import crc32
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
-from dynprof.analysis.output.device_rows import correlations, device_rows
-from dynprof.analysis.output.device_schema import DEVICE_TABLES, INTEGER, LAYERS, NONE, TEXT
-from dynprof.analysis.output.tables import COMPONENT, shapes_text
-from dynprof.analysis.reading.categories import (
-    CALLS,
-    COLLECTIONS,
-    FRAMES,
-    LABELS,
-    OPERATORS,
+from dynprof.analysis.output.device_rows import (
+    DEVICE_TABLES,
+    INTEGER,
+    LAYERS,
+    NONE,
+    TEXT,
+    correlations,
+    device_rows,
 )
+from dynprof.analysis.output.tables import COMPONENT, shapes_text
 from dynprof.analysis.reading.columns import Table
+from dynprof.analysis.reading.events import CALLS, COLLECTIONS, FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.output.device_schema import Columns
+    from dynprof.analysis.output.device_rows import Columns
 
 TABLES: dict[str, Columns] = {
     "STRING_IDS": (("id", INTEGER), ("value", TEXT)),

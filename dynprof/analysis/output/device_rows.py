@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.communication.payloads import dtype_of, group_name, size_of
+from dynprof.analysis.measures.communication.collectives import dtype_of, reported_group, size_of
 from dynprof.analysis.measures.communication.point_to_point import RECEIVE, SEND
-from dynprof.analysis.measures.efficiency.grids import blocks, directions
+from dynprof.analysis.measures.efficiency.kernel_shapes import blocks, directions
 from dynprof.analysis.measures.timeline.kernels import core_of
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.steps import collectives, is_collective
-from dynprof.analysis.output.device_schema import ENUMS, LAYERS, NO_TYPE, NONE, NOT_KNOWN, as_int64
 from dynprof.analysis.output.host_tables import calls_of, layer
 from dynprof.analysis.output.levels import includes
-from dynprof.analysis.reading.categories import COPIES, KERNELS
+from dynprof.analysis.reading.events import COPIES, KERNELS
 from dynprof.analysis.reading.events import NONE as NOT_RECORDED
 
 if TYPE_CHECKING:
@@ -33,6 +32,39 @@ _COPIES = {"HtoH": 0, "HtoD": 1, "DtoH": 2, "DtoD": 3, "PtoP": 3}
 """Kineto's names of copies, with the vendor's numbers. A copy between devices has that of DtoD."""
 _COPY = re.compile(r"\b([HDP]to[HDP])\b")
 Rows = list[tuple[Any, ...]]
+Columns = tuple[tuple[str, str], ...]
+"""Names and types of columns."""
+INTEGER, NUMERIC, TEXT = "INTEGER", "NUMERIC", "TEXT"
+NONE = 4294967295
+"""The vendor's number for no value."""
+NOT_KNOWN = "N/A"
+NO_TYPE = 65534
+"""The vendor's number of an unknown link, transport or type."""
+_ENUM = (("id", INTEGER), ("name", TEXT))
+LAYERS = {20000: "acl", 15000: "model", 10000: "node", 5500: "communication", 5000: "runtime"}
+"""The vendor's numbers of the layers of calls."""
+_ODD = {255: "RESERVED", NO_TYPE: NOT_KNOWN, 65535: "INVALID_TYPE"}
+ENUMS: dict[str, dict[int, str]] = {
+    "ENUM_MSTX_EVENT_TYPE": dict(enumerate(("marker", "push/pop", "start/end", "marker_ex"))),
+    "ENUM_MEMCPY_OPERATION": {
+        0: "host to host", 1: "host to device", 2: "device to host", 3: "device to device",
+        4: "managed memory", 5: "addr device to device", 6: "host to device ex",
+        7: "device to host ex", 65535: "other",
+    },
+    "ENUM_HCCL_DATA_TYPE": {
+        **dict(enumerate(("INT8", "INT16", "INT32", "FP16", "FP32", "INT64", "UINT64", "UINT8",
+                          "UINT16", "UINT32", "FP64", "BFP16", "INT128"))),
+        14: "HIF8", 15: "FP8E4M3", 16: "FP8E5M2", 17: "FP8E8M0", **_ODD,
+    },
+    "ENUM_HCCL_LINK_TYPE": {
+        **dict(enumerate(("ON_CHIP", "HCCS", "PCIE", "ROCE", "SIO", "HCCS_SW", "STANDARD_ROCE",
+                          "UB", "UBoE"))), **_ODD,
+    },
+    "ENUM_HCCL_TRANSPORT_TYPE": {
+        **dict(enumerate(("SDMA", "RDMA", "LOCAL", "UB", "ROCE"))), **_ODD,
+    },
+    "ENUM_HCCL_RDMA_TYPE": {0: "RDMA_SEND_NOTIFY", 1: "RDMA_SEND_PAYLOAD", **_ODD},
+}  # fmt: skip
 
 
 def device_rows(measured: MeasuredTrace, strings: Table, threads: list[int]) -> dict[str, Rows]:
@@ -140,7 +172,7 @@ def _collectives(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any,
         kind = strings[details.collective] if details.collective else name
         count = None if details.elements_in == NOT_RECORDED else as_int64(details.elements_in)
         yield (
-            *(name, *times, connection, strings[group_name(trace, place)], number, NONE, NONE),
+            *(name, *times, connection, strings[reported_group(trace, place)], number, NONE, NONE),
             *(dtype_of(details).vendors, strings[NOT_KNOWN], count, kind),
             int(trace.spans["device"][place]),
         )
@@ -157,7 +189,7 @@ def _messages(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ..
         source, target = ends_of(measured, place)
         yield (
             *(strings[trace.name(place)], tasks[place], strings["COMMUNICATION"], NONE),
-            *(strings[group_name(trace, place)], NONE, NO_TYPE),
+            *(strings[reported_group(trace, place)], NONE, NO_TYPE),
             *(NONE if as_int64(end) is None else end for end in (source, target)),
             *(
                 NO_TYPE,
@@ -240,3 +272,48 @@ def _session(measured: MeasuredTrace) -> Rows:
         return []
     begin, end = int(spans["start"].min()), int((spans["start"] + spans["length"]).max())
     return [(measured.base_ns + begin, measured.base_ns + end)]
+
+
+def as_int64(number: object) -> int | None:
+    """Return an integer that fits into a column of the database; None for anything else."""
+    if isinstance(number, int) and abs(number) < 1 << 63:
+        return number
+    return None
+
+
+def _integers(*names: str) -> Columns:
+    return tuple((name, INTEGER) for name in names)
+
+
+DEVICE_TABLES: dict[str, Columns] = {
+    "TASK": _integers(
+        "startNs", "endNs", "deviceId", "connectionId", "globalTaskId", "globalPid", "taskType",
+        "contextId", "streamId", "taskId", "modelId",
+    ),
+    "COMPUTE_TASK_INFO": _integers(
+        "name", "globalTaskId", "blockNum", "mixBlockNum", "taskType", "opType", "inputFormats",
+        "inputDataTypes", "inputShapes", "outputFormats", "outputDataTypes", "outputShapes",
+        "attrInfo", "opState", "hf32Eligible", "gridDim", "blockDim",
+    ),
+    "COMMUNICATION_OP": (
+        *_integers("opName", "startNs", "endNs", "connectionId", "groupName", "opId", "relay",
+                   "retry", "dataType", "algType"),
+        ("count", NUMERIC), *_integers("opType", "deviceId"),
+    ),
+    "COMMUNICATION_TASK_INFO": (
+        *_integers("name", "globalTaskId", "taskType", "planeId", "groupName", "notifyId",
+                   "rdmaType", "srcRank", "dstRank", "transportType", "size", "dataType",
+                   "linkType", "opId", "isMaster"),
+        ("bandwidth", NUMERIC),
+    ),
+    "MEMCPY_INFO": (("globalTaskId", NUMERIC), ("size", NUMERIC), ("memcpyOperation", NUMERIC)),
+    "CANN_API": _integers("startNs", "endNs", "type", "globalTid", "connectionId", "name"),
+    "MSTX_EVENTS": _integers(
+        "startNs", "endNs", "eventType", "rangeId", "category", "message", "globalTid",
+        "endGlobalTid", "domainId", "connectionId",
+    ),
+    "NPU_INFO": (("id", INTEGER), ("name", TEXT)),
+    "SESSION_TIME_INFO": _integers("startTimeNs", "endTimeNs"),
+    "ENUM_MSTX_EVENT_TYPE": _ENUM, "ENUM_MEMCPY_OPERATION": _ENUM, "ENUM_HCCL_DATA_TYPE": _ENUM,
+    "ENUM_HCCL_LINK_TYPE": _ENUM, "ENUM_HCCL_TRANSPORT_TYPE": _ENUM, "ENUM_HCCL_RDMA_TYPE": _ENUM,
+}  # fmt: skip

@@ -10,7 +10,7 @@ from dynprof.analysis.measures.code.marks import CROSSING, KINDS
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.output.levels import includes
 from dynprof.analysis.output.tables import us
-from dynprof.analysis.reading.categories import LAUNCHES
+from dynprof.analysis.reading.events import LAUNCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from dynprof.analysis.output.communication import communication_matrix
 from dynprof.analysis.output.levels import LEVELLED, includes, level_of, why_not, why_not_at
 from dynprof.analysis.output.stacks import folded
 from dynprof.analysis.output.tables import without_steps
-from dynprof.analysis.reading.categories import COPIES, KERNELS, LAUNCHES, ON_DEVICE
+from dynprof.analysis.reading.events import COPIES, KERNELS, LAUNCHES, ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import msgspec
 
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.reading.categories import STEP_LABELS
 from dynprof.analysis.reading.chunks import TraceFile
-from dynprof.analysis.reading.events import decode_leniently
+from dynprof.analysis.reading.events import STEP_LABELS, decode_leniently
 from dynprof.captures.broken_names import repair
 from dynprof.errors import CaptureError
 

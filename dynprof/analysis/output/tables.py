@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.efficiency.grids import blocks
+from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
 from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.timeline.kernels import core_of, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.categories import LABELS, ON_DEVICE
+from dynprof.analysis.reading.events import LABELS, ON_DEVICE
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.runtime.output import atomic_text_file
 

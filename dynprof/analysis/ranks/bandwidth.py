@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.communication.copies import LARGE
-from dynprof.analysis.output.bandwidth_tables import megabytes, rate
+from dynprof.analysis.output.communication import megabytes, rate
 from dynprof.analysis.output.tables import UNKNOWN_TIME, us
 from dynprof.runtime.plural import counted
 

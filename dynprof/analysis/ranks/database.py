@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.output.analysis_database import NAME, STEP_TIMES, step_times
 from dynprof.analysis.output.database import fill_database
-from dynprof.analysis.output.device_schema import TEXT
+from dynprof.analysis.output.device_rows import TEXT
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.runtime.output import file_for_library
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dynprof.analysis.output.device_schema import Columns
+    from dynprof.analysis.output.device_rows import Columns
     from dynprof.analysis.ranks.comparison import Ranks
 
 CLUSTER_TABLES: dict[str, Columns] = {

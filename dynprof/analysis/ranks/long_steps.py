@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.timeline.breakdown import BEHIND_RATIO, MAX_NAMED, ms
-from dynprof.analysis.measures.timeline.outliers import median_of, outliers
+from dynprof.analysis.measures.timeline.steps import median_of, outliers
 from dynprof.runtime.plural import counted, listed_ranks, number
 
 if TYPE_CHECKING:

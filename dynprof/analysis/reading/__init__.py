@@ -2,6 +2,5 @@
 
 Takes a file, also a compressed or torn one, and returns a ``Trace``: every event in NumPy columns,
 in whole nanoseconds. It knows no operators and no steps. Others use ``trace``, ``columns``,
-``categories``, ``events``, ``json_lists``, ``chunks``, ``intervals``, ``inflate`` and
-``two_processes``.
+``events``, ``chunks``, ``intervals``, ``inflate`` and ``two_processes``.
 """

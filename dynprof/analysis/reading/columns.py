@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dynprof.analysis.reading.categories import MARKS
-from dynprof.analysis.reading.events import NONE, Args, Details, Event, ExactEvent, decode, details
+from dynprof.analysis.reading.events import (
+    MARKS,
+    NONE,
+    Args,
+    Details,
+    Event,
+    ExactEvent,
+    decode,
+    details,
+)
 from dynprof.captures.broken_names import fault, repair
 
 if TYPE_CHECKING:

@@ -10,6 +10,44 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+Names = frozenset[str]
+
+OPERATORS: Names = frozenset({"cpu_op", "operator"})
+LABELS: Names = frozenset({"user_annotation"})
+"""Ranges that a script or torch sets on the host."""
+MARKS: Names = frozenset({"mstx"})
+"""Moments of ``dynprof.mstx``, and its ranges that may cross each other and threads."""
+DEVICE_MARK = "dynprof_mark"
+"""What host and device do for a mark on a stream, which is no work. The reader sets this name."""
+RANGES: Names = frozenset({"nvtx", "roctx"})
+"""Ranges that a script set for another profiler, as named by converters of its traces."""
+FRAMES: Names = frozenset({"python_function"})
+"""Kineto's frames of Python."""
+CALLS: Names = frozenset({"fee"})
+"""VizTracer's calls of Python."""
+STEP_LABELS: Names = frozenset({"step"}) | LABELS | OPERATORS
+"""The categories that may have labels of steps; ``step`` is dynprof's own."""
+RECORDINGS: Names = frozenset({"trace"})
+"""Kineto's own span around everything that it recorded."""
+OVERHEADS: Names = frozenset({"overhead"})
+"""Overhead of CUPTI and the driver; they do not report its thread."""
+COLLECTIONS: Names = frozenset({"gc"})
+"""Python's garbage collections, as dynprof records them."""
+
+LAUNCHES: Names = frozenset(
+    {
+        "runtime", "cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "mtia_runtime",
+        "glow_runtime", "privateuse1_runtime", "privateuse1_driver",
+    }
+)  # fmt: skip
+"""The host's calls of a device's runtime and driver."""
+KERNELS: Names = frozenset({"kernel", "mtia_ccp_events", "hpu_op", "privateuse1_kernel"})
+COPIES: Names = frozenset({"gpu_memcpy", "memcpy", "privateuse1_memcpy"})
+MEMSETS: Names = frozenset({"gpu_memset", "memset", "privateuse1_memset"})
+ON_DEVICE: Names = KERNELS | COPIES | MEMSETS
+"""Everything that takes time of a device."""
+SYNCHRONISATIONS: Names = frozenset({"cuda_sync"})
+"""What a stream or the host waits for, reported by CUPTI."""
 NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
@@ -20,6 +58,15 @@ _HALF_PAIR = re.compile(
 )
 _TYPES: dict[Any, Any] = {int: int, str: str, float: (int, float, Decimal), int | str: (int, str)}
 """The accepted types of an argument, by its declared type."""
+
+
+def listed(text: bytes) -> list[Any]:
+    """Return a list; empty if the text is not a list, or is nested too deep."""
+    try:
+        found = json.loads(text or b"[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
 
 
 class Args(msgspec.Struct, gc=False):

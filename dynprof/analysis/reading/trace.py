@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.events import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
 from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.errors import CaptureError
 
@@ -21,18 +21,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.reading.categories import Names
     from dynprof.analysis.reading.columns import ChunkColumns, Columns
+    from dynprof.analysis.reading.events import Names
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.two_processes import Partner
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from dynprof.analysis.reading.categories import Names
-    from dynprof.analysis.reading.columns import Columns
-
     Chosen = NDArray[np.bool_]
+
 
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""

@@ -1,7 +1,11 @@
-"""The content of a report, as plain data that the page draws."""
+"""The content of a report, as plain data, and the page that draws it."""
 
 from __future__ import annotations
 
+import html
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +15,20 @@ from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.ranks.longer_work import findings_among
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.analysis.report.bandwidth import bandwidth
-from dynprof.analysis.report.critical_path import path_section, path_sentence
-from dynprof.analysis.report.drawn_steps import steps_to_draw
 from dynprof.analysis.report.sections import (
+    bandwidth,
     marks,
     modules_data,
     operators_data,
+    path_section,
+    path_sentence,
     roofline_data,
     sequences_section,
+    steps_to_draw,
+    waiting,
 )
-from dynprof.analysis.report.waiting import waiting
+from dynprof.errors import CaptureError
+from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import number, sentence, spanned
 from dynprof.version import __version__
 
@@ -45,6 +52,24 @@ NOT_MEASURABLE = "not measurable"
 """Text for a cost that the scatter of the steps hides."""
 
 Data = dict[str, Any]
+REPORT = "report.html"
+"""Name of the file."""
+_MARK = re.compile(r"\{\{(\w+)\}\}")
+_STYLES = ("bundled/uPlot.min.css", "page.css")
+_SCRIPTS = (
+    "bundled/uPlot.iife.js",
+    "bars.js",
+    "flame.js",
+    "table.js",
+    "modules.js",
+    "roofline.js",
+    "marks.js",
+    "bandwidth.js",
+    "page.js",
+    "critical_path.js",
+    "waiting.js",
+    "sequences.js",
+)
 
 
 def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
@@ -320,3 +345,46 @@ def _lost(cost: Cost) -> str:
     if cost.is_hidden:
         return NOT_MEASURABLE
     return "" if cost.extra_ms is None else ms(cost.extra_ms * 1e6)
+
+
+_PARTS = Path(__file__).parent
+
+
+def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None) -> Path:
+    """Write the report of a trace.
+
+    Args:
+        measured: The trace.
+        path: The file to write.
+        ranks: The ranks of its window, if several are compared.
+
+    Raises:
+        CaptureError: This installation lacks a part of the page.
+        OSError: The file cannot be written.
+    """
+    data = json.dumps(contents(measured, ranks), separators=(",", ":"), allow_nan=False)
+    page = (_PARTS / "page.html").read_text(encoding="utf-8")
+    parts = {
+        "title": html.escape(measured.path.name),
+        "styles": "".join(f"<style>{_part(name)}</style>\n" for name in _STYLES),
+        "scripts": "".join(f"<script>{_part(name)}</script>\n" for name in _SCRIPTS),
+        # In a script element only "</script" and "<!--" are markup.
+        "data": data.replace("<", "\\u003c"),
+    }
+    write_atomic(path, _MARK.sub(lambda mark: parts[mark[1]], page))
+    return path
+
+
+def _part(name: str) -> str:
+    """Return a part of the page from the package.
+
+    Raises:
+        CaptureError: The part is missing.
+    """
+    try:
+        return (_PARTS / name).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise CaptureError(
+            f"{error.filename} is missing: it is part of the installation, so install dynprof "
+            "with pip (from a checkout: pip install -e .)"
+        ) from error

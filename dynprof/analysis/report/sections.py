@@ -1,4 +1,7 @@
-"""Operators, modules, marks, sequences and the roofline of a report, as plain data."""
+"""Sections of a report, as plain data.
+
+They are operators, modules, marks, sequences, the roofline, waiting, the critical path, bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,48 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.code.marks import KINDS, MOMENT
+from dynprof.analysis.measures.communication.collectives import traffic
+from dynprof.analysis.measures.communication.copies import copies
+from dynprof.analysis.measures.critical_path.parts import (
+    COMMUNICATING,
+    PARTS,
+    PHASES,
+)
+from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
+from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.overhead import profiler_of
+from dynprof.analysis.measures.waiting.gaps import gaps, streams
+from dynprof.analysis.measures.waiting.idle import QUEUED, idle
+from dynprof.analysis.measures.waiting.queue import (
+    EVENT,
+    PERCENTILES,
+    queue,
+    queue_blockers,
+    queue_reasons,
+)
 from dynprof.analysis.output.tables import shapes_text
+from dynprof.analysis.reading.events import SYNCHRONISATIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
     from dynprof.analysis.measures.efficiency.flops import Work
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.breakdown import Breakdown
+    from dynprof.analysis.measures.waiting.queue import Queue
+    from dynprof.analysis.ranks.bandwidth import Bandwidth
+    from dynprof.analysis.ranks.comparison import Ranks
+
+    Numbers = NDArray[np.int64]
+
 
 MOST_OPERATORS = 2000
 MOST = 500
@@ -25,6 +61,24 @@ MOST_MODULES = 1000
 MOST_SHOWN = 25
 MOST_WORKS = 300
 LONGEST_SHAPES = 120
+MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
+Data = dict[str, Any]
+MOST_STEPS, MOST_ROWS = 40, 100
+_SHOWN = 0.005
+"""Share of the path below which a part is not named in the sentence."""
+_SAYS_MORE = 0.1
+"""Difference between a share of the path and that of the busy device that is worth a sentence."""
+_WORTH = 0.03
+"""Share of a step below which a saving is not named in the sentence."""
+_WORDS = {
+    "between kernels": "gaps between kernels",
+    "return to the host": "returning to the host",
+    "unknown wait": "waiting for something unknown",
+}
+"""Names of parts in a sentence, if they differ."""
+_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
+MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
+"""The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
 
 
 def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
@@ -168,3 +222,317 @@ def _row(measured: MeasuredTrace, work: Work) -> list[Any]:
         place.bound,
         None if work.on_tensor_cores is None else 100 * work.on_tensor_cores,
     ]
+
+
+def steps_to_draw(lengths: Sequence[float], most: int) -> list[tuple[int, int]]:
+    """Return the slowest steps and their neighbours: index, and number of steps skipped before it.
+
+    They are in the order of the steps; all steps are returned if they fit.
+
+    Args:
+        lengths: The time of each step.
+        most: The most steps to return.
+    """
+    chosen: set[int] = set()
+    for slow in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+        around = chosen | ({slow - 1, slow, slow + 1} & set(range(len(lengths))))
+        if len(around) > most:
+            break
+        chosen = around
+    places = sorted(chosen)
+    return [(here, here - before - 1) for before, here in zip([-1, *places], places, strict=False)]
+
+
+def waiting(measured: MeasuredTrace) -> Data | None:
+    """Return why the device was idle in the mean step, in ms; None if no device worked."""
+    steps, found = measured.breakdown, measured.idle
+    if found is None:
+        return None
+    each = 1e6 * max(1, steps.count)
+    trace, started = measured.trace, measured.launches
+    numbers = [stream for device, stream in streams(trace, started) if device == steps.device]
+    queues = {stream: queue(trace, started, steps.device, stream) for stream in numbers}
+    whole = queue(trace, started, steps.device)
+    return {
+        "device": steps.device,
+        "step": steps.a_step,
+        "kinds": {name: time / each for name, time in found.by_kind().items()},
+        "causes": [[name, time / each] for name, time in found.by_cause().items() if time],
+        "streams": [_stream(measured, one, queues[one]) for one in numbers[:MOST_STREAMS]],
+        "count": len(numbers),
+        "percentiles": list(PERCENTILES),
+        "delay": _delays(whole),
+        "behind": _behind(measured, queues.values()),
+        "depth": _depth(whole),
+        "delays": _delays_over_time(whole),
+    }
+
+
+def _behind(measured: MeasuredTrace, queues: Iterable[Queue]) -> list[list[Any]]:
+    """Return the work that held up its stream longest: name, count, and total ms of waiting."""
+    counts, times = Counter[str](), Counter[str]()
+    for one in queues:
+        for name, count, time in queue_blockers(measured.trace, measured.launches, one):
+            counts[name] += count
+            times[name] += time
+    return [[name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns]
+
+
+def _stream(measured: MeasuredTrace, stream: int, own: Queue) -> Data:
+    """Return the gaps of a stream over the whole trace, in ms, and the depth of its queue."""
+    trace, started, device = measured.trace, measured.launches, measured.breakdown.device
+    found = gaps(trace, started, measured.marked, device, stream)
+    why = idle(trace, started, measured.host_waits, found)
+    kinds = why.by_kind() | queue_reasons(trace, started, found, why, device, stream)
+    told = trace.category(SYNCHRONISATIONS).any()
+    left_out = {QUEUED} if told else {QUEUED, EVENT}
+    return {
+        "stream": stream,
+        "count": len(own.work),
+        "kinds": {name: time / 1e6 for name, time in kinds.items() if name not in left_out},
+        "delay": _delays(own),
+        "depth": own.depth_percentiles(),
+    }
+
+
+def _delays(found: Queue) -> list[float] | None:
+    """Return percentiles of the time from launch to start, in us; None if unknown."""
+    if not len(found.work):
+        return None
+    return [float(delay) / 1e3 for delay in np.percentile(found.delay, PERCENTILES)]
+
+
+def _depth(found: Queue) -> Data:
+    """Return the highest depth of the queue in each slice of time; times in ms."""
+    kept = _highest(found.times, found.depth)
+    times = found.times[kept] - found.times[:1]
+    return {"ms": (times / 1e6).tolist(), "depth": found.depth[kept].tolist()}
+
+
+def _delays_over_time(found: Queue) -> Data:
+    """Return the longest delay of a launch in each slice of time; times in ms, delays in us."""
+    order = np.argsort(found.launched, kind="stable")
+    times, delays = found.launched[order], found.delay[order]
+    kept = _highest(times, delays)
+    times = times[kept] - found.times[:1]  # same origin as the depth
+    return {"ms": (times / 1e6).tolist(), "us": (delays[kept] / 1e3).tolist()}
+
+
+def _highest(times: Numbers, values: Numbers) -> Numbers:
+    """Return the indexes of the points to draw: if there are many, the highest of each slice."""
+    if len(times) <= MOST_POINTS:
+        return np.arange(len(times))
+    slices = (times - times[0]) * MOST_POINTS // (int(times[-1] - times[0]) + 1)
+    ranked = np.lexsort((values, slices))
+    last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
+    return np.sort(ranked[last])
+
+
+def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
+    """Return the data of the page's section; times in ms."""
+    path = measured.critical_path
+    if path is None or not path.length:
+        return None
+    lengths = path.lengths.tolist()
+    rows = [
+        {
+            "number": path.steps[place][0],
+            "length": lengths[place] / 1e6,
+            "parts": _in_ms(path.parts(place)),
+            "skipped": skipped,
+        }
+        for place, skipped in steps_to_draw(lengths, MOST_STEPS)
+    ]
+    return {
+        "about": _about(path, measured.breakdown),
+        "steps": rows,
+        "count": len(path.steps),
+        "length": path.length / 1e6,
+        "what_ifs": [
+            [one.what, one.step / 1e6, (path.length - one.step) / 1e6, one.on_path / 1e6]
+            for one in path.what_ifs
+        ],
+        "names": _names(path, measured.trace.tables["name"]),
+    }
+
+
+def _in_ms(times: dict[str, float]) -> dict[str, float]:
+    return {name: time / 1e6 for name, time in times.items()}
+
+
+def _about(path: CriticalPath, steps: Breakdown) -> list[str]:
+    """Return how to read the path, in sentences."""
+    if path.on_host:
+        waits = (
+            " Waiting for a collective counts as its work." if steps.parts[COMMUNICATION] else ""
+        )
+        return [
+            "No device worked: the path is the thread of the steps itself, and autograd's while "
+            f"it waits for that one.{waits}"
+        ]
+    found = [
+        "The work that a step had to wait for, until host and devices were done with it. It is "
+        "found backwards along launches, streams, events and synchronisations, to the end of the "
+        "step before. Work that other work hides is not on the path."
+    ]
+    if not path.waits_recorded:
+        found.append(
+            "The trace does not show what streams wait for. A requested wait is charged to the "
+            "work that ended last before it; the rest is an unknown wait. To record what streams "
+            "wait for, set profiler_level Level1 (in torch, enable_cuda_sync_events)."
+        )
+    return found
+
+
+def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
+    """Return the parts of the path in the mean step by name, the longest first.
+
+    A profiler's own work has the profiler's name.
+    """
+    times, steps = path.times, max(1, len(path.ends))
+    keys = np.stack([times.name, times.part, times.phase], axis=1)
+    rows, where = np.unique(keys, axis=0, return_inverse=True)
+    time, count = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    np.add.at(time, where.ravel(), times.time)
+    np.add.at(count, where.ravel(), times.count)
+    found: dict[tuple[str, str], list[int]] = {}
+    for (name, part, phase), *more in zip(
+        rows.tolist(), count.tolist(), time.tolist(), strict=True
+    ):
+        shown = names[name] if name >= 0 else _NAMELESS.get(PARTS[part], "")
+        where_is = f"{PARTS[part]}, {PHASES[phase]}" if phase >= 0 else PARTS[part]
+        sums = found.setdefault((profiler_of(shown) or shown, where_is), [0, 0])
+        sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
+    longest = sorted(found.items(), key=lambda row: -row[1][1])[:MOST_ROWS]
+    return [[*what, pieces / steps, ns / steps / 1e6] for what, (pieces, ns) in longest]
+
+
+def path_sentence(measured: MeasuredTrace) -> list[str]:
+    """Return a sentence on the path if it shows more than the shares of the verdict."""
+    path, steps = measured.critical_path, measured.breakdown
+    if path is None or path.on_host or steps.on_host or not path.length:
+        return []
+    parts = path.parts()
+    beside = {
+        COMPUTING: parts[PARTS[KERNELS]],
+        COMMUNICATION: parts[PARTS[COMMUNICATING]],
+        COPYING: parts[PARTS[COPIES]],
+    }
+    differs = (abs(t / path.length - steps.share(steps.parts[n])) for n, t in beside.items())
+    if max(differs) < _SAYS_MORE:
+        return []
+    shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)
+    named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
+    whole = "a step" if steps.marked else "the trace"
+    if measured.outliers:
+        whole = "the mean step"  # of all steps, as the path includes the outliers
+    return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
+
+
+def _best(path: CriticalPath, what_ifs: list[WhatIf]) -> str:
+    worth = [one for one in what_ifs if one.step <= (1 - _WORTH) * path.length]
+    if not worth:
+        return "nothing on it, taken by itself, would save much if it cost nothing"
+    return (
+        f"if {worth[0].what} cost nothing, it would take {ms(worth[0].step)}, not {ms(path.length)}"
+    )
+
+
+def _joined(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+
+
+def bandwidth(measured: MeasuredTrace, ranks: Ranks | None) -> Data:
+    """Return bandwidths in GB/s, sizes in MB and times in ms; None if unknown."""
+    between = ranks.bandwidth if ranks else None
+    return {
+        "copies": [
+            [
+                " ".join(filter(None, (one.direction, _ends(one.source, one.target)))),
+                one.count,
+                one.time / 1e6,
+                one.size / 1e6 if one.sized else None,
+                one.bandwidth,
+                one.large_bandwidth,
+            ]
+            for one in copies(measured.trace)[:MOST_TRANSFERS]
+        ],
+        "collectives": _of_all(between) if between and between.traffic else _of_one(measured),
+        "split": bool(between and between.traffic),
+        "links": _links(between),
+    }
+
+
+def _ends(source: str, target: str) -> str:
+    return f"({source} to {target})" if source else ""
+
+
+def _of_one(measured: MeasuredTrace) -> list[list[Any]]:
+    """Return the collectives of one trace, whose time includes the wait for other ranks."""
+    return [
+        [
+            _called(one.message.kind, one.group),
+            one.message.size / 1e6 if one.message.size > 0 else None,
+            one.count,
+            one.total / 1e6,
+            one.algorithm(one.shortest),
+            one.bus(one.shortest),
+        ]
+        for one in traffic(measured.trace, measured.messages)[:MOST_TRANSFERS]
+    ]
+
+
+def _of_all(between: Bandwidth) -> list[list[Any]]:
+    """Return the collectives that ranks share, with waiting and moving as separate times."""
+    return [
+        [
+            _called(one.kind, one.group),
+            one.size / 1e6 if one.size > 0 else None,
+            one.count,
+            one.waiting / 1e6,
+            one.moving / 1e6,
+            one.algorithm,
+            one.bus,
+        ]
+        for one in between.traffic[:MOST_TRANSFERS]
+    ]
+
+
+def _called(kind: str, group: str) -> str:
+    group = group.replace('"', "").strip()
+    if group and not group.startswith("from rank"):
+        group = f"group {group}"
+    return ", ".join(filter(None, (kind or "of unknown kind", group)))
+
+
+def _links(between: Bandwidth | None) -> Data | None:
+    """Return the links: as a matrix by sender and receiver, or the slowest as a list."""
+    if between is None or not between.links:
+        return None
+    links = sorted(between.links, key=lambda link: link.bandwidth)
+    ends = sorted({end for link in links for end in (link.source, link.target)})
+    cells: dict[tuple[int, int], float] = {}
+    for link in links:  # the slower of two kinds between the same ranks is shown
+        rate = link.large_bandwidth or link.bandwidth
+        cells.setdefault((link.source, link.target), rate)
+        if not link.one_way:
+            cells.setdefault((link.target, link.source), rate)
+    return {
+        "count": len(links),
+        "ranks": ends if len(ends) <= WIDEST else [],
+        "matrix": [[cells.get((row, column)) for column in ends] for row in ends]
+        if len(ends) <= WIDEST
+        else [],
+        "rows": [
+            [
+                str(link),
+                link.count,
+                link.size / 1e6,
+                link.waiting / 1e6,
+                link.moving / 1e6,
+                link.bandwidth,
+                link.large_bandwidth,
+            ]
+            for link in links[:MOST_LINKS]
+        ],
+    }

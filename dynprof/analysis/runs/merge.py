@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, gzip_writer, steps_process
 from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
-from dynprof.analysis.ranks.clock_words import clock_words
-from dynprof.analysis.runs.window import window_below, window_folder, window_words
+from dynprof.analysis.runs.recorded_window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
@@ -20,16 +20,57 @@ from dynprof.runtime.plural import counted, listed_ranks
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from dynprof.analysis.ranks.comparison import Ranks
-
 MERGED = "merged.json.gz"
 """Name of the file. It does not match the names of traces: it must not be analysed as one."""
 SLOWEST, MEDIAN = "slowest", "median"
 _DAY_NS = 86_400 * 10**9
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
+
+
+def clock_words(ranks: Ranks, chosen: list[int]) -> list[str]:
+    """Return how far the clocks of some ranks were apart, and for which ranks it is unknown."""
+    clocks, hosts = ranks.clocks(), ranks.hosts()
+    first = {rank: clocks.get(rank, (rank, 0))[0] for rank in chosen}
+    groups = [[r for r in chosen if first[r] == one] for one in sorted(set(first.values()))]
+    met = [group for group in groups if len(group) > 1]
+    alone = [group[0] for group in groups if len(group) == 1]
+    aligned = [group for group in met if len({hosts[rank] for rank in group}) > 1]
+    said = [_one_host(group) for group in met if group not in aligned]
+    if aligned:
+        ahead = [clocks[rank][1] for group in aligned for rank in group]
+        said.append(_aligned(max(ahead) - min(ahead), ranks.uncertainty_ns()))
+    if len(met) > 1:
+        said.append(
+            "it is unknown how far the clocks of these are apart, as they share no collective: "
+            + "; ".join(map(listed_ranks, met))
+        )
+    return said + ([_alone(alone, met)] if alone else [])
+
+
+def _one_host(group: list[int]) -> str:
+    return f"{listed_ranks(group)} are of one host, whose clock is used unchanged"
+
+
+def _aligned(apart_ns: int, uncertainty_ns: int) -> str:
+    give_or_take = f", give or take {ms(uncertainty_ns)}" if uncertainty_ns else ""
+    if not apart_ns:
+        return f"the clocks agree{give_or_take}, by the ends of collectives"
+    return (
+        f"clocks aligned by the ends of collectives; they were up to {ms(apart_ns)} apart"
+        f"{give_or_take}"
+    )
+
+
+def _alone(alone: list[int], met: Collection[list[int]]) -> str:
+    used = "its clock is used unchanged"
+    if len(alone) > 1:
+        used = "their clocks are used unchanged"
+    whom = "the others" if met else "each other"
+    return f"{listed_ranks(alone)} shared no collective with {whom} that could be matched: {used}"
 
 
 @dataclass(frozen=True)

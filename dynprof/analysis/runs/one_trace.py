@@ -12,7 +12,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory.memory_timeline import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
-from dynprof.analysis.output.bandwidth_tables import bandwidth_tables
+from dynprof.analysis.output.communication import bandwidth_tables
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.host_tables import host_tables
 from dynprof.analysis.output.levels import is_written

@@ -7,16 +7,19 @@ lists them all, and the missing ranks.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
-from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError, describe
-from dynprof.runtime.job_files import may_be_read
-from dynprof.runtime.layout import INFO_DIR, WINDOW_RECORD
+from dynprof.runtime.job_files import files_below, may_be_read, written_s
+from dynprof.runtime.layout import INFO_DIR, ROLE, WINDOW_RECORD
 from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 8
 """Remarks on a window that are shown, and sentences about its ranks, at most."""
+_FOLDER = re.compile(rf"step_\d+-\d+(_\d{{8}}T\d{{6}}Z(?:_{ROLE})?)")
+"""Matches the names of ``window_dir_name``; each role of a job has its own windows."""
 
 
 def captured_below(path: Path) -> list[Path]:
@@ -194,3 +199,156 @@ def _is_capture_of(record: WindowRecord, rank: int, one: RankRecord, manifest: M
     same = manifest.request.edited_at, manifest.request.sha256
     wanted = record.request.edited_at, record.request.sha256
     return (manifest.rank, manifest.host, same) == (rank, one.host, wanted)
+
+
+def newest_window(path: Path) -> tuple[Path, list[str]]:
+    """Return the path to read for a command's argument, and the newer windows that are passed over.
+
+    For a folder this is the record of its newest window if that has no trace here, else the folder
+    itself. Windows without any capture do not count if another one has one, here or elsewhere.
+    """
+    if not path.is_dir():
+        return path, []
+    traces = _traces_below(path)
+    records, passed_over = _newer(path, traces), list[str]()
+    for record in records:
+        if not (why := why_no_capture(record)):
+            return record, first_few(passed_over, "more window")
+        passed_over.append(f"{record.parent.parent.name}: {why}")
+    if records and not traces:
+        return records[0], []
+    return path, first_few(passed_over, "more window")
+
+
+def _traces_below(path: Path) -> list[Path]:
+    try:
+        return traces_in(path)
+    except CaptureError:
+        return []
+
+
+def _newer(path: Path, traces: Sequence[Path]) -> list[Path]:
+    """Return the records of the windows that are newer than all traces, newest first."""
+    wanted = (INFO_DIR, WINDOW_RECORD)
+    records = [file for file in files_below(path) if file.parts[-2:] == wanted]
+    folders = {trace.parent for trace in traces}
+    newest_s = max(map(written_s, traces), default=0.0)
+    newer = itertools.takewhile(
+        lambda record: written_s(record) > newest_s and record.parent.parent not in folders,
+        sorted(records, key=written_s, reverse=True),
+    )
+    return list(newer)
+
+
+def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
+    """Return the newest trace of those that :func:`captured_below` finds.
+
+    Returns:
+        The trace, and the reasons why newer files were passed over, by their paths.
+
+    Raises:
+        CaptureError: There is no trace that can be read.
+    """
+    problems: dict[Path, str] = {}
+    empty: MeasuredTrace | None = None
+    for trace in sorted(
+        captured_below(path), key=lambda trace: trace.stat().st_mtime, reverse=True
+    ):
+        try:
+            measured = MeasuredTrace(trace)
+        except CaptureError as error:
+            problems[trace] = str(error)
+            continue
+        if len(measured.trace.spans["start"]):
+            return measured, problems
+        problems[trace] = f"{trace} holds no event with a duration"
+        empty = empty or measured
+    if empty is None:
+        raise CaptureError("\n".join(problems.values()))
+    del problems[empty.path]
+    return empty, problems
+
+
+def window_below(path: Path, newest: Path | None = None) -> list[Path]:
+    """Return the traces of the newest window below a path, including its newest trace.
+
+    Args:
+        path: A folder, the record of a window, or a trace, which is then the only one.
+        newest: The newest trace to use, if newer ones must be passed over.
+
+    Raises:
+        CaptureError: There is none.
+    """
+    if is_lone_record(path):
+        return traces_of_record(path)
+    if path.name == WINDOW_RECORD:
+        path = path.parent.parent
+    newest = newest or newest_in(path)
+    if path.is_file():
+        return [newest]
+    together = _traces_of_window(path, newest)
+    record = record_in(newest.parent)
+    named = named_traces(record) if record else []
+    known = {trace.absolute() for trace in together}
+    return [*together, *(trace for trace in named if trace.absolute() not in known)]
+
+
+def _traces_of_window(path: Path, newest: Path) -> list[Path]:
+    """Return the traces of a window that are in its folder, and in folders next to it."""
+    here = [trace for trace in traces_in(path) if trace.parent == newest.parent]
+    others = [trace for folder in _folders_of_same_edit(newest.parent) for trace in _traces(folder)]
+    wanted = _request(newest) if others else None
+    if wanted is None:
+        return here
+    joined = [trace for trace in others if _request(trace) == wanted]
+    return [*(trace for trace in here if not joined or _request(trace) in (wanted, None)), *joined]
+
+
+def _folders_of_same_edit(folder: Path) -> list[Path]:
+    """Return the folders next to this one whose names have an edit in the same second."""
+    own = _FOLDER.fullmatch(folder.absolute().name)
+    if own is None:
+        return []
+    beside = folder.absolute().parent.glob(f"step_*{own[1]}")
+    return sorted(
+        other for other in beside
+        if other.name != folder.absolute().name and _FOLDER.fullmatch(other.name)
+    )  # fmt: skip
+
+
+def _traces(folder: Path) -> list[Path]:
+    try:
+        return [trace for trace in traces_in(folder) if trace.parent == folder]
+    except CaptureError:  # only results are left there
+        return []
+
+
+def _request(trace: Path) -> tuple[str, str] | None:
+    """Return the time and the hash of the edit that a trace was recorded for.
+
+    Its number is not used: processes count edits from their own start.
+    """
+    manifest = find_manifest(trace)[1]
+    return (manifest.request.edited_at, manifest.request.sha256) if manifest else None
+
+
+def window_folder(path: Path, traces: Sequence[Path]) -> Path:
+    """Return the folder for results of a whole window: that of its record, else its newest trace.
+
+    Args:
+        path: The path below which the window was found.
+        traces: The traces of the window.
+    """
+    if is_lone_record(path):
+        return path.parent.parent
+    newest_first = sorted(traces, key=lambda trace: -trace.stat().st_mtime)
+    folders = [trace.parent for trace in newest_first]
+    return next(filter(record_in, folders), folders[0])
+
+
+def window_words(traces: Sequence[Path]) -> list[str]:
+    """Return sentences on the traces of one window: joined folders, and missing ranks."""
+    folders = sorted({trace.absolute().parent for trace in traces})
+    names = sorted({folder.name for folder in folders})
+    joined = [f"joined by their request: {', '.join(names)}"] if len(names) > 1 else []
+    return joined + record_words(traces)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.difference import MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.runs.newest import newest_measured
-from dynprof.analysis.runs.window import window_below, window_words
+from dynprof.analysis.runs.recorded_window import newest_measured, window_below, window_words
 from dynprof.errors import CaptureError
 from dynprof.runtime.plural import listed_ranks
 

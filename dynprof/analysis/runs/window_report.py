@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
-from dynprof.analysis.report.contents import verdict
-from dynprof.analysis.report.page import REPORT, write_report
+from dynprof.analysis.report.contents import REPORT, verdict, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
-from dynprof.analysis.runs.newest import newest_measured
 from dynprof.analysis.runs.one_trace import RANK, folder_of
+from dynprof.analysis.runs.recorded_window import (
+    newest_measured,
+    window_below,
+    window_folder,
+    window_words,
+)
 from dynprof.analysis.runs.remote_files import Workspace
-from dynprof.analysis.runs.window import window_below, window_folder, window_words
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.plural import sentence

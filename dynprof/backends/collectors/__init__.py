@@ -2,7 +2,7 @@
 
 Input: a window's start and stop. Output: events for its trace. A collector knows no profiler, and
 a failure costs only its own track. Others use :func:`collectors_for`, ``base`` for their own
-collectors, and the device interface of ``stream_marks``.
+collectors, and the device interface of ``marks``.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.backends.collectors.base import Collector, Collectors, Event, Events, Unavailable
-from dynprof.backends.collectors.garbage_collections import CollectionTrack
-from dynprof.backends.collectors.host import HostSampler
-from dynprof.backends.collectors.marks import Domains, MarkTracks
-from dynprof.backends.collectors.stream_marks import StreamMarks
+from dynprof.backends.collectors.host import CollectionTrack, HostSampler
+from dynprof.backends.collectors.marks import Domains, MarkTracks, StreamMarks
 from dynprof.marks.nvtx import NVTX_MARKS
 from dynprof.marks.record_functions import RECORD_FUNCTION_MARKS
 
 if TYPE_CHECKING:
-    from dynprof.backends.collectors.stream_marks import Device
+    from dynprof.backends.collectors.marks import Device
     from dynprof.config.experimental import ExperimentalConfig
 
 

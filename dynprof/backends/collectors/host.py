@@ -1,7 +1,9 @@
-"""Counter tracks of the host during a window: processor, memory, disk and network."""
+"""Tracks of the host in a window: processor, memory, disk, network, garbage collections."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import threading
 import time
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from dynprof.backends.collectors.base import Collector
+from dynprof.backends.collectors.base import Collector, named_track
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ _PER_SECOND = {"CPU": (psutil.cpu_count() or 1) / 100, "DISK": 1e6, "NETWORK": 1
 """Gauges that count up, and the count per second that is one unit of the track."""
 
 Gauge = dict[str, float]
+TRACK = 0x6763_0000
 
 
 class HostSampler(Collector):
@@ -144,3 +147,51 @@ _GAUGES: dict[str, Callable[[], Gauge]] = {
     "DISK": _disk,
     "NETWORK": _network,
 }
+
+
+class CollectionTrack(Collector):
+    """Records long garbage collections.
+
+    Args:
+        threshold_ms: Shortest collection to keep, in ms; 0 keeps all.
+    """
+
+    def __init__(self, threshold_ms: float) -> None:
+        self._threshold_ns = threshold_ms * 1e6
+        self._began_ns = 0
+        self._found: list[Event] = []
+
+    def start(self) -> None:
+        """Register a callback for collections."""
+        gc.callbacks.append(self._note)
+
+    def stop(self) -> None:
+        """Remove the callback."""
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._note)
+
+    abandon = stop
+
+    def events(self) -> Events:
+        """Return the collections."""
+        found, self._found = self._found, []
+        return [named_track(TRACK, "garbage collections"), *found]
+
+    def _note(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began_ns = time.time_ns()
+            return
+        took_ns = time.time_ns() - self._began_ns
+        if self._began_ns and took_ns >= self._threshold_ns:
+            self._found.append(
+                {
+                    "ph": "X",
+                    "cat": "gc",
+                    "name": f"collection of generation {info['generation']}",
+                    "pid": os.getpid(),
+                    "tid": TRACK,
+                    "ts": self._began_ns,
+                    "dur": took_ns,
+                    "args": {**info, "thread": threading.get_native_id()},
+                }
+            )

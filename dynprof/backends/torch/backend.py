@@ -26,11 +26,20 @@ from dynprof.backends.torch.closing import (
 )
 from dynprof.backends.torch.cuda_streams import CUDA_STREAMS
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.devices import HOST, device_activities, used_activities
-from dynprof.backends.torch.features import experimental_config, has, has_on, lacks, takes_trace_id
+from dynprof.backends.torch.features import (
+    HOST,
+    device_activities,
+    experimental_config,
+    has,
+    has_on,
+    lacks,
+    takes_trace_id,
+    used_activities,
+)
 from dynprof.backends.torch.forks import end_config_thread, guard_forks, profiler_change
 from dynprof.backends.torch.kineto import KINETO, OCCUPIED, ScriptSession
 from dynprof.backends.torch.memory_history import MemoryHistory
+from dynprof.backends.torch.open_annotations import UNFINISHED
 from dynprof.backends.torch.operator_arguments import OperatorArguments, ScriptObserver
 from dynprof.backends.torch.quiescence import native_thread_ids
 from dynprof.backends.torch.recorded_events import why_not_counted
@@ -40,7 +49,6 @@ from dynprof.backends.torch.torch_recording import (
     in_backward,
     why_not_now,
 )
-from dynprof.backends.torch.unfinished_operators import UNFINISHED
 from dynprof.errors import BackendError
 from dynprof.requests.capabilities import Capabilities, fallbacks
 from dynprof.runtime.modules import imported_module

@@ -19,6 +19,7 @@ _LEVEL = "Level2 has no overloads of operators here: torch {version} does not re
 _THREADS = "only the thread that starts it is recorded: torch {version} cannot record others."
 _MODULES = "this sees TorchScript models only{more}; with_stack records the modules of all others."
 _DROPPED = ", and torch is about to drop it (yours is {version})"
+HOST, DEVICES = "CPU", ("CUDA", "XPU")
 
 
 def lacks() -> Iterator[Lack]:
@@ -79,3 +80,39 @@ def _switches() -> frozenset[str]:
 
     signature = str(_ExperimentalConfig.__init__.__doc__).partition("\n")[0]
     return frozenset(re.findall(r"(\w+): ", signature))
+
+
+def device_activities(torch: Any) -> tuple[str, ...]:
+    """Return the activities that torch can record here.
+
+    This keeps forks possible. ``supported_activities()`` and ``is_available()`` start CUDA's
+    driver, after which no forked child can use it. ``device_count()`` asks NVML where that answers.
+    """
+    return (HOST, *(name for name in DEVICES if _is_offered(torch, name)))
+
+
+def used_activities(torch: Any, activities: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the activities whose device this process already uses; the host where there is none.
+
+    Kineto would start an unused device. That takes half a GiB of an H100 for a process that runs
+    nothing there, and children forked later could not use the device.
+    """
+    found = tuple(name for name in activities if name == HOST or is_used(torch, name))
+    return found or (HOST,)
+
+
+def _is_offered(torch: Any, name: str) -> bool:
+    if getattr(torch, name.lower()).device_count() == 0:
+        return False
+    return not is_used(torch, name) or _is_supported(torch, name)
+
+
+def is_used(torch: Any, name: str) -> bool:
+    """Return whether this process already uses a device, by the name of its activity."""
+    device = getattr(torch, name.lower(), None)
+    return bool(getattr(device, "is_initialized", lambda: True)())
+
+
+def _is_supported(torch: Any, name: str) -> bool:
+    """Return whether Kineto was built for it; called only where the driver runs already."""
+    return name in {activity.name for activity in torch.profiler.supported_activities()}

@@ -6,7 +6,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.collectors import Collector, Unavailable
-from dynprof.backends.torch.devices import is_used
+from dynprof.backends.torch.features import is_used
 from dynprof.runtime.output import atomic_file
 
 if TYPE_CHECKING:

@@ -23,11 +23,10 @@ from dynprof.backends.torch.closing import (
 )
 from dynprof.backends.torch.forks import first_use, profiler_change
 from dynprof.backends.torch.kineto import KINETO, collect
-from dynprof.backends.torch.open_annotations import ANNOTATIONS, StepAnnotation
+from dynprof.backends.torch.open_annotations import ANNOTATIONS, UNFINISHED, StepAnnotation
 from dynprof.backends.torch.quiescence import wait_for_threads_inside
 from dynprof.backends.torch.recorded_events import RecordedEvents
 from dynprof.backends.torch.trace_writing import check_written
-from dynprof.backends.torch.unfinished_operators import UNFINISHED
 from dynprof.errors import BackendError
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from dynprof.runtime.threads import is_own_thread

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.backends.collectors.stream_marks import NO_DEVICE
+from dynprof.backends.collectors.marks import NO_DEVICE
 from dynprof.backends.torch import cuda_streams
 from dynprof.backends.torch.cuda_streams import LABEL, CudaStreams, draw
 from tests.integration.scripts import events, manifests, run

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.launch.pth_file import LINE
-from dynprof.launch.variables import CONFIG, VENDORS_CONFIG
+from dynprof.launch.variables import CONFIG, LINE, VENDORS_CONFIG
 from tests import processes
 from tests.integration.launch.unprepared import LOOP, ended, is_stepping, logs
 from tests.processes import ROOT

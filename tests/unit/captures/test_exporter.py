@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.captures import disk_guard as diskguard
 from dynprof.captures import exporter
-from dynprof.captures.disk_guard import DiskGuard
-from dynprof.captures.exporter import Export, Exporter
+from dynprof.captures import exporter as diskguard
+from dynprof.captures.exporter import DiskGuard, Export, Exporter
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps, load_manifest
 from dynprof.errors import BackendError, CaptureError, DynprofError
 from dynprof.runtime import memory

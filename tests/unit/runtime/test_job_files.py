@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.runs.newest import newest_window
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
+from dynprof.analysis.runs.recorded_window import newest_window
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import DEEPEST, files_below, folders_below, skipped_below, written_s
 from tests.processes import run

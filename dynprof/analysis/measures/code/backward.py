@@ -14,7 +14,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import device_time
-from dynprof.analysis.reading.categories import OPERATORS
+from dynprof.analysis.reading.events import OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

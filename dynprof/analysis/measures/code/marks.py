@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import LABELS, MARKS
-from dynprof.analysis.reading.events import NONE
+from dynprof.analysis.reading.events import LABELS, MARKS, NONE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, op
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.categories import FRAMES, LABELS, OPERATORS
+from dynprof.analysis.reading.events import FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from dynprof.analysis.measures.timeline.launches import open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame, profiler_of
-from dynprof.analysis.reading.categories import CALLS, FRAMES, OPERATORS
+from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

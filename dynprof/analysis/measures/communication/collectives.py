@@ -8,6 +8,7 @@ launch. If neither tells, it is unknown.
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +18,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
 from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.measures.timeline.steps import collectives
-from dynprof.analysis.reading.categories import LABELS
-from dynprof.analysis.reading.json_lists import listed
+from dynprof.analysis.reading.events import LABELS, NONE, listed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
+
 
 SEND, RECEIVE = "send", "receive"
 UNEVEN = "all to all, uneven"
@@ -50,6 +51,7 @@ _BYTES = {
     16: ("complexdouble", "c10::complex<double>"),
 }
 _SIZES = {name: size for size, names in _BYTES.items() for name in names}
+NO_GROUP = "N/A"
 
 
 class Message(NamedTuple):
@@ -262,3 +264,52 @@ def _tensor_bytes(shape: Any, name: Any) -> int | None:
             return None
         each *= length
     return each if each < 1 << 63 else None
+
+
+class Dtype(NamedTuple):
+    """A type of elements.
+
+    Attributes:
+        bytes: Bytes of one element; None if the type is unknown.
+        vendors: The vendor's number for the type.
+    """
+
+    bytes: int | None
+    vendors: int
+
+
+NO_DTYPE = Dtype(None, 65534)
+_DTYPES = {
+    "Char": Dtype(1, 0), "Short": Dtype(2, 1), "Int": Dtype(4, 2), "Half": Dtype(2, 3),
+    "Float": Dtype(4, 4), "Long": Dtype(8, 5), "UInt64": Dtype(8, 6), "Byte": Dtype(1, 7),
+    "UInt16": Dtype(2, 8), "UInt32": Dtype(4, 9), "Double": Dtype(8, 10), "BFloat16": Dtype(2, 11),
+    "Float8_e4m3fn": Dtype(1, 15), "Float8_e5m2": Dtype(1, 16), "Float8_e8m0fnu": Dtype(1, 17),
+    "Bool": Dtype(1, 65534),
+}  # fmt: skip
+"""Types by torch's names."""
+
+
+def dtype_of(details: Details) -> Dtype:
+    """Return the type of a message's elements."""
+    return _DTYPES.get(details.dtype, NO_DTYPE)
+
+
+def size_of(details: Details) -> int | None:
+    """Return the bytes of a rank's input; None if the trace does not tell."""
+    each = dtype_of(details).bytes
+    return None if each is None or details.elements_in == NONE else each * details.elements_in
+
+
+def reported_group(trace: Trace, span: int) -> str:
+    """Return the name of the group that communicated; ``N/A`` if the trace has none."""
+    name, members = trace.tables["group"][trace.spans["group"][span]]
+    return _text(name) or _text(members) or NO_GROUP
+
+
+def _text(written: bytes) -> str:
+    """Return a JSON value as text; empty if it has no content."""
+    try:
+        found = json.loads(written) if written else None
+        return str(found) if found else ""
+    except (ValueError, RecursionError):
+        return written.decode(errors="replace")

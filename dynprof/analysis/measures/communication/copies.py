@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import COPIES
+from dynprof.analysis.reading.events import COPIES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

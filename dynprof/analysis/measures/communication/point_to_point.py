@@ -15,7 +15,7 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
 from dynprof.analysis.measures.timeline.launches import Launches, launched_by
 from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.categories import KERNELS, LABELS, OPERATORS
+from dynprof.analysis.reading.events import KERNELS, LABELS, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -29,12 +29,7 @@ from dynprof.analysis.measures.critical_path.work import work_between
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.phases import LOADING, where_phase
-from dynprof.analysis.reading.categories import (
-    LAUNCHES,
-    OPERATORS,
-    STEP_LABELS,
-    SYNCHRONISATIONS,
-)
+from dynprof.analysis.reading.events import LAUNCHES, OPERATORS, STEP_LABELS, SYNCHRONISATIONS
 from dynprof.analysis.reading.intervals import covered_until
 
 if TYPE_CHECKING:

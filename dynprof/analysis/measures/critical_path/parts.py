@@ -20,7 +20,7 @@ from dynprof.analysis.measures.timeline.phases import (
     where_phase,
 )
 from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.categories import COPIES, MEMSETS
+from dynprof.analysis.reading.events import COPIES, MEMSETS
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 
 from dynprof.analysis.measures.critical_path.work import STREAM_KEY_FACTOR, blocking_copies
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
-from dynprof.analysis.reading.categories import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
+from dynprof.analysis.reading.events import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:

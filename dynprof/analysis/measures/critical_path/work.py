@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.reading.categories import COPIES
+from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:

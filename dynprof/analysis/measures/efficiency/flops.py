@@ -13,7 +13,7 @@ from dynprof.analysis.measures.efficiency.inputs import SIZES, Inputs
 from dynprof.analysis.measures.efficiency.kernel_shapes import is_auxiliary, on_tensor_cores
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.reading.categories import COPIES
+from dynprof.analysis.reading.events import COPIES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

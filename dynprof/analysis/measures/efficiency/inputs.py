@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.reading.json_lists import listed
+from dynprof.analysis.reading.events import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

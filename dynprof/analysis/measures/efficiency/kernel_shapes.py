@@ -4,20 +4,47 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import KERNELS
-from dynprof.analysis.reading.events import NONE
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.reading.events import KERNELS, NONE, listed
 from dynprof.analysis.reading.intervals import distinct
-from dynprof.analysis.reading.json_lists import listed
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.reading.events import Details
     from dynprof.analysis.reading.trace import Trace
 
     _Start = tuple[tuple[int, ...], tuple[int, ...], int | None, int | None, float | None]
+    Numbers = NDArray[np.int64]
+_TENSOR_CORE_NAMES = (
+    "tensorop", "wgmma", "hmma", "imma", "bmma", "dmma", "nvjet", "flash_fwd", "flash_bwd",
+    "cudnn_generated_fort_native_sdpa",
+)  # fmt: skip
+_TENSOR_CORE_TILES = re.compile(
+    r"_tensor\d+x\d+"
+    r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # the tile of one instruction
+    r"|_mi\d+x\d+"  # Tensile, on AMD
+)
+_PLAIN_PRODUCTS = (
+    "simt", "ffma", "scudnn", "winograd", "wgrad_alg0_engine", "dgrad_engine", "_sgemm", "_dgemm",
+    ":sgemm", ":dgemm", "gemv", "gemmk1",
+)  # fmt: skip
+_AUXILIARY = (
+    "elementwise", "reduce_kernel", "splitkreduce", "multi_tensor_apply", "softmaxforward",
+    "softmaxbackward", "softmax_warp", "layer_norm", "layernorm", "batch_norm", "batchnorm",
+    "group_norm", "groupnorm", "bn_fw", "bn_bw", "memcpy", "memset", "catarraybatchedcopy",
+    "nchwtonhwc", "nhwctonchw", "epilogue::impl", "scalepackedtensor",
+)  # fmt: skip
+_FUSED = "triton_"
+"""Prefix of fused kernels, whose names contain the names of all fused operators."""
+_COUNT_THREADS = frozenset({"hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel"})
+"""Calls of ROCm whose grid is counted in threads, not in blocks."""
 
 
 @dataclass(frozen=True)
@@ -89,29 +116,6 @@ def _sizes(written: bytes) -> tuple[int, ...]:
     return tuple(found) if all(isinstance(one, int) for one in found) else ()
 
 
-_TENSOR_CORE_NAMES = (
-    "tensorop", "wgmma", "hmma", "imma", "bmma", "dmma", "nvjet", "flash_fwd", "flash_bwd",
-    "cudnn_generated_fort_native_sdpa",
-)  # fmt: skip
-_TENSOR_CORE_TILES = re.compile(
-    r"_tensor\d+x\d+"
-    r"|(?<=[a-z])(?:884|1688|16816|16832|8816)(?!\d)"  # the tile of one instruction
-    r"|_mi\d+x\d+"  # Tensile, on AMD
-)
-_PLAIN_PRODUCTS = (
-    "simt", "ffma", "scudnn", "winograd", "wgrad_alg0_engine", "dgrad_engine", "_sgemm", "_dgemm",
-    ":sgemm", ":dgemm", "gemv", "gemmk1",
-)  # fmt: skip
-_AUXILIARY = (
-    "elementwise", "reduce_kernel", "splitkreduce", "multi_tensor_apply", "softmaxforward",
-    "softmaxbackward", "softmax_warp", "layer_norm", "layernorm", "batch_norm", "batchnorm",
-    "group_norm", "groupnorm", "bn_fw", "bn_bw", "memcpy", "memset", "catarraybatchedcopy",
-    "nchwtonhwc", "nhwctonchw", "epilogue::impl", "scalepackedtensor",
-)  # fmt: skip
-_FUSED = "triton_"
-"""Prefix of fused kernels, whose names contain the names of all fused operators."""
-
-
 def on_tensor_cores(kernel: str) -> bool | None:
     """Return whether a kernel computes on tensor cores; None if its name does not tell.
 
@@ -148,3 +152,43 @@ def _uses_tensor_cores(name: str) -> bool:
 
 def _any(parts: tuple[str, ...], name: str) -> bool:
     return any(part in name for part in parts)
+
+
+def blocks(trace: Trace, started: Launches) -> Numbers:
+    """Return the number of blocks of each device activity; -1 if the trace has no grid.
+
+    Args:
+        trace: The trace.
+        started: Device activities and their launches.
+    """
+    spans, details = trace.spans, trace.tables["details"]
+    of_grid = np.array([_product(directions(one.grid)) for one in details], np.int64)
+    of_threads = np.array([_groups(one.grid, one.block) for one in details], np.int64)
+    code = spans["details"]
+    found = of_grid[code[started.work]]
+    left = (found == UNKNOWN) & (started.call != UNKNOWN)
+    left &= trace.category(KERNELS)[started.work]
+    call = started.call[left]
+    threads = trace.named(_COUNT_THREADS.__contains__)[call]
+    found[left] = np.where(threads, of_threads[code[call]], of_grid[code[call]])
+    return found
+
+
+def directions(written: bytes) -> list[int]:
+    """Return the dimensions of a grid or block, as Kineto writes them; empty if it has none."""
+    found = listed(written)
+    return found if all(type(one) is int and one > 0 for one in found) else []
+
+
+def _product(numbers: list[int]) -> int:
+    """Return the product; -1 if there are no numbers or it does not fit into 64 bits."""
+    found = prod(numbers) if numbers else UNKNOWN
+    return found if found < 1 << 63 else UNKNOWN
+
+
+def _groups(grid: bytes, block: bytes) -> int:
+    """Return the number of blocks of a grid that is counted in threads."""
+    threads, size = directions(grid), directions(block)
+    if len(threads) != len(size):
+        return UNKNOWN
+    return _product([-(-n // of) for n, of in zip(threads, size, strict=True)])

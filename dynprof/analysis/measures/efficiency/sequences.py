@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import KERNELS
+from dynprof.analysis.reading.events import KERNELS
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:

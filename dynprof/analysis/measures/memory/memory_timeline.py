@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import OPERATORS
+from dynprof.analysis.reading.events import OPERATORS
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.runtime.output import write_atomic
 

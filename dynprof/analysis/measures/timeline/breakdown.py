@@ -9,7 +9,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
-from dynprof.analysis.measures.timeline.outliers import median_of
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -18,8 +17,8 @@ from dynprof.analysis.measures.timeline.phases import (
     mean_phases,
     where_phase,
 )
-from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.categories import (
+from dynprof.analysis.measures.timeline.steps import is_collective, median_of
+from dynprof.analysis.reading.events import (
     CALLS,
     COLLECTIONS,
     COPIES,

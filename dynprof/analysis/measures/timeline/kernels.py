@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.categories import CALLS, COPIES, MEMSETS, ON_DEVICE, OPERATORS
+from dynprof.analysis.reading.events import CALLS, COPIES, MEMSETS, ON_DEVICE, OPERATORS
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.reading.categories import LAUNCHES, ON_DEVICE
+from dynprof.analysis.reading.events import LAUNCHES, ON_DEVICE
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:

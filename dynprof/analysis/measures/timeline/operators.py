@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
-from dynprof.analysis.reading.categories import CALLS, FRAMES, LABELS, OPERATORS
+from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

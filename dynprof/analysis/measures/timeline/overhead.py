@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.reading.categories import CALLS, FRAMES, STEP_LABELS
+from dynprof.analysis.reading.events import CALLS, FRAMES, STEP_LABELS
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.runtime.modules import PACKAGE, around_calls, working_files
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.overhead import overhead
-from dynprof.analysis.reading.categories import FRAMES, LABELS, MARKS, OPERATORS, RANGES
+from dynprof.analysis.reading.events import FRAMES, LABELS, MARKS, OPERATORS, RANGES
 from dynprof.analysis.reading.intervals import layered
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
-from dynprof.analysis.reading.categories import KERNELS
+from dynprof.analysis.reading.events import KERNELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
 from dynprof.runtime.layout import INFO_DIR, ROLE, rank_name

@@ -11,7 +11,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import overhead
-from dynprof.analysis.reading.categories import (
+from dynprof.analysis.reading.events import (
     CALLS,
     FRAMES,
     KERNELS,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
+
 MarkedStep = tuple[int | None, int, int]
 """The job's number of a step, or None if steps are not marked; its start and length, in ns."""
 HOST = -1
@@ -45,6 +46,13 @@ _COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
 """Names of communication. Some match only at a word's start: ``batchCompute`` contains ``hcom``."""
 _OF_THE_HOST = ("gloo:", "mpi:")
 """Prefixes of labels of communication on the host, also in traces with device kernels."""
+MIN_RATIO = 1.5
+"""Smallest ratio of an outlier to the median; a smaller one is not worth a line."""
+MIN_DEVIATIONS = 3.5 / 0.6745
+"""Median absolute deviations by which an outlier must exceed the median.
+
+This is a modified z-score of 3.5: Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993.
+"""
 
 
 @dataclass(frozen=True)
@@ -260,3 +268,24 @@ def _row(
         preparing=first - begin,
         receiving=None if received is None else covered(received),
     )
+
+
+def median_of(lengths: Sequence[int]) -> float:
+    """Return the median; for an even count, the mean of the two middle values."""
+    return float(np.median(np.array(lengths, float)))
+
+
+def outliers(lengths: Sequence[int]) -> list[int]:
+    """Return the indices of the outliers, the longest first.
+
+    With fewer than three steps there are none: no step is known to be typical.
+
+    Args:
+        lengths: How long each step took.
+    """
+    if len(lengths) < 3:
+        return []
+    times, median = np.array(lengths, float), median_of(lengths)
+    scatter = float(np.median(np.abs(times - median)))
+    far = (median > 0) & (times >= MIN_RATIO * median) & (times - median > MIN_DEVIATIONS * scatter)
+    return sorted(np.flatnonzero(far).tolist(), key=lambda place: -lengths[place])

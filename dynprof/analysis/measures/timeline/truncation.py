@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.reading.categories import (
-    CALLS,
-    FRAMES,
-    LABELS,
-    LAUNCHES,
-    ON_DEVICE,
-    OPERATORS,
-)
+from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
-from dynprof.analysis.reading.categories import (
+from dynprof.analysis.reading.events import (
     CALLS,
     COLLECTIONS,
     COPIES,
@@ -31,17 +31,13 @@ from dynprof.analysis.reading.intervals import distinct, united
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.reading.trace import Trace
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
+
 
 PAGEABLE, SYNCHRONISING = "copying pageable memory", "synchronising"
 ALLOCATING = "allocating device memory"

@@ -14,8 +14,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER
-from dynprof.analysis.measures.waiting.cut_spans import NONE, cut, cut_by_covers, inside, span_at
-from dynprof.analysis.measures.waiting.gaps import EDGE
+from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut, cut_by_covers, inside, span_at
 from dynprof.analysis.measures.waiting.host_waits import (
     ALLOCATING,
     NO_THREAD,

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.waiting.cut_spans import cut_by_covers
+from dynprof.analysis.measures.waiting.gaps import cut_by_covers
 from dynprof.analysis.measures.waiting.idle import KINDS, QUEUED
-from dynprof.analysis.reading.categories import COPIES, MEMSETS, ON_DEVICE, SYNCHRONISATIONS
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.measures.waiting.gaps import Gaps
-    from dynprof.analysis.measures.waiting.idle import Idle
-    from dynprof.analysis.reading.trace import Trace
+from dynprof.analysis.reading.events import COPIES, MEMSETS, ON_DEVICE, SYNCHRONISATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.waiting.gaps import Gaps
+    from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
+
 
 PERCENTILES = (50, 90, 99, 100)
 """Percentiles that are shown; the last is the maximum."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.ranks.clock_words import clock_words
+from dynprof.analysis.runs.merge import clock_words
 from tests.rank_tables import MS, Job, Taken, compared
 
 if TYPE_CHECKING:

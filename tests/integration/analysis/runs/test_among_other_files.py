@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.runs.many_traces import analyse_each
-from dynprof.analysis.runs.newest import newest_measured
 from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.recorded_window import newest_measured
 from dynprof.analysis.runs.window_report import report_on
 from dynprof.errors import CaptureError
 from tests.processes import DYNPROF, run

@@ -10,8 +10,8 @@ import pytest
 
 from dynprof.analysis.runs.many_traces import analyse_each, ranks_of
 from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.recorded_window import window_below
 from dynprof.analysis.runs.remote_files import Workspace
-from dynprof.analysis.runs.window import window_below
 from dynprof.analysis.runs.window_report import report_on
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.captures.window_record import WindowRecord

@@ -17,7 +17,7 @@ from dynprof.backends.torch import closing
 from dynprof.backends.torch.backend import TorchBackend
 from dynprof.backends.torch.closing import choose_close, synchronize_device
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.devices import device_activities, used_activities
+from dynprof.backends.torch.features import device_activities, used_activities
 from dynprof.captures.analysis_start import arguments_for
 from tests.integration.backends.plans import RANK, a_plan, no_folder
 from tests.integration.scripts import manifests, run

@@ -74,7 +74,7 @@ def test_whatever_fails_gives_back_what_it_took(tmp_path: Path, closing: str, me
         import pkgutil
         from dynprof.backends.torch.kineto import KINETO
         from dynprof.backends.torch.open_annotations import ANNOTATIONS
-        from dynprof.backends.torch.unfinished_operators import UNFINISHED
+        from dynprof.backends.torch.open_annotations import UNFINISHED
         def failing(name, failed):
             place, _, attribute = name.rpartition(".")
             owner = pkgutil.resolve_name(place)

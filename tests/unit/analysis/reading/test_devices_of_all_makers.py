@@ -10,7 +10,7 @@ import pytest
 from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import events as reading_events
-from dynprof.analysis.reading.categories import KERNELS, LAUNCHES, ON_DEVICE
+from dynprof.analysis.reading.events import KERNELS, LAUNCHES, ON_DEVICE
 from dynprof.analysis.reading.trace import load_trace
 from tests.real_traces import REAL, needs_real, on_each, raw_events
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from dynprof.analysis.report.drawn_steps import steps_to_draw
+from dynprof.analysis.report.sections import steps_to_draw
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.report.contents import contents, verdict
-from dynprof.analysis.report.waiting import waiting
+from dynprof.analysis.report.sections import waiting
 from dynprof.captures.manifest import Cost
 from tests.unit.analysis.made_jobs import COMPUTE, Job
 from tests.unit.analysis.output.captured import captured

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dynprof.mstx as mstx
-from dynprof.backends.collectors import stream_marks
-from dynprof.backends.collectors.marks import Domains
-from dynprof.backends.collectors.stream_marks import IN_CAPTURE, NO_DEVICE, StreamMarks
+from dynprof.backends.collectors import marks
+from dynprof.backends.collectors.marks import IN_CAPTURE, NO_DEVICE, Domains, StreamMarks
 from dynprof.runtime.graph_captures import graph_capture
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ class Noted:
 
 @pytest.fixture(autouse=True)
 def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_marks, "_warned", set())
+    monkeypatch.setattr(marks, "_warned", set())
 
 
 def window(

@@ -15,8 +15,8 @@ from dynprof.backends.torch import operator_arguments, torch_recording
 from dynprof.backends.torch import torch_recording as module
 from dynprof.backends.torch.detached_close import DetachedClose, DetachedState, _Returned
 from dynprof.backends.torch.kineto import KINETO
+from dynprof.backends.torch.open_annotations import UNFINISHED
 from dynprof.backends.torch.torch_recording import TorchRecording
-from dynprof.backends.torch.unfinished_operators import UNFINISHED
 
 UNTRACED, LEFT, ENDED = "no thread calls it any more", "each has left it", "torch frees it"
 OFF = "no operator finds it any more"

@@ -8,8 +8,8 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.backends.torch.open_annotations import Unfinished
 from dynprof.backends.torch.quiescence import native_thread_ids, wait_for_threads_inside
-from dynprof.backends.torch.unfinished_operators import Unfinished
 
 if TYPE_CHECKING:
     from pathlib import Path

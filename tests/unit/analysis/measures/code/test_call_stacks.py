@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.code.call_stacks import MAX_FRAMES, SEPARATOR
-from dynprof.analysis.measures.code.call_tree import MAX_LEVELS
+from dynprof.analysis.measures.code.call_tree import MAX_FRAMES, MAX_LEVELS, SEPARATOR
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import write_analysis
 

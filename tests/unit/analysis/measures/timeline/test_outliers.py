@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from dynprof.analysis.measures.timeline.outliers import outliers
+from dynprof.analysis.measures.timeline.steps import outliers
 
 
 def plain(lengths: list[int]) -> set[int]:

@@ -11,7 +11,7 @@ from dynprof.analysis.measures.timeline.breakdown import IDLE
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import queue_reasons
-from dynprof.analysis.reading.categories import ON_DEVICE
+from dynprof.analysis.reading.events import ON_DEVICE
 from tests.real_traces import on_each
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
 from tests.unit.analysis.random_traces import random_trace

@@ -11,7 +11,7 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.waiting.gaps import streams
 from dynprof.analysis.measures.waiting.queue import queue, queue_blockers
-from dynprof.analysis.report.waiting import waiting
+from dynprof.analysis.report.sections import waiting
 from tests.real_traces import on_each
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
 from tests.unit.analysis.random_waits import random_waits
