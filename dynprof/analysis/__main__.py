@@ -1,4 +1,4 @@
-"""``python -m dynprof.analysis TRACE...``: what the training process starts beside itself."""
+"""``python -m dynprof.analysis TRACE...``: the analysis that a training process starts."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def main() -> None:
     """
     parser = argparse.ArgumentParser(prog="python -m dynprof.analysis")
     parser.add_argument("trace", nargs="+", help="one after the other; a path or a URL")
-    parser.add_argument("--only", choices=["memory"], help="leave the rest out")
-    parser.add_argument("--nice", type=int, default=19, help="how far to give way to others")
+    parser.add_argument("--only", choices=["memory"], help="make only this part")
+    parser.add_argument("--nice", type=int, default=19, help="niceness of this process")
     asked = parser.parse_args()
     os.nice(asked.nice)
     limit_file_size(_workplace(asked.trace[0]))
@@ -71,9 +71,9 @@ def main() -> None:
 def _analyse(named: str, only: str | None) -> str:
     """Analyse one trace; return why it could not be done.
 
-    The manifest gets what was left out, and why; standard error too, of what was asked for.
+    The reasons for missing tables go to the manifest. Those for requested tables are printed too.
     """
-    if Path(named).is_symlink():  # what was saved is none; somebody has put it there since
+    if Path(named).is_symlink():  # dynprof saves no links: another process replaced the file
         return f"{named} is a symbolic link, which is not followed"
     try:
         there = located(named)

@@ -1,0 +1,95 @@
+"""Prose by the rules of CONTRIBUTING.md: short sentences, and none of the words to avoid."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import statistics
+import tokenize
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.processes import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LONGEST = 35  # Words of a sentence. Non-native readers lose the subject of a longer one.
+MEDIAN = 15
+AVOIDED = re.compile(
+    r"\b(beside|whoever|nobody|somebody|anew|amid|meanwhile|besides|of itself|so many|so long|"
+    r"so often|is told|are told|is asked for|are asked for|what there is|in the midst of|"
+    r"lets? go of|goes on|comes by|lies in|lies beside|stands in)\b",
+    re.IGNORECASE,
+)
+"""What a common word says better; style guides for non-native readers name most of them."""
+VALUES = ("nobody yet",)  # Values of files, which their readers know.
+SOURCES = sorted((ROOT / "dynprof").rglob("*.py"))
+PAGES = sorted({*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "seeds.md"})
+"""Without the page that quotes the vendors' documents."""
+_END = re.compile(
+    r"(?<=[.!?])[\"')*]*\s+(?=[A-Z\"'(*`0-9{])"  # a full stop
+    r"|\n\s*\n|:\n|\n\s*[-*|] |\s\|\s|[├└]"  # a paragraph, an item, a cell
+    r"|\n +[\w, *]+: "  # an argument in a docstring
+)
+_CODE = re.compile(r"``.*?``|`[^`]*`|https?://\S+", re.DOTALL)
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Return what is written for people, each with its line: docstrings, comments, messages."""
+    source = path.read_text()
+    if path.suffix == ".md":
+        yield 1, re.sub(r"^```.*?^```$|<!--.*?-->", "\n\n", source, flags=re.M | re.S)
+        return
+    nodes = list(ast.walk(ast.parse(source)))
+    docstrings = {id(one.value) for one in nodes if isinstance(one, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            parts = (one.value if isinstance(one, ast.Constant) else "X" for one in node.values)
+            yield node.lineno, "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_code = "\n" in node.value.strip() and id(node) not in docstrings
+            yield node.lineno, "" if is_code or node.value in VALUES else node.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Return the sentences of a text, code and links as one word."""
+    for sentence in _END.split(_CODE.sub("X", text)):
+        yield " ".join(sentence.split())
+
+
+def words(sentence: str) -> int:
+    """Return how many words a sentence has."""
+    return len(re.findall(r"[^\s|]*\w[^\s|]*", sentence))
+
+
+@cache
+def written(path: Path) -> list[tuple[int, str]]:
+    """Return the sentences of a file, each with the line where its text begins."""
+    found = ((line, one) for line, text in texts(path) for one in sentences(text))
+    return [(line, one) for line, one in found if words(one) > 1]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_sentences_are_short_and_plain(path: Path) -> None:
+    """The message names the line where the text begins, and the sentence."""
+    name = path.relative_to(ROOT)
+    for line, sentence in written(path):
+        avoided = AVOIDED.search(sentence)
+        assert not avoided, f"{name}:{line}: write a plain word for {avoided[0]!r}: {sentence}"
+        assert words(sentence) <= LONGEST, (
+            f"{name}:{line}: split {words(sentence)} words: {sentence}"
+        )
+
+
+def test_half_of_the_sentences_have_at_most_15_words() -> None:
+    """Of the pages, which have the longest."""
+    lengths = [words(one) for path in PAGES for _, one in written(path)]
+    assert statistics.median(lengths) <= MEDIAN
