@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PACKAGE = Path(__file__).parents[1]
 _USER_SCRIPTS = {"demo"}
 """Folders that count as a user's own script."""
-_AROUND_CALLS = {"integrations", "mstx.py", "phases.py", "plugin", "steps"}
+_AROUND_CALLS = {"integrations", "marks/annotation.py", "phases.py", "plugin", "steps"}
 """Functions that end a step or a phase: the job's code that runs in them is not dynprof's work."""
 
 

@@ -114,7 +114,7 @@ def test_sys_setprofile_is_in_use(tmp_path: Path) -> None:
         assert job.capture()[0].complete
         job.edit(active=2, with_stack=True)
         status = job.when("the refusal", lambda status: bool(status.problems))
-        assert "take the place of the job's own sys.setprofile()" in status.problems[0]
+        assert "with_stack would replace the job's own sys.setprofile()" in status.problems[0]
         job.ends_unharmed()
 
 

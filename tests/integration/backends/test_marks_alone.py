@@ -63,4 +63,4 @@ def test_what_only_a_profiler_serves_is_said(tmp_path: Path) -> None:
         manifest, _ = job.capture()
         assert manifest.backend == "marks"
         assert "/with_stack has no effect with backend marks" in job.log().replace(": ", " ")
-        assert '"mstx": true goes with it' in job.log()
+        assert '"mstx": true is used with it' in job.log()

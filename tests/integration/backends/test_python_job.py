@@ -114,7 +114,7 @@ def test_a_ranks_files_carry_its_number(tmp_path: Path) -> None:
     with RunningJob(tmp_path, JOB.format(count=2), RANK="5", WORLD_SIZE="8") as job:
         job.when("training", lambda status: status.rank == 5, rank=5)
         job.edit(ranks="0-3")
-        job.when("the word", lambda _: "rank 5 is not asked for" in job.log(5), rank=5)
+        job.when("the word", lambda _: "rank 5 is not selected" in job.log(5), rank=5)
         job.edit(ranks="4-7", active=1)
         manifest, trace = job.capture(2)
         assert (manifest.rank, manifest.world_size) == (5, 8)

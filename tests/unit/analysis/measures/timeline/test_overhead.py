@@ -38,7 +38,7 @@ JOBS = [
     "/home/me/dynprof/experiment/train.py(8): step",
     "dynprof/steps/functions.py(80): counted",
     "dynprof/plugin/patches.py(60): marked",
-    "dynprof/mstx.py(41): call",
+    "dynprof/marks/annotation.py(41): call",
     "/venv/site-packages/dynprof/phases.py(40): iterate",
     "aten::dynprof",
 ]
