@@ -80,7 +80,7 @@ class NpuBackend:
         return {"python": platform.python_version(), **found}
 
     def blocked_by(self, plan: Plan, *, elsewhere: bool = False) -> Iterator[Blocked]:  # noqa: ARG002
-        """Wait while an NPU graph is being captured.
+        """Yield the graph capture that blocks the window, if there is one.
 
         A thread sees only its own profilers; ``prepare`` checks for another one.
         """
@@ -154,7 +154,7 @@ class NpuRecording:
         )
 
     def blocked_by(self) -> str | None:
-        """Wait while an NPU graph is being captured."""
+        """Return the graph capture that blocks the window; None if there is none."""
         return _why_blocked()
 
     def load(self, *, inside_step: bool) -> None:

@@ -36,7 +36,7 @@ from dynprof.cli.whole_job import remote_leader, with_new_ranks
 from dynprof.config import parse_config
 from dynprof.config.editing import change, locked
 from dynprof.errors import ConfigError
-from dynprof.journal.status import LEADS, NOBODY_YET
+from dynprof.journal.status import LEADS, NO_SOURCE
 from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import CONFIG_NAME, rank_in_words
 from dynprof.runtime.plural import counted, listed, listed_ranks
@@ -64,13 +64,13 @@ REQUEST_ONLY = {"cancel": False, "start_step": 0}
 """Settings that apply to one request only, and the values to which arm resets them."""
 
 CANCEL_FAILED_HINT = (
-    "; the open window stays open and the waiting request stays. Repair the file and cancel again,"
+    "; what is open or waiting stays. Repair the file and cancel again,"
     ' or replace its content by {"cancel": true}'
 )
 """What a cancel that failed leaves behind, and what to do."""
 REPAIR_HINT = (
-    "; correct the line, or remove the file and run dynprof init {directory}, "
-    "which live jobs treat as a request"
+    "; correct the line, or remove the file and run dynprof init {directory}: "
+    "live jobs then record one step"
 )
 """What to do about a config file that has errors."""
 
@@ -169,8 +169,8 @@ def _after_saving(
         there = ranks_of(before, each_rank)
         text = f"{path} is saved, but no running rank matches --ranks {config.selected_ranks}"
         fail(f"{text} (running: {there}); --ranks all matches all", NOT_ASKED)
-    asked_of = counted(len(watching), "live rank is", "live ranks are")
-    said = f"{asked_of} asked" if watching else "the leading rank here asks the others"
+    asked_of = counted(len(watching), "live rank")
+    said = f"requested from {asked_of}" if watching else "the leading rank here asks the others"
     say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
         _print_request_notes(watching, inherited(config, asked))
@@ -205,8 +205,8 @@ def _print_request_notes(watching: list[Status], rest: list[str]) -> None:
         ranks = counted(starting, "rank is still in its", "ranks are still in their")
         say(f"{ranks} first step; a window opens after it", err=True)
     for status in watching:
-        if status.steps_from.startswith(NOBODY_YET):
-            say(f"{status.named}: its steps come from {status.steps_from}", err=True)
+        if status.steps_from.startswith(NO_SOURCE):
+            say(f"{status.named}: it has {status.steps_from}", err=True)
     if rest:
         say(f"kept from the file: {', '.join(rest)}", err=True)
 

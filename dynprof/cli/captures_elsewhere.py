@@ -45,5 +45,5 @@ def newest_window(path: Path) -> Path:
     say_skipped(path)
     found, passed_over = newest(path)
     for words in passed_over:
-        say(f"passed over: {words}", err=True)
+        say(f"skipped: {words}", err=True)
     return found

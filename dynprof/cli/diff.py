@@ -84,7 +84,7 @@ def diff(
         fail(describe(error), UNREADABLE)
     one, other = compared.one, compared.other
     for why in compared.passed_over:
-        say(f"passed over: {why}", err=True)
+        say(f"skipped: {why}", err=True)
     phases = part_growths(one, other) + phase_growths(one, other)
     rows = growths(one, other)[:limit]
     before, after = one.whole_ns / 1e6, other.whole_ns / 1e6

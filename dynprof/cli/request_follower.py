@@ -18,7 +18,7 @@ from dynprof.journal.edit_outcomes import IN_PROGRESS, Answer, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import (
     HEARTBEAT_S,
-    NOBODY_YET,
+    NO_SOURCE,
     JobStatus,
     Status,
     WindowStatus,
@@ -278,8 +278,8 @@ def _stuck_note(status: Status | None, how: str) -> str:
     if status is None or how not in what:
         return ""
     text = f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
-    no_source = how == "starting" and status.steps_from.startswith(NOBODY_YET)
-    return f"{text}, and its steps come from {status.steps_from}" if no_source else text
+    no_source = how == "starting" and status.steps_from.startswith(NO_SOURCE)
+    return f"{text}, and it has {status.steps_from}" if no_source else text
 
 
 def _can_be_cancelled(status: Status | None, answers: list[Answer]) -> bool:

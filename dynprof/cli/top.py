@@ -60,7 +60,7 @@ def top(
         fail(str(error), UNREADABLE)
     trace = measured.path
     for why in passed_over.values():
-        say(f"passed over: {why}", err=True)
+        say(f"skipped: {why}", err=True)
     shown = console()
     shown.print(wrapped(trace.name, shown.width, style="italic"))
     if measured.work:

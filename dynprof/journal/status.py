@@ -28,7 +28,7 @@ MAX_STEP_S = 1800.0
 """Most seconds that the first step may take, or that an earlier long step justifies."""
 MAX_BYTES = 1 << 20
 """Largest status file in bytes; only its problems and last edits vary in size."""
-NOBODY_YET = "nobody yet"
+NO_SOURCE = "no source of steps"
 """Start of ``steps_from`` while no step ends."""
 LEADS = "leads"
 """The ``agreement`` of the rank that proposes the edits in its directory to the others."""

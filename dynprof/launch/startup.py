@@ -31,7 +31,8 @@ _begun = False
 def begin(before: Collection[str] = ()) -> None:
     """Watch the directory that the environment names, if this process is a rank; once only.
 
-    A failure is one line on standard error; the script still runs, and with its own modules.
+    An expected failure is one line on standard error, another one a traceback. The script still
+    runs, and with its own modules.
 
     Args:
         before: The modules loaded before dynprof; empty if unknown.

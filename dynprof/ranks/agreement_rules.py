@@ -181,7 +181,7 @@ def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, st
         return dict.fromkeys(alone, NO_COMMON_NUMBERS)
     apart = _apart([one for one in replies if one.marches], took_s)
     return {
-        rank: f"it is at {where}, though they step together; call dp.set_state() with the same "
+        rank: f"it is at {where}, though both step together; call dp.set_state() with the same "
         "number on all ranks, or use one source of steps for all"
         for rank, where in apart.items()
     }
@@ -191,8 +191,8 @@ def far_apart(replies: Sequence[Reply], took_s: float) -> tuple[str, ...]:
     """Return a remark on each rank whose step differs from the first rank's."""
     apart = itertools.islice(_apart(replies, took_s).items(), MAX_NAMED)
     return tuple(
-        f"rank {rank} is at {where}: each opens at its own step of that number, which is another "
-        "iteration if they train together"
+        f"rank {rank} is at {where}: each opens when its own count reaches the start step, "
+        "which is another iteration if they train together"
         for rank, where in apart
     )
 
@@ -204,6 +204,6 @@ def _apart(replies: Sequence[Reply], took_s: float) -> dict[int, str]:
         first = replies[0]
         fast_s = SPEEDUP_MARGIN * min(first.fast_s or UNKNOWN_STEP_S, one.fast_s or UNKNOWN_STEP_S)
         if abs(one.step - first.step) > MAX_STEPS_APART + took_s / fast_s:
-            where = f"where rank {first.rank} is at {first.step:,}"
-            found[one.rank] = f"step {one.step:,} {where}"
+            where = f"rank {first.rank} at step {first.step:,}"
+            found[one.rank] = f"step {one.step:,}, {where}"
     return found

@@ -57,9 +57,15 @@ class JobWindow:
     asked: UnplannedRequest | None = None  # the request
     made: Agreement | None = None  # the result of the proposal; None while it is under way
     reports: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
-    unreachable: Mapping[int, str] = field(default_factory=dict)  # and why
-    not_ready: Mapping[int, str] = field(default_factory=dict)  # ranks waited for, and why
-    left: Mapping[int, str] = field(default_factory=dict)  # pending as the leader left
+    unreachable: Mapping[int, str] = field(
+        default_factory=dict
+    )  # ranks that no longer report, and why
+    not_ready: Mapping[int, str] = field(
+        default_factory=dict
+    )  # ranks that delay the start, and why
+    left: Mapping[int, str] = field(
+        default_factory=dict
+    )  # ranks that were pending when the leader left, and why
 
     def outcome(self, rank: int) -> str:
         """Return the outcome on a rank that agreed to open; empty if it is unknown."""

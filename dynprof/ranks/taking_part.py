@@ -243,7 +243,9 @@ class Participant:
         """Let this rank carry out a message; a failure of dynprof is the problem in its reply."""
         found: list[Reply] = []
         action = functools.partial(self.member.answer, message, place)
-        error = self.boundary.attempt("a message of rank 0", lambda: found.append(action()))
+        error = self.boundary.attempt(
+            "handling a message of rank 0", lambda: found.append(action())
+        )
         if error is None:
             self._unready = self._unready_as(found[0], message)
             return found[0]

@@ -261,7 +261,7 @@ def _disk(config: ProfilerConfig, state: ProcessState) -> Problem | None:
         return None
     text = (
         f"{state.free_disk_mb:,.0f} MB are free where the capture would go, and "
-        f"limits.min_free_disk_mb asks for {least:,.0f}; make room, set another prof_dir or "
+        f"limits.min_free_disk_mb is {least:,.0f}; make room, set another prof_dir or "
         "lower the limit."
     )
     return Problem(text, disk_pointer(config))

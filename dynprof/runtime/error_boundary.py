@@ -64,7 +64,7 @@ class ErrorBoundary:
         try:
             action()
         except Exception as error:
-            # The one broad except of the package: a failure behind this boundary costs a capture,
+            # The broad except of the package: a failure behind this boundary costs a capture,
             # never the job, and the log has its traceback. Ctrl-C, sys.exit and exceptions of the
             # training loop pass: dynprof does not handle them.
             if came_from_a_signal(error):

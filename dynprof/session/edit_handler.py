@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext
 
-_NOTHING = "but nothing is open or waiting; a save without cancel requests a window"
+_NOTHING = "nothing is open or waiting; a save without cancel requests a window"
 
 
 class EditHandler:
@@ -220,7 +220,7 @@ class EditHandler:
         if current := self._loop.open_window:
             asked = f"request {current.request.number} for {current.window.asked}"
             return f", once the open window ({asked}) is closed and saved"
-        return ", once the capture before it is saved" if self._loop.occupied else ""
+        return ", once the previous capture is saved" if self._loop.occupied else ""
 
     def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
         """Disarm the waiting request, and order the open window closed.
@@ -237,7 +237,7 @@ class EditHandler:
         disarms = waiting or has_disarmed
         texts = (("disarms the waiting request", disarms), ("closes the open window", current))
         what = " and ".join(text for text, found in texts if found) or _NOTHING
-        self._journal.report(number, "cancel", f"cancel, {what}")
+        self._journal.report(number, "cancel", f"cancel: {what}")
         self._journal.set_status(problems=(), remarks=())
 
 

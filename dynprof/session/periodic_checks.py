@@ -63,11 +63,11 @@ class PeriodicChecks:
 
     def tick(self) -> None:
         """Run the checks of each second, on the journal's thread."""
-        self._boundary.attempt("a tick", self._tick)
+        self._boundary.attempt("the periodic checks", self._tick)
 
     def _tick(self) -> None:
         learn_rank(self._process, self._journal)
-        self._boundary.attempt("where steps come from", self._steps.look)
+        self._boundary.attempt("finding the source of steps", self._steps.look)
         self._boundary.attempt("looking for torch", self._look_for_torch)
         self._boundary.attempt("analysis", self._analyses.look)
         self._costs.sample()

@@ -66,7 +66,9 @@ class SavedCaptures:
         self._warn_of_cut(early_reason, manifest)
         if not kept or delivery.destination.is_direct:
             self._arrive(path.parent.parent, manifest, self._shown(path) if kept else None)
-        elif self._boundary.attempt("sending it on", lambda: self._send(delivery, path, manifest)):
+        elif self._boundary.attempt(
+            "sending the capture", lambda: self._send(delivery, path, manifest)
+        ):
             self._arrive(path.parent.parent, manifest, self._shown(path))
 
     def _warn_of_cut(self, early_reason: str, manifest: Manifest) -> None:
@@ -92,7 +94,7 @@ class SavedCaptures:
 
         def say_trouble(why: str) -> None:
             text = f"its capture is not in {order.target} yet: {why}"
-            text += f"; tried again, for {order.retry_s:g} s"
+            text += f"; dynprof retries for {order.retry_s:g} s"
             self._journal.report(number, "saving", text, loud=True)
 
         def end(arrived: str, why: str) -> None:

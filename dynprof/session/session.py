@@ -176,11 +176,13 @@ class Session:
             self._journal.warning(text)
         if isinstance(self._at_start, Unread) and self._at_start is not GONE:
             said = "; ".join(map(str, self._at_start.problems))
-            self._journal.warning(f"the config that is there now: {said}")
+            self._journal.warning(
+                f"{layout.config.name} cannot be used: {said}; correct it and save"
+            )
         else:
             text = "no window is requested yet; the next save of the config requests one"
             self._journal.info(text)
-        self._boundary.attempt("where steps come from", self._steps.begin)
+        self._boundary.attempt("finding the source of steps", self._steps.begin)
 
     def end(self, reason: str) -> None:
         """Close the open window, wait for the capture being saved, end the threads; once only.
@@ -194,7 +196,7 @@ class Session:
         if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
-            self._boundary.attempt("the end", lambda: self._shutdown.wind_down(reason))
+            self._boundary.attempt("ending the session", lambda: self._shutdown.wind_down(reason))
         except (KeyboardInterrupt, SystemExit):
             self._finish(reason)
             raise
@@ -203,7 +205,7 @@ class Session:
     def _finish(self, reason: str) -> None:
         self._stopped = True
         self._leave_agreements()
-        self._boundary.attempt("where steps come from", self._steps.end)
+        self._boundary.attempt("finding the source of steps", self._steps.end)
         self._boundary.attempt("analysis", self._analyses.end)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=True)
@@ -338,9 +340,11 @@ class Session:
 
     def _tick(self) -> None:
         self._periodic_checks.tick()
-        self._boundary.attempt("the open window", self._loop.check)
-        self._boundary.attempt("the waiting request", self._edit_handler.use_better_profiler)
-        self._boundary.attempt("the profilers", self._follow_self_test)
+        self._boundary.attempt("checking the open window", self._loop.check)
+        self._boundary.attempt(
+            "checking the waiting request", self._edit_handler.use_better_profiler
+        )
+        self._boundary.attempt("checking the profilers", self._follow_self_test)
         self._boundary.attempt("agreeing with the other ranks", self._agreements.check)
 
     def _follow_self_test(self) -> None:

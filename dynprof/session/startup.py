@@ -112,7 +112,7 @@ def _begin(session: Session) -> None:
         begun = True
     finally:
         if not begun:
-            session.end("it could not begin")
+            session.end("the session could not start")
 
 
 def _place(rank: int | None) -> Rank:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.journal.status import NOBODY_YET
+from dynprof.journal.status import NO_SOURCE
 from dynprof.runtime.plural import counted
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.optimizers import OptimizerSteps
@@ -99,7 +99,7 @@ class StepSources:
         elif not self._is_silent and self._clock.now_s() - self._began_s > SILENT_S:
             self._is_silent = True
             text = f"no step has ended in {SILENT_S:.0f} s: {why or 'the source reported none'}"
-            self._named = f"{NOBODY_YET}: {text}"
+            self._named = f"{NO_SOURCE}: {text}"
             now = "callback" if self._callback else self._option.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
             self._journal.warning(f"{text}; other sources of steps: {', '.join(others)}")

@@ -101,11 +101,11 @@ class Admission:
         if least is not None and free_mb < least:
             text = (
                 f"only {free_mb:,.0f} MB are free now where the capture would go, and "
-                f"limits.min_free_disk_mb asks for {least:,.0f}."
+                f"limits.min_free_disk_mb is {least:,.0f}."
             )
             yield Problem(text, disk_pointer(request.config))
         if self._failures[request.plan.backend] >= MAX_FAILURES:
-            text = f"it failed {MAX_FAILURES} windows in a row and rests until the next edit."
+            text = f"it failed in {MAX_FAILURES} windows in a row; the next save tries it again."
             yield Problem(text, "/backend")
         # A delay by a graph capture is accepted, unless other ranks have opened in the meantime.
         may_be_late = self.waited_for(request) and request.agreed_in is None

@@ -145,7 +145,7 @@ class WindowDriver:
     def blocked_by(self) -> str | None:
         """Return why the calling thread cannot step or end it now; None if it can."""
         if not self.movable:
-            return f"only the thread that opened it may: {self.thread.name}"
+            return f"only the thread that opened it can step or close it: {self.thread.name}"
         return self.window.blocked_by()
 
     def close(self) -> Recording | None:

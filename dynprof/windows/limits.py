@@ -66,7 +66,7 @@ def why_no_step(current: WindowDriver, now_s: float) -> str:
         return ""
     if seconds <= most_s or still_s <= NO_STEP_S:
         return ""
-    text = f"{seconds:.1f} s have gone, limits.max_seconds is {most_s:g}"
+    text = f"{seconds:.1f} s have passed, limits.max_seconds is {most_s:g}"
     return f"{text}, and no step has ended for {still_s:.0f} s"
 
 
@@ -81,7 +81,7 @@ def why_early(current: WindowDriver, now_s: float) -> str:
     seconds = now_s - current.opened_s
     if limits.max_seconds is not None and seconds > limits.max_seconds:
         gone = f"{seconds:.1f}" if seconds >= 1 else f"{seconds:.2g}"
-        return f"{gone} s have gone, limits.max_seconds is {limits.max_seconds:g}"
+        return f"{gone} s have passed, limits.max_seconds is {limits.max_seconds:g}"
     if now_s < current.due_s:
         return ""
     began_s = time.thread_time()
@@ -142,7 +142,7 @@ def why_too_late(current: WindowDriver) -> str:
     if load.saving_mb <= DISCARD_SHARE * free_mb:
         return ""
     text = f"to save its {about(load.events)} events would take about {load.saving_mb:,.0f} MB"
-    free = f"{free_mb:,.0f} MB are free, of which a capture may take {DISCARD_SHARE:.0%}"
+    free = f"{free_mb:,.0f} MB are free, of which saving may take {DISCARD_SHARE:.0%}"
     return f"{text} of memory, and {free}; nothing is kept{_FEWER}"
 
 
@@ -164,5 +164,5 @@ def _why_too_much(current: WindowDriver, load: Load, ahead: Load) -> str:
     if ahead.saving_mb <= MAX_SHARE * free_mb:
         return ""
     text = f"to save the {about(load.events)} events so far takes about {load.saving_mb:,.0f} MB"
-    free = f"{free_mb:,.0f} MB are free, of which a window may take half with its next steps"
+    free = f"{free_mb:,.0f} MB are free, of which saving may take half, the next steps included"
     return f"{text} of memory, and {free}{_LIFTED}"

@@ -84,5 +84,5 @@ def _usable(name: str, number: object, least: int = 0) -> int:
     if isinstance(number, int) and number >= least:
         return number
     wanted = f"a whole number of {least} or more"
-    warn_script(f"schedule(): {name}={number!r} is not {wanted}; {least} is taken")
+    warn_script(f"schedule(): {name}={number!r} is not {wanted}; {least} is used")
     return least

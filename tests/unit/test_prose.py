@@ -27,7 +27,6 @@ AVOIDED = re.compile(
     re.IGNORECASE,
 )
 """What a common word says better; style guides for non-native readers name most of them."""
-VALUES = ("nobody yet",)  # Values of files, which their readers know.
 SOURCES = sorted((ROOT / "dynprof").rglob("*.py"))
 PAGES = sorted({*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "seeds.md"})
 """Without the page that quotes the vendors' documents."""
@@ -53,7 +52,7 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, "".join(map(str, parts))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             is_code = "\n" in node.value.strip() and id(node) not in docstrings
-            yield node.lineno, "" if is_code or node.value in VALUES else node.value
+            yield node.lineno, "" if is_code else node.value
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string

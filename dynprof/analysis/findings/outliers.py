@@ -91,7 +91,8 @@ def _finding_on(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding
     """Return the finding on one outlier."""
     said = [f"It takes {ms(step[2])}, {ms(extra)} more than the others."]
     for cause in causes:
-        said.append(f"{cause.finding.title}: {cause.finding.detail}")
+        stop = ". " if cause.finding.detail.startswith("It ") else ": "
+        said.append(f"{cause.finding.title}{stop}{cause.finding.detail}")
         said.append(f"For the others that is {ms(cause.others)} on average.")
     if not causes:
         said.append("The trace does not show why.")

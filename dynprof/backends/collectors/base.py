@@ -53,7 +53,7 @@ class Unavailable(Collector):
     """Records nothing and reports what is missing.
 
     Args:
-        what: A sentence that names it.
+        what: A sentence that says what is missing.
     """
 
     def __init__(self, what: str) -> None:

@@ -83,7 +83,7 @@ def test_a_store_that_is_away_is_asked_again(tmp_path: Path, bucket: Bucket) -> 
             running.when("the capture", lambda status: bool(status.last_capture))
             keys = bucket.objects()
     assert any(key.endswith("trace.json.gz") for key in keys)
-    assert "tried again, for 600 s" in log(running.root)
+    assert "dynprof retries for 600 s" in log(running.root)
     assert not [path for path in below(running.root / "outgoing", "*") if path.is_file()]
 
 

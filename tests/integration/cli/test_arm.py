@@ -20,7 +20,7 @@ def test_arm_and_wait_prints_the_capture(job: RunningJob) -> None:
     code, output, errors = dynprof("arm", job.root, "--active", 3, "--metadata", "who=me", "--wait")
     assert (code, errors.splitlines()[0]) == (
         0,
-        f"{job.config} is saved; 1 live rank is asked",
+        f"{job.config} is saved; requested from 1 live rank",
     )
     manifest = load_manifest(type(job.root)(output.strip()))
     assert (manifest.complete, manifest.steps.recorded) == (True, 3)
@@ -117,7 +117,7 @@ def test_cancel_closes_and_says_so(job: RunningJob) -> None:
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
     job.when("the window", lambda status: status.state == "recording")
     code, closed, errors = dynprof("cancel", job.root, "--wait")
-    assert (code, "cancel, closes the open window" in errors) == (0, True)
+    assert (code, "cancel: closes the open window" in errors) == (0, True)
     output, _ = waiting.communicate()
     assert waiting.returncode == 0  # what it had is saved, and its manifest says: cancelled
     assert closed == output
@@ -131,7 +131,9 @@ def test_a_cancel_in_a_file_that_cannot_be_read_says_what_to_do(job: RunningJob)
     job.when("the window", lambda status: status.state == "recording")
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("cancel", job.root, "--wait")
-    assert (code, "nothing was changed; the open window stays open" in errors) == (1, True), errors
+    assert (code, "nothing was changed; what is open or waiting stays" in errors) == (1, True), (
+        errors
+    )
     (instead,) = re.findall(r"replace its content by (\{.*\})", errors)
     job.config.write_text(instead)
     assert job.capture()[0].reason.startswith("cancelled by request")
@@ -248,8 +250,8 @@ def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
     """Once its lines are named; of a value on the command line no file is to be removed."""
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("arm", job.root, "--active", 2)
-    mend = f"correct the line, or remove the file and run dynprof init {job.root}, "
-    mend += "which live jobs treat as a request"
+    mend = f"correct the line, or remove the file and run dynprof init {job.root}: "
+    mend += "live jobs then record one step"
     last = f"{job.config}: nothing was changed; {mend}"
     assert (code, errors.splitlines()[-1]) == (1, last)
     job.config.unlink()
@@ -285,7 +287,7 @@ def test_cancel_reaches_all_ranks(job: RunningJob) -> None:
     config = json.loads(job.config.read_text())
     job.config.write_text(json.dumps({**config, "ranks": "5"}))
     code, _, errors = dynprof("cancel", job.root, "--wait")
-    assert (code, "rank 0: cancel, disarms the waiting request" in errors) == (0, True)
+    assert (code, "rank 0: cancel: disarms the waiting request" in errors) == (0, True)
 
 
 def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:

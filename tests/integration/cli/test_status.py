@@ -32,7 +32,10 @@ def test_status_of_all_ranks(tmp_path: Path) -> None:
             for rank, one in enumerate((first, second)):
                 one.when("training", lambda status: status.state == "idle", rank)
             code, output, errors = dynprof("arm", first.root, "--ranks", "1", "--wait")
-            assert (code, errors.splitlines()[0].endswith("1 live rank is asked")) == (0, True)
+            assert (code, errors.splitlines()[0].endswith("requested from 1 live rank")) == (
+                0,
+                True,
+            )
             assert "rank_1.info.json" in output
         wait_for("its death", lambda: "dead" in dynprof("status", first.root)[1] or None)
         code, output, _ = dynprof("status", first.root)

@@ -145,7 +145,7 @@ def test_ranks_that_count_otherwise_are_refused_with_what_to_call(tmp_path: Path
         code, _, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
         assert code == 4, errors
     said = log(tmp_path / SHARED)
-    assert "though they step together; call dp.set_state() with the same number" in said
+    assert "though both step together; call dp.set_state() with the same number" in said
     assert manifests(tmp_path) == []
 
 

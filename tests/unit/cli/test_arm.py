@@ -9,14 +9,14 @@ import pytest
 from dynprof.cli.arm import _print_conflicts, _print_recorded_steps, _print_request_notes
 from dynprof.config import parse_config
 from dynprof.journal.edit_outcomes import Answer
-from dynprof.journal.status import LEADS, NOBODY_YET, Status
+from dynprof.journal.status import LEADS, NO_SOURCE, Status
 
 
 def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Else he would wait for the end of a first step that never comes."""
-    why = f"{NOBODY_YET}: no step has ended in 30 s: no torch optimizer has made a step"
+    why = f"{NO_SOURCE}: no step has ended in 30 s: no torch optimizer has made a step"
     here = {"host": "node9", "heartbeat": time.time(), "longest_s": None}
     _print_request_notes(
         [Status("idle", rank=0, **here), Status("idle", rank=3, steps_from=why, **here)],  # type: ignore[arg-type]
@@ -24,7 +24,7 @@ def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
     )
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("2 ranks are still in their first step")
-    assert said[1:] == [f"rank 3: its steps come from {why}"]
+    assert said[1:] == [f"rank 3: it has {why}"]
 
 
 @pytest.mark.parametrize(

@@ -73,19 +73,19 @@ def armed(
 def test_who_has_read_the_save_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody was there a moment before it: "no process watches", arm said of a job that served."""
     code, said = armed(tmp_path, monkeypatch, True)
-    assert (code, "1 live rank is asked" in said, "superseded" in said) == (0, True, False)
+    assert (code, "requested from 1 live rank" in said, "superseded" in said) == (0, True, False)
 
 
 def test_who_reads_it_soon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks again two seconds after it has begun, at the latest."""
     code, said = armed(tmp_path, monkeypatch, False, False, True)
-    assert (code, "1 live rank is asked" in said) == (0, True)
+    assert (code, "requested from 1 live rank" in said) == (0, True)
 
 
 def test_who_comes_beside_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is none of those that are not there."""
     code, said = armed(tmp_path, monkeypatch, True, others=1)
-    assert (code, "2 live ranks are asked" in said, "not running" in said) == (0, True, False)
+    assert (code, "requested from 2 live ranks" in said, "not running" in said) == (0, True, False)
 
 
 def test_who_began_after_the_save_is_not_asked(

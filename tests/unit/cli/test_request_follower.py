@@ -12,7 +12,7 @@ import pytest
 from dynprof.cli.outcome import NOT_SERVED, RANK_LOST
 from dynprof.cli.request_follower import Follower, _stuck_note
 from dynprof.journal.edit_outcomes import Answer
-from dynprof.journal.status import LEADS, NOBODY_YET, JobStatus, Status, WindowStatus
+from dynprof.journal.status import LEADS, NO_SOURCE, JobStatus, Status, WindowStatus
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
 
 if TYPE_CHECKING:
@@ -248,8 +248,8 @@ def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
 def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:
     """As where ``dp.step()`` was forgotten: a step of minutes is a compilation, or that."""
     status = Status("waiting", heartbeat=time.time(), still_s=51.0)
-    why = f"{NOBODY_YET}: no step has ended in 30 s: dp.step() was not called"
+    why = f"{NO_SOURCE}: no step has ended in 30 s: dp.step() was not called"
     said = _stuck_note(status, "starting")
     assert said == "; it is in its first step for 51 s"
     forgotten = dataclasses.replace(status, steps_from=why)
-    assert _stuck_note(forgotten, "starting") == f"{said}, and its steps come from {why}"
+    assert _stuck_note(forgotten, "starting") == f"{said}, and it has {why}"

@@ -322,7 +322,7 @@ def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
         assert any("call dp.set_state()" in reason for reason in made.reasons) == marches
         if not marches:
             (remark,) = made.remarks
-            assert remark.startswith("rank 1 is at step 170 where rank 0 is at 100: each opens")
+            assert remark.startswith("rank 1 is at step 170, rank 0 at step 100: each opens")
 
 
 def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:

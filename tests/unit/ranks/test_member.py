@@ -329,7 +329,7 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
     for number in (2, 3):
         member.answer(Cancellation(number, '{"cancel": true}', float(number)), 0)
     answers = {one.number: one.text for one in job.session.status().edits}
-    assert answers[2] == "cancel, disarms the waiting request"
+    assert answers[2] == "cancel: disarms the waiting request"
     assert "nothing is open or waiting" in answers[3]
 
 

@@ -193,7 +193,7 @@ def test_too_little_disk_is_refused() -> None:
     """A request below the limit is refused; the message has both numbers."""
     (text,) = refused(limits={"min_free_disk_mb": 6000})
     assert text.startswith("/limits/min_free_disk_mb: 5,000 MB are free where the capture would go")
-    assert "limits.min_free_disk_mb asks for 6,000" in text
+    assert "limits.min_free_disk_mb is 6,000" in text
     assert accepted(limits={"min_free_disk_mb": None})
 
 

@@ -111,7 +111,7 @@ def test_the_first_step_takes_back_that_there_was_none(
     job = job_on(tmp_path, "some_trainer:train")
     job.clock.advance(SILENT_S + 1)
     job.session._steps.look()
-    assert job.session.status().steps_from.startswith("nobody yet")
+    assert job.session.status().steps_from.startswith("no source of steps")
     trainer()
     job.session._steps.look()
     assert job.session.status().steps_from == "returns of some_trainer:train"

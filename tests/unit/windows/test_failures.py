@@ -149,7 +149,7 @@ def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> Non
         job.session.start(job.root / "other.json")
         job.step(2)
     assert len(job.backend.recordings) == 3
-    assert "rests until the next edit" in job.session.status().problems[0]
+    assert "the next save tries it again" in job.session.status().problems[0]
     job.edit(active=1)
     job.step(2)
     assert len(job.backend.recordings) == 4
@@ -172,7 +172,7 @@ def test_a_backend_that_cannot_say_what_blocks_it_fails(
             assert job.state == "idle"
             assert "no answer" in job.session.status().edits[-1].text
     job.session.start(job.root / "other.json")
-    assert "rests until the next edit" in job.session.status().problems[0]
+    assert "the next save tries it again" in job.session.status().problems[0]
     job.edit(active=1)
     job.step(2)
     assert job.manifests()[-1].complete
@@ -212,4 +212,4 @@ def test_a_backend_that_cannot_be_prepared_leaves_nothing_open(job: Job) -> None
     job.step()
     job.log()
     job.edit(cancel=True)
-    assert "cancel, but nothing is open or waiting" in job.log()
+    assert "cancel: nothing is open or waiting" in job.log()

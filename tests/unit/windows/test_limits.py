@@ -150,7 +150,7 @@ def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Pa
     assert (manifest.steps.recorded, bool(manifest.trace)) == (5, True)
     assert manifest.reason == (
         "to save the 5,000 events so far takes about 5 MB of memory, and 10 MB are free, of which "
-        "a window may take half with its next steps; limits.max_memory_mb null lifts this limit"
+        "saving may take half, the next steps included; limits.max_memory_mb null lifts this limit"
     )
 
 
@@ -161,7 +161,7 @@ def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
     assert (manifest.trace, manifest.complete) == (None, False)
     assert manifest.reason == (
         "to save its 1,000 events would take about 1 MB of memory, and 1 MB are free, of which "
-        "a capture may take 80%; nothing is kept; ask for fewer steps, or without stacks, shapes "
+        "saving may take 80%; nothing is kept; ask for fewer steps, or without stacks, shapes "
         "and memory"
     )
     (recording,) = job.backend.recordings

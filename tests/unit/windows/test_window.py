@@ -61,7 +61,7 @@ def test_a_wrong_number_of_a_schedule_is_named_and_the_least_taken(wrong: dict[s
     ((name, number),) = wrong.items()
     least = int(name == "active")
     usual = {"wait": 0, "warmup": 0, "active": 1, "repeat": 0}
-    with pytest.warns(UserWarning, match=rf"{name}={number!r} is not .*; {least} is taken"):
+    with pytest.warns(UserWarning, match=rf"{name}={number!r} is not .*; {least} is used"):
         odd = schedule(**{**usual, **wrong})
     plain = schedule(**{**usual, name: least})
     assert [odd(step) for step in range(9)] == [plain(step) for step in range(9)]

@@ -127,7 +127,7 @@ def efforts(trace: Trace, found: Operators) -> Efforts:
 
 
 def _counted(kind: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the operators that count, and for each operator the one of these around it.
+    """Return the operators that count, and for each operator the one that it is or is inside of.
 
     The innermost operator of the heaviest kind counts: for ``linear`` it is the ``addmm`` in it,
     and a copy inside belongs to the ``addmm``.

@@ -95,7 +95,7 @@ def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
     assert code == 0, errors
     assert output
     assert errors.splitlines()[0] == (
-        f"passed over: {newest.name}: no capture is here of ranks 0 to 1 ({outcome}), "
+        f"skipped: {newest.name}: no capture is here of ranks 0 to 1 ({outcome}), "
         "rank 2 (it does not answer)"
     )
     assert "names no capture" not in errors

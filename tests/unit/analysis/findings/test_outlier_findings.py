@@ -48,13 +48,13 @@ def job(
 CAUSES: dict[str, tuple[list[Span], list[str]]] = {
     "an operator": (
         [("aten::sort", "cpu_op", 9, 100)],
-        ["aten::sort takes longer: It takes 100 ms of step 3.", "others that is 0 ms"]),
+        ["aten::sort takes longer. It takes 100 ms of step 3.", "others that is 0 ms"]),
     "an operator that is longer": (
         [("aten::mm", "cpu_op", 9, 100)],
-        ["aten::mm takes longer: It takes 108 ms of step 3.", "others that is 8 ms"]),
+        ["aten::mm takes longer. It takes 108 ms of step 3.", "others that is 8 ms"]),
     "a label of the script": (
         [("load_index", "user_annotation", 9, 100)],
-        ["load_index takes longer: It takes 100 ms of step 3."]),
+        ["load_index takes longer. It takes 100 ms of step 3."]),
     "a function": (
         [("job.py(4): main", "python_function", 0, 110),
          ("job.py(9): read", "python_function", 9, 100),
