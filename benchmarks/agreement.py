@@ -23,17 +23,17 @@ from dynprof.config import RankSet
 from dynprof.ranks.agreement_rules import Agreement, Terms
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
-    Hello,
     Joined,
+    LeaderMessage,
+    LeaderStarted,
     Message,
     Opening,
     Proposal,
     Question,
     Reply,
     Report,
-    Said,
-    news_in,
-    said_in,
+    parse_leader_message,
+    parse_rank_messages,
     to_text,
 )
 from dynprof.ranks.store import FOREVER, NUDGE, LogReader, LogWriter, wait_for_bell
@@ -108,7 +108,7 @@ def be(
     reader.send_news(to_text(Joined(rank, reader.place)))
     while True:
         place, raw = reader.wait()
-        if raw is None or raw == NUDGE.encode() or (said := said_in(raw)) is None:
+        if raw is None or raw == NUDGE.encode() or (said := parse_leader_message(raw)) is None:
             return
         if isinstance(said.message, (Proposal, Question)):
             reply = reply_of(rank, said.message, place)
@@ -181,8 +181,8 @@ class Bench:
         return [pipe.recv() for pipe in self._pipes]
 
     def _say(self, message: Message, expect: int) -> int:
-        text = to_text(Said("bench", expect, message))
-        is_first = isinstance(message, Hello)
+        text = to_text(LeaderMessage("bench", expect, message))
+        is_first = isinstance(message, LeaderStarted)
         place = self._writer.begin(text) if is_first else self._writer.send(text)
         if expect:
             self._writer.expect(place)
@@ -190,7 +190,7 @@ class Bench:
 
     def _hear(self) -> None:
         wait_for_bell(self._waits)
-        self._leader.receive(news_in(self._writer.take()))
+        self._leader.receive(parse_rank_messages(self._writer.take()))
 
     def agree(self, number: int) -> tuple[float, int, int]:
         """Return how long it took, how many ranks heard of it late, and their calls."""

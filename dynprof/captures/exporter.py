@@ -133,7 +133,7 @@ class Exporter:
             self._serve(blocks=False)
         return done.wait(timeout_s)
 
-    def hurry(self) -> None:
+    def stop_waiting_for_ranks(self) -> None:
         """Stop waiting for other ranks."""
         self._hurry.set()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from dynprof.backends.torch.closing import start_self_test
 from dynprof.config import Limits
 from dynprof.errors import CaptureError, DynprofError, describe
-from dynprof.profiler.output_paths import tidy
+from dynprof.profiler.output_paths import remove_stale_files
 from dynprof.profiler.saving import (
     default_folder,
     export_of,
@@ -195,7 +195,7 @@ def _save(kept: _Kept) -> None:
     folder, why = usable_folder(kept.folder, kept.instead)
     if why:
         say(why)
-    tidy(folder)
+    remove_stale_files(folder)
     window, worker = kept.window, worker_here()
     if window.is_private:  # its handler could not save it in its folder
         _say_saved(kept, window.write(folder / trace_name(worker, window.suffix)))

@@ -17,7 +17,7 @@ from dynprof.backends.npu_exports import exported
 from dynprof.captures.analysis_start import analyse_now, arguments_for
 from dynprof.captures.exporter import save_trace
 from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileError
-from dynprof.profiler.output_paths import output_path, tidy, write_file
+from dynprof.profiler.output_paths import output_path, remove_stale_files, write_file
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import free_disk_mb, host_name, trace_stem
 from dynprof.runtime.output import PrivateFolder, atomic_file
@@ -211,7 +211,7 @@ class ClosedWindow:
             CaptureError: The disk of that folder is full.
         """
         temporary = Path(tempfile.gettempdir())
-        tidy(temporary)
+        remove_stale_files(temporary)
         name = f".{host_name()}_{os.getpid()}.{secrets.token_hex(8)}.recording"
         folder = PrivateFolder(temporary / name)
         _at_the_end_of(self, folder.remove)

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.profiler.output_paths import tidy
+from dynprof.profiler.output_paths import remove_stale_files
 from dynprof.profiler.saving import (
     default_folder,
     export_of,
@@ -73,7 +73,7 @@ class TraceHandler:
         base, why = usable_folder(self.folder, self._instead)
         if why:
             warn_script(why)
-        tidy(base)
+        remove_stale_files(base)
         folder, analyse = self._folder_of(recorded, base), self._analyse
         export = export_of(recorded, folder, self._worker, use_gzip=self._use_gzip)
         if not self.async_mode:

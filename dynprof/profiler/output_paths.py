@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _exported: dict[Path, tuple[int, int, int]] = {}
 """Files that this process wrote: pid (a fork has a copy of this), device and inode."""
 _tidied: set[Path] = set()
-"""Folders that :func:`tidy` has cleaned already."""
+"""Folders that :func:`remove_stale_files` has cleaned already."""
 
 
 def output_path(path: str | os.PathLike[str]) -> Path:
@@ -72,7 +72,7 @@ def write_file(path: str | os.PathLike[str], write: Callable[[Path], object]) ->
         raise CaptureError(f"{path} is not written: {why_not_written(error)}") from error
 
 
-def tidy(place: Path) -> None:
+def remove_stale_files(place: Path) -> None:
     """Remove and report leftovers of killed processes of this machine; once for each folder."""
     place = place.expanduser().absolute()
     if place in _tidied:

@@ -12,7 +12,7 @@ from dynprof.backends import all_backends
 from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.errors import BackendError, ProfileError
 from dynprof.profiler.closed_window import ClosedWindow
-from dynprof.profiler.output_paths import tidy
+from dynprof.profiler.output_paths import remove_stale_files
 from dynprof.requests.plan import ProcessState, Refusal, plan
 from dynprof.requests.request import Request
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
@@ -177,7 +177,7 @@ class ScriptWindows:
         return bool(reason)
 
     def _make_scratch(self) -> PrivateFolder:
-        tidy(self._layout.root)
+        remove_stale_files(self._layout.root)
         return self._layout.make_scratch(self._layout.root)
 
     def close(self, metadata: dict[str, Any]) -> ClosedWindow | None:

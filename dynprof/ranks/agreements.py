@@ -15,7 +15,7 @@ from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
-from dynprof.ranks.messages import PARTED, Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import Participant
 from dynprof.requests.plan import Refusal, directory_pointer
@@ -282,7 +282,7 @@ class Agreements:
             self._member.group = None
         if windows and windows not in self._former:
             for ranks in windows.pending.values():
-                windows.mark_lost(ranks - {LEADER}, PARTED)
+                windows.mark_lost(ranks - {LEADER}, LEFT_GROUP)
             self._former.append(windows)
 
     def stop(self) -> None:

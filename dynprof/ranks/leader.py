@@ -28,17 +28,17 @@ from dynprof.ranks.agreement_rules import (
     start_step,
 )
 from dynprof.ranks.messages import (
+    LEFT_GROUP,
     NO_DYNPROF,
-    PARTED,
     SILENT,
-    Farewell,
     GivenUp,
-    Hello,
     Joined,
+    LeaderStarted,
+    LeaderStopped,
     Opening,
-    Parted,
     Proposal,
     Question,
+    RankLeft,
     Reply,
     Report,
     Withdrawal,
@@ -48,7 +48,7 @@ from dynprof.runtime.plural import listed_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from dynprof.ranks.messages import Message, News
+    from dynprof.ranks.messages import Message, RankMessage
     from dynprof.ranks.record import JobWindows
 
 REPLY_TIMEOUT_S = 5.0  # A live rank replies in this time, even while it holds Python's lock.
@@ -136,7 +136,7 @@ class Leader:
 
     def begin(self) -> None:
         """Ask the ranks to join."""
-        self._send(Hello(self._name), 0)
+        self._send(LeaderStarted(self._name), 0)
 
     @property
     def places(self) -> set[int]:
@@ -189,7 +189,7 @@ class Leader:
         """Send all ranks a message that needs no agreement."""
         self._answer(message, self._send(message, 0))
 
-    def receive(self, news: Iterable[News]) -> None:
+    def receive(self, news: Iterable[RankMessage]) -> None:
         """Take the news of ranks."""
         changes = False
         for one in news:  # thousands at once, in a large job
@@ -228,7 +228,7 @@ class Leader:
 
     def leave(self) -> None:
         """Stop leading."""
-        self._send(Farewell(), 0)
+        self._send(LeaderStopped(), 0)
         self._has_left = True
 
     # news of ranks
@@ -267,13 +267,13 @@ class Leader:
                 return False
         return bool(current and current.waits)
 
-    def _join_or_leave(self, one: Joined | Parted) -> None:
+    def _join_or_leave(self, one: Joined | RankLeft) -> None:
         for report in one.reports:
             self._note(report)
-        if isinstance(one, Parted):
+        if isinstance(one, RankLeft):
             self._parted.add(one.rank)
             self._next_places.pop(one.rank, None)
-            self._windows.mark_lost([one.rank], PARTED)
+            self._windows.mark_lost([one.rank], LEFT_GROUP)
         else:
             self._parted.discard(one.rank)
             self._next_places[one.rank] = one.place
@@ -337,7 +337,7 @@ class Leader:
 
     def _absent(self, wanted: set[int]) -> dict[int, str]:
         absent = sorted(wanted - {LEADER} - self._next_places.keys())
-        return {rank: PARTED if rank in self._parted else NO_DYNPROF for rank in absent}
+        return {rank: LEFT_GROUP if rank in self._parted else NO_DYNPROF for rank in absent}
 
     def _choose(self) -> None:
         """Choose ranks by their hosts and step times."""
@@ -389,7 +389,7 @@ class Leader:
         current.left_out |= waits
         for rank in wanted - waits.keys():
             if rank in silent or rank not in replies:
-                current.left_out[rank] = PARTED if rank in self._parted else SILENT
+                current.left_out[rank] = LEFT_GROUP if rank in self._parted else SILENT
             elif not replies[rank].takes_part:
                 current.left_out[rank] = "it takes no part"
         ready = {r: one for r, one in replies.items() if r in wanted and one.takes_part}

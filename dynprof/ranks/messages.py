@@ -1,6 +1,7 @@
 """Messages between the ranks of a job about a window, as lines of JSON.
 
-The leader (rank 0) sends all ranks a :class:`Said`: a proposal, then an opening or a withdrawal.
+The leader (rank 0) sends all ranks a :class:`LeaderMessage`: a proposal, then an opening or a
+withdrawal.
 Each rank answers a proposal or a question with a :class:`Reply`. It reports the progress of its
 window by itself, with a :class:`Report`.
 """
@@ -17,7 +18,7 @@ from dynprof.config.file_reading import MAX_BYTES
 MOST_BYTES = 7 * MAX_BYTES
 """Limit of a message: JSON needs up to six bytes for one of a config; torch's store takes 8 MiB."""
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
-PARTED = "it has left the process group, or dynprof has ended on it"
+LEFT_GROUP = "it has left the process group, or dynprof has ended on it"
 """Why a rank that has sent no reason takes no part."""
 
 
@@ -35,7 +36,7 @@ class Profiler(msgspec.Struct, frozen=True):
         return f"{self.backend} ({', '.join(self.activities)})"
 
 
-class Hello(_Message, frozen=True):
+class LeaderStarted(_Message, frozen=True):
     """A leader begins; each rank replies with :class:`Joined`."""
 
     who: str  # its rank, machine and config
@@ -89,14 +90,14 @@ class Cancellation(_Message, frozen=True):
     edited_at_s: float
 
 
-class Farewell(_Message, frozen=True):
+class LeaderStopped(_Message, frozen=True):
     """The leader stops leading."""
 
 
-Message = Hello | Proposal | Question | Opening | Withdrawal | Cancellation | Farewell
+Message = LeaderStarted | Proposal | Question | Opening | Withdrawal | Cancellation | LeaderStopped
 
 
-class Said(msgspec.Struct, frozen=True):
+class LeaderMessage(msgspec.Struct, frozen=True):
     """A message of a leader, with its sender."""
 
     by: str  # the token of the leader's run; each run has another one
@@ -146,35 +147,35 @@ class Joined(_Message, frozen=True):
     reports: tuple[Report, ...] = ()  # on requests that the leader may have missed
 
 
-class Parted(_Message, frozen=True):
+class RankLeft(_Message, frozen=True):
     """A rank stops receiving messages; ``reports`` are its last."""
 
     rank: int
     reports: tuple[Report, ...] = ()
 
 
-News = Joined | Parted | Report | Reply
+RankMessage = Joined | RankLeft | Report | Reply
 
 _encode = msgspec.json.Encoder().encode
-_said = msgspec.json.Decoder(Said)
-_news = msgspec.json.Decoder(News)
+_said = msgspec.json.Decoder(LeaderMessage)
+_news = msgspec.json.Decoder(RankMessage)
 
 
-def to_text(said: Said | News) -> str:
+def to_text(said: LeaderMessage | RankMessage) -> str:
     """Return a message as one line, without its end."""
     return _encode(said).decode()
 
 
-def said_in(raw: bytes) -> Said | None:
+def parse_leader_message(raw: bytes) -> LeaderMessage | None:
     """Parse a message of a leader; None if another program wrote the text."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _said.decode(raw) if len(raw) <= MOST_BYTES else None
     return None
 
 
-def news_in(raw: bytes) -> list[News]:
+def parse_rank_messages(raw: bytes) -> list[RankMessage]:
     """Parse the news of ranks, one a line; skip lines that another program wrote."""
-    found: list[News] = []
+    found: list[RankMessage] = []
     for line in raw.splitlines():
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             if len(line) <= MOST_BYTES:

@@ -24,17 +24,17 @@ from dynprof.ranks.agreement_rules import LEADER, Agreement
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
 from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
 from dynprof.ranks.messages import (
-    Farewell,
-    Hello,
     Joined,
-    Parted,
+    LeaderMessage,
+    LeaderStarted,
+    LeaderStopped,
     Proposal,
     Question,
+    RankLeft,
     Reply,
     Report,
-    Said,
-    news_in,
-    said_in,
+    parse_leader_message,
+    parse_rank_messages,
     to_text,
 )
 from dynprof.ranks.store import NUDGE, Keys, LogReader, LogWriter, value_of, wait_for_bell
@@ -307,7 +307,7 @@ class Participant:
         following = _FollowerSide(self, reader)
         if not following.join(reader.leader()) and self._decided.is_set():
             return  # Its leader left, and the store may end with it: do not wait there.
-        listener = _Listener(self._events, reader.wait, following.receive, until=_says_farewell)
+        listener = _Listener(self._events, reader.wait, following.receive, until=_is_leader_stopped)
         try:
             while not (self._ended.is_set() or following.is_left):
                 cut_s = listener.received_s + UNHEARD_LIMIT_S if self.leader else math.inf
@@ -343,8 +343,8 @@ class _LeaderSide:
     def _send(self, message: Message, expect: int) -> int:
         if isinstance(message, Proposal) and (numbers := self._member.numbers):
             message = with_fields(message, begun=numbers.newest())
-        text = to_text(Said(self._run, expect, message))
-        if isinstance(message, Hello):
+        text = to_text(LeaderMessage(self._run, expect, message))
+        if isinstance(message, LeaderStarted):
             return self._log.begin(text)
         place = self._log.send(text)
         if isinstance(message, (Proposal, Question)):
@@ -362,7 +362,7 @@ class _LeaderSide:
         self._take()
 
     def _take(self) -> None:
-        self.leader.receive(news_in(self._log.take()))
+        self.leader.receive(parse_rank_messages(self._log.take()))
 
     def run_once(self, until_s: float = math.inf) -> None:
         """Wait for an event, handle it, and run the periodic work."""
@@ -416,8 +416,8 @@ class _FollowerSide:
 
     def join(self, raw: bytes) -> bool:
         """Follow the leader of a first message; return False if there is no leader."""
-        said = said_in(raw)
-        if said is None or not isinstance(said.message, Hello):
+        said = parse_leader_message(raw)
+        if said is None or not isinstance(said.message, LeaderStarted):
             return False
         if self._by and self._by != said.by:
             self._member.refuse_pending("another leader has begun")
@@ -429,18 +429,18 @@ class _FollowerSide:
 
     def receive(self, received: tuple[int, bytes | None]) -> None:
         place, raw = received
-        said = said_in(raw or b"")
+        said = parse_leader_message(raw or b"")
         if raw is None:
             self._member.refuse_pending("this rank was away, and the others continued")
             self.join(self._log.leader())
-        elif said and isinstance(said.message, Hello):
+        elif said and isinstance(said.message, LeaderStarted):
             self.join(raw)
         elif said and said.by == self._by:
             self._do(said, place)
 
-    def _do(self, said: Said, place: int) -> None:
+    def _do(self, said: LeaderMessage, place: int) -> None:
         message, member = said.message, self._member
-        if isinstance(message, Farewell):
+        if isinstance(message, LeaderStopped):
             self.leave()
             if not self._part.group.is_gone:
                 member.refuse_pending("the leader has ended")
@@ -462,13 +462,13 @@ class _FollowerSide:
         """Tell the leader that this rank stops receiving messages."""
         if self._by and not self.is_left:
             reports = self._member.reports()
-            self._log.send_news(to_text(Parted(self._part.group.rank, reports)))
+            self._log.send_news(to_text(RankLeft(self._part.group.rank, reports)))
         self.is_left = True
 
 
-def _says_farewell(received: tuple[int, bytes | None]) -> bool:
-    said = said_in(received[1] or b"")
-    return said is not None and isinstance(said.message, Farewell)
+def _is_leader_stopped(received: tuple[int, bytes | None]) -> bool:
+    said = parse_leader_message(received[1] or b"")
+    return said is not None and isinstance(said.message, LeaderStopped)
 
 
 class _Listener:

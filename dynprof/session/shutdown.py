@@ -98,7 +98,7 @@ class Shutdown:
 
     def _wait_for_saving(self) -> None:
         until_s = time.monotonic() + self._wait_s
-        self._exporter.hurry()
+        self._exporter.stop_waiting_for_ranks()
         if not self._wait_and_report(self._exporter.wait, "saved", until_s):
             self._give_up(f"it took more than {self._wait_s:g} s, and the process ended")
         self._exporter.stop()  # it may still hand a saved capture to the deliveries

@@ -65,11 +65,11 @@ class DeferredSteps:
             noted = (step - self._behind, now_s, time_ns())
             self._steps.append(noted)
             self._next = step + 1
-            if not self._counted or not self._took_back(noted):
+            if not self._counted or not self._remove_late_note(noted):
                 return
         inbox.turn()
 
-    def _took_back(self, noted: tuple[int, float, int]) -> bool:
+    def _remove_late_note(self, noted: tuple[int, float, int]) -> bool:
         """Remove a note made after the count; return False if it was counted after all."""
         try:
             self._steps.remove(noted)

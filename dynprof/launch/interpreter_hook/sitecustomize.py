@@ -8,7 +8,7 @@ import os
 import sys
 
 
-def _import_the_one_behind() -> None:
+def _import_original() -> None:
     """Import the next module of this name on the path, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - costs each start
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]  # noqa: PTH100
@@ -36,4 +36,4 @@ def _begin() -> None:
 
 if os.environ.get("DYNPROF_CONFIG"):
     _begin()
-_import_the_one_behind()
+_import_original()

@@ -19,14 +19,14 @@ from dynprof.ranks.agreement_rules import Agreement, Terms
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Cancellation,
-    Farewell,
-    Hello,
     Joined,
+    LeaderStarted,
+    LeaderStopped,
     Opening,
-    Parted,
     Profiler,
     Proposal,
     Question,
+    RankLeft,
     Reply,
     Report,
     Withdrawal,
@@ -35,7 +35,7 @@ from dynprof.ranks.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from dynprof.ranks.messages import Message, News
+    from dynprof.ranks.messages import Message, RankMessage
     from dynprof.ranks.record import JobWindows
 
 PLAIN = Profiler("torch", ("CPU", "CUDA"))
@@ -246,16 +246,16 @@ class Job:
             return
         if rank.stopped is not None:
             rank.stopped.append((message, place))  # type: ignore[arg-type]
-        elif isinstance(message, Hello):
+        elif isinstance(message, LeaderStarted):
             self._tell(Joined(rank.number, place + 1))
-        elif isinstance(message, Farewell):
-            self._tell(Parted(rank.number))
+        elif isinstance(message, LeaderStopped):
+            self._tell(RankLeft(rank.number))
         else:
             reply = self._answer(rank, message, place)
             if isinstance(message, (Proposal, Question)):
                 self._tell(reply)
 
-    def _tell(self, news: News) -> None:
+    def _tell(self, news: RankMessage) -> None:
         self._at(self._arrives(-news.rank), lambda: self.leader.receive([news]))
 
     def _answer(self, rank: Rank, message: Message, place: int) -> Reply:

@@ -18,15 +18,15 @@ from dynprof.ranks.attached_step_numbers import StepNumbers
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
     Cancellation,
-    Hello,
+    LeaderMessage,
+    LeaderStarted,
     Opening,
     Profiler,
     Proposal,
     Question,
     Reply,
-    Said,
     Withdrawal,
-    said_in,
+    parse_leader_message,
     to_text,
 )
 from dynprof.requests.edits import Edit
@@ -371,7 +371,7 @@ def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
             process.layout, prof_dirs=(tmp_path / "elsewhere",), urls=("s3://bucket",)
         )
     member = job.session._member
-    said = said_in(to_text(Said("", 0, Proposal(1, text, 1.0))).encode())
+    said = parse_leader_message(to_text(LeaderMessage("", 0, Proposal(1, text, 1.0))).encode())
     assert said
     reply = member.answer(said.message, 0)
     if rules:
@@ -411,4 +411,6 @@ def test_a_folder_whose_name_is_not_utf_8_is_told_as_well_as_it_can_be(tmp_path:
     report = job.session._member.answer(Question(1), 0).report
     assert (report.outcome, report.cut) == ("saved", "")
     assert "/caf\\udce9/step_" in report.capture
-    assert said_in(to_text(Said("", 0, Hello(report.capture))).encode())
+    assert parse_leader_message(
+        to_text(LeaderMessage("", 0, LeaderStarted(report.capture))).encode()
+    )

@@ -13,7 +13,7 @@ from dynprof.config import parse_config
 from dynprof.errors import CaptureError
 from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.ranks.agreement_rules import Agreement
-from dynprof.ranks.messages import PARTED, Report
+from dynprof.ranks.messages import LEFT_GROUP, Report
 from dynprof.ranks.record import (
     FORGOTTEN,
     LEFT,
@@ -153,8 +153,8 @@ def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) 
     known.mark_lost([0, 2])
     assert known.pending == {4: {1}}
     assert known.record.missing == {2: NO_ANSWER, 3: "it does not run dynprof"}
-    known.mark_lost([1], PARTED)
-    assert known.record.missing[1] == PARTED
+    known.mark_lost([1], LEFT_GROUP)
+    assert known.record.missing[1] == LEFT_GROUP
     known.say(2, "saved")
     assert known.record.ranks[2].outcome == "saved"
 

@@ -13,7 +13,16 @@ from dynprof.config import RankSet
 from dynprof.ranks import leader, taking_part
 from dynprof.ranks.agreement_rules import Terms
 from dynprof.ranks.job_group import StoreLostError, TimedStore
-from dynprof.ranks.messages import PARTED, SILENT, Joined, Opening, Proposal, Reply, Report, to_text
+from dynprof.ranks.messages import (
+    LEFT_GROUP,
+    SILENT,
+    Joined,
+    Opening,
+    Proposal,
+    Reply,
+    Report,
+    to_text,
+)
 from dynprof.ranks.store import DELETED, Keys
 from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
@@ -221,7 +230,7 @@ def test_a_leader_that_stood_still_hears_who_has_joined_before_it_proposes(
     until(lambda: ranks[0].part._leading and not ranks[0].part._leading.leader.others)
     place = int(stores[0].values[Keys.next])
     stores[0].append(Keys.news, to_text(Joined(2, place, ())) + "\n")
-    assert agree(ranks, 1, patience_s=0.1).left_out == {1: PARTED, 2: SILENT}
+    assert agree(ranks, 1, patience_s=0.1).left_out == {1: LEFT_GROUP, 2: SILENT}
 
 
 def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
@@ -229,7 +238,7 @@ def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
     ranks[2].part.end()
     assert reader() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})
-    assert agree(ranks, 1).left_out == {2: PARTED}
+    assert agree(ranks, 1).left_out == {2: LEFT_GROUP}
 
 
 def test_a_leader_that_ends_has_the_others_leave_the_store(
