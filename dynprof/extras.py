@@ -35,7 +35,10 @@ def _is_installed(name: str) -> bool:
 
 @functools.cache
 def _is_found(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a finder that blocks imports raises
+        return False
 
 
 def find_all_packages() -> None:

@@ -53,6 +53,7 @@ class _Read:
     edit: Edit
     at_s: float
     since_s: float  # from when on the leader could have proposed it
+    is_early: bool  # whether it was saved before the leader began, which may not have seen it
     is_reported: bool = False  # whether the log says that the leader is silent
 
 
@@ -110,12 +111,13 @@ class Agreements:
         self._begin_or_end()
         part = self._part
         if part:
+            had_leader = bool(part.leader)
             part.wait_until_decided(LEADER_WAIT_S)
         if part and part.leads:
             number = self._edits.register(edit, 1 + part.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
-            self._leave_to_leader(part.leader, edit)
+            self._leave_to_leader(part.leader, edit, is_early=not had_leader)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve or is away
             if self._windows and part is None:
@@ -152,10 +154,10 @@ class Agreements:
 
     # where this rank follows
 
-    def _leave_to_leader(self, leader: str, edit: Edit) -> None:
+    def _leave_to_leader(self, leader: str, edit: Edit, *, is_early: bool) -> None:
         now_s = time.monotonic()
         with self._looking:
-            self._read = _Read(edit, now_s, now_s)
+            self._read = _Read(edit, now_s, now_s, is_early)
         if leader != self._named_leader:
             self._named_leader = leader
             self._journal.info(f"{leader} leads; all ranks serve the requests that it accepts")
@@ -171,7 +173,11 @@ class Agreements:
             self._serve_alone(read)
         elif self._member.is_proposed:  # the leader handles its next edit after that
             self._replace(read, replace(read, since_s=now_s))
-        elif self._member.last_message_s < read.since_s and self._reads_same_file(leader):
+        elif (
+            not read.is_early
+            and self._member.last_message_s < read.since_s
+            and self._reads_same_file(leader)
+        ):
             self._wait_for_silent_leader(read, leader, now_s)
         elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
             again = "again" if self._reads_same_file(leader) else "there"

@@ -59,6 +59,7 @@ SLOW_ROUND_S = 1.0  # A slower round predicts the next one badly; it is repeated
 CUT_OFF = "no other rank does now; the connection to the job's store may be cut; save it again"
 MAX_REPLY_AGE_S = 0.1  # Older replies do not tell well enough where the ranks are.
 RECHECK_S = 0.1  # Interval of questions to ranks that do not know their step time yet.
+DECIDE_S = 3.0  # Ranks count collectives once a second; after two counts it is known who marches.
 OBSERVE_S, OBSERVE_STEPS = 1.0, 3  # The questions end after this time or as many steps.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to a question about it; doubles.
 FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: wait for windows, interval of questions.
@@ -422,7 +423,10 @@ class Leader:
             seen_s, steps = current.asked_s - at_s, max(0, one.step - step)
             if one.fast_s is None and (seen_s >= OBSERVE_S or steps >= OBSERVE_STEPS):
                 ready[rank] = with_fields(one, fast_s=seen_s / (steps + 1))
-        unknown = any(one.fast_s is None for one in ready.values())
+        replies = [ready[rank] for rank in sorted(ready)]
+        unknown = any(one.fast_s is None for one in replies)
+        if any(one.marches is None for one in replies) and now_s < current.began_s + DECIDE_S:
+            unknown |= bool(far_apart(replies, current.answered_s - current.asked_s))
         if ready and unknown and now_s < current.answered_s + RECHECK_S:
             current.waits, self._wake_s = True, current.answered_s + RECHECK_S
             return True

@@ -306,11 +306,14 @@ class Member:
             self._counts.append((self._inbox.step, count))
 
     @property
-    def _steps_together(self) -> bool:
-        """Whether each recent step has begun a collective of the default group."""
+    def _steps_together(self) -> bool | None:
+        """Whether each recent step has begun a collective of the default group.
+
+        None until two counts are known.
+        """
         counts = list(self._counts)
         if len(counts) < 2:
-            return False
+            return None if self.group and self.group.collectives() is not None else False
         (step, count), (newest_step, newest_count) = counts[0], counts[-1]
         begun, steps = newest_count - count, newest_step - step
         return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may lack its own yet

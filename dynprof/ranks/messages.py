@@ -133,7 +133,8 @@ class Reply(_Message, frozen=True):
     step: int = 0  # the number of the running step
     fast_s: float | None = None  # its fastest recent step time; None while unknown
     is_alone: bool = False  # whether attached later: its step numbers differ from the leader's
-    marches: bool = False  # whether each step has a collective: the ranks step together
+    # Whether each step has a collective, so that the ranks step together; None while unknown.
+    marches: bool | None = False
     would: Profiler | None = None  # the profiler it would use; None if it takes no part
     usable: tuple[Profiler, ...] = ()  # all profilers that it could use
     again: bool = False  # whether it replied before that it was not ready

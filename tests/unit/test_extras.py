@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from dynprof import extras
 from dynprof.errors import MissingExtraError
 from dynprof.extras import PACKAGES, missing, require
 from tests.distributions import OLD
@@ -33,6 +35,20 @@ DISTRIBUTIONS = {"elftools": "pyelftools"}
 def test_job_needs_few_packages() -> None:
     """A plain installation brings only what a training job imports."""
     assert {Requirement(line).name for line in PROJECT["dependencies"]} == IN_THE_JOB
+
+
+def test_a_package_that_a_finder_blocks_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finders that block imports raise; ``init()`` does not."""
+
+    def find_spec(name: str, *_: object) -> None:
+        if name == "duckdb":
+            raise ModuleNotFoundError(name)
+
+    monkeypatch.delitem(sys.modules, "duckdb", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=find_spec), *sys.meta_path])
+    extras._is_found.cache_clear()
+    assert "pip install 'dynprof[analysis]'" in missing("analysis", "the analysis")
+    extras._is_found.cache_clear()
 
 
 @pytest.mark.parametrize("extra", PACKAGES)

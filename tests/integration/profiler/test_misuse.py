@@ -364,7 +364,7 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
         ),
         (lambda: tensorboard_trace_handler(worker_name="w" * 300), "worker_name='www.* is used"),
         (lambda: schedule(wait=-1, active=1), "wait=-1 is not a whole number of 0 or more; 0 is"),
-        (lambda: schedule(wait=0, active=some("x")), "active='x' is not .*of 1 or more; 1 is tak"),
+        (lambda: schedule(wait=0, active=some("x")), "active='x' is not .*of 1 or more; 1 is us"),
         (lambda: _ExperimentalConfig(profiler_level="Level9"), "profiler_level='Level9'"),
         (lambda: _ExperimentalConfig(l2_cache=some("yes")), "l2_cache='yes'"),
         (lambda: _ExperimentalConfig(aic_metrics="L2Cache"), "needs Level1"),

@@ -11,13 +11,21 @@ from tests.processes import run
 FORKING = """
 import os, signal, sys, threading, time
 from dynprof.captures.manifest import RequestRecord
-from dynprof.ranks.messages import Opening, Reply, Report, Said, news_in, said_in, to_text
+from dynprof.ranks.messages import (
+    LeaderMessage,
+    Opening,
+    Reply,
+    Report,
+    parse_leader_message,
+    parse_rank_messages,
+    to_text,
+)
 from dynprof.session.startup import use_readers
 use_readers()  # as dp.init() does
 
 def read_and_write():
-    said_in(to_text(Said("", 0, Opening(1, 5, {2: "why"}))).encode())
-    news_in(to_text(Reply(1, 2, Report(1))).encode())
+    parse_leader_message(to_text(LeaderMessage("", 0, Opening(1, 5, {2: "why"}))).encode())
+    parse_rank_messages(to_text(Reply(1, 2, Report(1))).encode())
     record = RequestRecord(number=1, edited_at="", sha256="", config={})
     RequestRecord.model_validate_json(record.model_dump_json())
 

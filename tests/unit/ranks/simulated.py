@@ -67,7 +67,7 @@ class Rank:
     host: str = "node0"
     busy_until_s: float = -1.0
     usable: tuple[Profiler, ...] = (PLAIN,)
-    marches: bool = False
+    marches: bool | None = False
     is_alone: bool = False
     is_dead: bool = False
     recorded: list[tuple[int, int]] = field(default_factory=list)

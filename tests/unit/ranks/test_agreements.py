@@ -150,6 +150,28 @@ def test_a_cancel_gives_up_what_is_being_agreed_on_and_reaches_all_ranks(
     assert isinstance(part.proposed[-1], Cancellation)
 
 
+def test_a_save_before_the_leader_began_is_refused_if_it_is_not_proposed(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader may not have seen it: it takes no file that it finds for a request."""
+    now, layout = [1000.0], job.session._process.layout
+    leader = agreements.describe_leader(LEADER, layout.host, layout)
+    monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(Part, "leads", False)
+    monkeypatch.setattr(Part, "leader", "")
+    come = lambda *_: monkeypatch.setattr(Part, "leader", leader)  # noqa: E731
+    monkeypatch.setattr(Part, "wait_until_decided", come)
+    store.append("one")
+    job.edit(active=2)
+    now[0] += agreements.PROPOSED_WITHIN_S
+    job.session._agreements.check()
+    (answer,) = job.session.status().edits
+    assert (answer.outcome, "did not propose this save; save it again" in answer.text) == (
+        "refused",
+        True,
+    )
+
+
 def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -325,6 +325,19 @@ def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
             assert remark.startswith("rank 1 is at step 170, rank 0 at step 100: each opens")
 
 
+def test_ranks_with_other_numbers_wait_until_it_is_known_whether_they_step_together() -> None:
+    """They are refused then, as later in the job."""
+    found = Job([Rank(0, marches=None), Rank(1, ahead=70, marches=None)])
+    found.run(1.0)
+    found.propose(1)
+    found.run(0.5)
+    assert found.made == []
+    for rank in found.ranks:
+        rank.marches = True
+    found.run(1.0)
+    assert any("call dp.set_state()" in reason for reason in found.made[0].reasons)
+
+
 def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
     """Then its pace is known well enough."""
     found = job(2)
