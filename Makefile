@@ -16,6 +16,7 @@ quick: $(VENV)/ready
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit tests/fuzz
 
 test: $(VENV)/ready
+	$(BIN)/python -m compileall -q dynprof  # once, not in each of six workers
 	$(BIN)/pytest -n 6 --dist worksteal --ignore tests/integrations
 
 lint: $(VENV)/ready

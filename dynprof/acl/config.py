@@ -218,7 +218,10 @@ def read_json(path: str | os.PathLike[str]) -> JsonProfiler | None:
             found.config()
     except (ValidationError, ValueError) as error:
         problems = error.errors() if isinstance(error, ValidationError) else []
-        texts = [("/".join(["/profiler", *map(str, p["loc"])]), p["msg"]) for p in problems]
+        texts = [
+            ("/".join(["/profiler", *map(str, p["loc"])]), p["msg"].removeprefix("Value error, "))
+            for p in problems
+        ]
         raise ConfigError(
             [Problem(f"{text}.", pointer) for pointer, text in texts]
             or [Problem(f"{error}.", "/profiler/device_id")]

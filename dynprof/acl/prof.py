@@ -259,6 +259,8 @@ def range_stop(number: int | tuple[int, int]) -> int:
 
 def _check_stamp(call: str, stamp: Stamp) -> None:
     SESSION.require_started(call)
+    if not isinstance(stamp, Stamp):
+        raise SessionError(f"{call}: {stamp!r} is not a stamp of acl.prof.create_stamp()")
     if not stamp._alive:
         raise SessionError(f"{call}: the stamp was destroyed")
 
@@ -306,6 +308,11 @@ def unsubscribe(subscription: Subscription) -> None:
     Raises:
         SessionError: It has ended, or another thread subscribed.
     """
+    if not isinstance(subscription, Subscription):
+        call = "acl.prof.unsubscribe()"
+        raise SessionError(
+            f"{call}: {subscription!r} is not a subscription of acl.prof.subscribe()"
+        )
     subscription.end()
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 TORCHRUN = """
 from tests import warm_interpreter
 from torch.distributed.run import main
-{warm}main()
+warm_interpreter.begin_workers_of_torchrun()
+main()
 """
 _random = random.SystemRandom()  # not as the other processes of pytest
 
@@ -66,7 +67,6 @@ def launched(
     folder: Path,
     script: str,
     *torchrun: str,
-    cold: bool = False,
     more: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     """Run a script by itself, or through torchrun with these options; end the whole tree.
@@ -75,7 +75,6 @@ def launched(
         folder: Where.
         script: Its text.
         torchrun: The options.
-        cold: Whether workers of torchrun are interpreters of their own, with their command lines.
         more: Variables that it is given.
     """
     path = folder / "job.py"
@@ -84,8 +83,7 @@ def launched(
     if torchrun:
         arguments = [*torchrun, path.name]
         path = folder / "torchrun.py"
-        warm = "" if cold else "warm_interpreter.begin_workers_of_torchrun()\n"
-        path.write_text(TORCHRUN.format(warm=warm))
+        path.write_text(TORCHRUN)
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     env = {**clean, "OMP_NUM_THREADS": "1", **(more or {})}
     with warm_interpreter.start(path, env, arguments=arguments) as process:

@@ -76,16 +76,16 @@ def written(path: Path) -> list[tuple[int, str]]:
     return [(line, one) for line, one in found if words(one) > 1]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: str(path.relative_to(ROOT)))
-def test_sentences_are_short_and_plain(path: Path) -> None:
-    """The message names the line where the text begins, and the sentence."""
-    name = path.relative_to(ROOT)
-    for line, sentence in written(path):
-        avoided = AVOIDED.search(sentence)
-        assert not avoided, f"{name}:{line}: write a plain word for {avoided[0]!r}: {sentence}"
-        assert words(sentence) <= LONGEST, (
-            f"{name}:{line}: split {words(sentence)} words: {sentence}"
-        )
+@pytest.mark.parametrize("files", [PAGES, SOURCES], ids=["pages", "sources"])
+def test_sentences_are_short_and_plain(files: list[Path]) -> None:
+    """The message names each line where such a text begins, and the sentence."""
+    found = []
+    for path, line, sentence in ((path, *one) for path in files for one in written(path)):
+        if avoided := AVOIDED.search(sentence):
+            found.append(f"{path}:{line}: write a plain word for {avoided[0]!r}: {sentence}")
+        if (count := words(sentence)) > LONGEST:
+            found.append(f"{path}:{line}: split {count} words: {sentence}")
+    assert not found, "\n".join(found)
 
 
 def test_half_of_the_sentences_have_at_most_15_words() -> None:

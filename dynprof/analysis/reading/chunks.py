@@ -15,7 +15,7 @@ from dynprof.captures.broken_names import escape
 from dynprof.errors import CaptureError, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
 CHUNK = 4 << 20
@@ -63,7 +63,7 @@ class TraceFile:
         with opened(path) as file:
             self.members = self._head(file)[0]
 
-    def chunks(self, *, whole: bool = False) -> Iterator[bytes]:
+    def chunks(self, *, whole: bool = False) -> Generator[bytes, None, None]:
         """Yield the events in chunks of JSON objects with commas between them.
 
         Args:

@@ -152,7 +152,8 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
     if chunks is not None:
         return _joined(file, chunks)
     try:
-        return _joined(file, [digest(chunk, exact=exact) for chunk in file.chunks(whole=True)])
+        with contextlib.closing(file.chunks(whole=True)) as chunks_of_file:
+            return _joined(file, [digest(chunk, exact=exact) for chunk in chunks_of_file])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
 
@@ -164,11 +165,13 @@ def _digested(
     import msgspec
 
     try:
-        return [
-            digest(chunk, exact=exact, place=file.place)
-            for number, chunk in enumerate(file.chunks())
-            if partner is None or partner.takes(number)
-        ]
+        # An error keeps the frames here, in a cycle; the file is closed at once all the same.
+        with contextlib.closing(file.chunks()) as chunks:
+            return [
+                digest(chunk, exact=exact, place=file.place)
+                for number, chunk in enumerate(chunks)
+                if partner is None or partner.takes(number)
+            ]
     except msgspec.MsgspecError:
         return None
 
