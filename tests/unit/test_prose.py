@@ -80,7 +80,7 @@ def written(path: Path) -> list[tuple[int, str]]:
 def test_sentences_are_short_and_plain(files: list[Path]) -> None:
     """The message names each line where such a text begins, and the sentence."""
     found = []
-    for path, line, sentence in ((path, *one) for path in files for one in written(path)):
+    for path, (line, sentence) in ((file, one) for file in files for one in written(file)):
         if avoided := AVOIDED.search(sentence):
             found.append(f"{path}:{line}: write a plain word for {avoided[0]!r}: {sentence}")
         if (count := words(sentence)) > LONGEST:
