@@ -201,7 +201,7 @@ def _begin(
 
 
 def begin_workers_of_torchrun() -> None:
-    """Have torchrun begin its workers so, in the process that it is; they print where it does."""
+    """Have torchrun, in this process, fork its workers from a warm interpreter."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     def begin(_: object, command: Sequence[str], env: dict[str, str]) -> ForkedScript:

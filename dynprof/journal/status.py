@@ -173,7 +173,7 @@ class Status:
     def is_live(self, now_s: float) -> bool:
         """Return whether the process is running, as far as this process can tell.
 
-        A process on this machine is looked up; one elsewhere must have a recent status.
+        On this machine the process must exist; elsewhere its status must be recent.
 
         Args:
             now_s: Seconds since the epoch.

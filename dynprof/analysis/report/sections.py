@@ -413,12 +413,12 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     if path is None or path.on_host or steps.on_host or not path.length:
         return []
     parts = path.parts()
-    beside = {
+    on_path = {
         COMPUTING: parts[PARTS[KERNELS]],
         COMMUNICATION: parts[PARTS[COMMUNICATING]],
         COPYING: parts[PARTS[COPIES]],
     }
-    differs = (abs(t / path.length - steps.share(steps.parts[n])) for n, t in beside.items())
+    differs = (abs(t / path.length - steps.share(steps.parts[n])) for n, t in on_path.items())
     if max(differs) < _SAYS_MORE:
         return []
     shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)

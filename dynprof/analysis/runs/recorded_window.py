@@ -309,9 +309,9 @@ def _folders_of_same_edit(folder: Path) -> list[Path]:
     own = _FOLDER.fullmatch(folder.absolute().name)
     if own is None:
         return []
-    beside = folder.absolute().parent.glob(f"step_*{own[1]}")
+    found = folder.absolute().parent.glob(f"step_*{own[1]}")
     return sorted(
-        other for other in beside
+        other for other in found
         if other.name != folder.absolute().name and _FOLDER.fullmatch(other.name)
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""``dynprof analyse`` of what lies behind fsspec's file systems, and where no cluster is."""
+"""``dynprof analyse`` behind fsspec's file systems, and without the requested cluster."""
 
 from __future__ import annotations
 
