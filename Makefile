@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters: they are not to compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
+.PHONY: demo quick test pages lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
@@ -17,7 +17,11 @@ quick: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(BIN)/python -m compileall -q dynprof  # once, not in each of six workers
-	$(BIN)/pytest -n 6 --dist worksteal --ignore tests/integrations
+	$(BIN)/pytest -n 6 --dist worksteal -m "not browser" --ignore tests/integrations
+
+# The report, and traces in Perfetto's page, in a real Chromium.
+pages: $(VENV)/ready
+	$(BIN)/pytest -n 2 -m browser tests/integration
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check .
@@ -85,8 +89,8 @@ hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
 
-# The callbacks in the real frameworks, on the CPU, and analysis on a cluster: 1.9 GB, most of it
-# torch, ray and pyarrow.
+# The callbacks in the real frameworks, on the CPU, ranks on two hosts, and analysis on a cluster:
+# 1.9 GB, most of it torch, ray and pyarrow.
 integrations: $(VENV)-integrations/ready
 	$(VENV)-integrations/bin/python -c "import accelerate, lightning, ray.train, transformers"
 	$(VENV)-integrations/bin/pytest tests/integrations

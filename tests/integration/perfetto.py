@@ -13,7 +13,7 @@ from dynprof.cli.view import address_of, serve
 from tests.pace import patience_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Page
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
-needs_browser = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open pages in")
+
+
+def needs_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """Leave a test out of ``make test``, and skip it without a browser; ``make pages`` runs it."""
+    without = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open pages in")
+    return pytest.mark.browser(without(test))
+
+
 _READY = "location.hash.startsWith('#!/viewer') && (window.app ?? window.globals).trace?.engine"
 _QUERY = """async (text) => {
   const rows = await (window.app ?? window.globals).trace.engine.query(text);

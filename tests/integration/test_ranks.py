@@ -33,7 +33,7 @@ def train(rank, size):
     torch.distributed.destroy_process_group()
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(train, args=(2,), nprocs=2)
+    torch.multiprocessing.start_processes(train, args=(2,), nprocs=2, start_method="fork")
 """
 
 WORKERS = """
@@ -51,7 +51,7 @@ class Numbers(torch.utils.data.Dataset):
 if __name__ == "__main__":
     dp.start()
     loader = torch.utils.data.DataLoader(
-        Numbers(), batch_size=4, num_workers=2, multiprocessing_context="{way}"
+        Numbers(), batch_size=4, num_workers=1, multiprocessing_context="{way}"
     )
     for batch in loader:
         dp.step()

@@ -308,24 +308,6 @@ def test_a_directory_of_another_user_is_not_watched(tmp_path: Path) -> None:
     assert list(root.iterdir()) == []
 
 
-def test_the_ranks_of_a_launcher_are_watched_and_it_is_not(tmp_path: Path) -> None:
-    """Of ``dynprof run torchrun`` two processes watch, each under its rank; their steps count."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    (tmp_path / "job.py").write_text(LOOP)
-    torchrun = "torchrun --standalone --nproc-per-node=2 job.py"
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [*DYNPROF, "run", "--step-on", ":work", *torchrun.split()]
-    with processes.start(command, cwd=tmp_path, env=env, stdout=-3) as process:
-        ready = lambda now: [s.step > 2 for s in now.values()] == [True, True]  # noqa: E731
-        found = when(tmp_path, "two ranks", ready)
-        assert set(found) == {"rank_0.json", "rank_1.json"}
-        assert process.pid not in {status.pid for status in found.values()}
-        code, output, errors = dynprof("arm", tmp_path / "prof_config", "--active", 2, "--wait")
-        assert code == 0, errors
-        assert {load_manifest(tmp_path / line).rank for line in output.split()} == {0, 1}
-        ended(tmp_path, process)
-
-
 def unwatched(pid: int) -> str:
     """Return what commands say of a process that watches nothing."""
     return f"process {pid} watches no config; dynprof attach {pid} makes it watch one\n"

@@ -11,7 +11,7 @@ import pytest
 from tests import processes
 from tests.integration.commands import dynprof
 from tests.integration.launch.unprepared import ended
-from tests.integration.launching import when
+from tests.integration.launching import statuses, when
 from tests.integration.ranks.agreeing import SHARED, log, numbers_in_trace, the_record
 from tests.integration.running import wait_for
 from tests.processes import DYNPROF
@@ -68,10 +68,13 @@ def all_record_the_same(folder: Path) -> None:
 
 
 def test_ranks_that_dynprof_run_begins(tmp_path: Path) -> None:
-    """The script makes its process group when it is watched already."""
+    """The script makes its process group when it is watched already; the launcher is not."""
     (tmp_path / "job.py").write_text(SCRIPT.format(waits=True))
     command = [*DYNPROF, "run", "torchrun", *TORCHRUN, "job.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     with processes.start(command, cwd=tmp_path, env=env, stdout=-3) as process:
         all_record_the_same(tmp_path)
+        watched = statuses(tmp_path)
+        assert set(watched) == {"rank_0.json", "rank_1.json"}
+        assert process.pid not in {status.pid for status in watched.values()}
         ended(tmp_path, process)

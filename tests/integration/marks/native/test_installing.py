@@ -87,7 +87,7 @@ LIBRARY = "dynprof/marks/native/lib/libms_tools_ext.so"
 
 
 def test_without_a_compiler(built: Built, tmp_path: Path) -> None:
-    """A wheel for any machine; all works but marks of C, and it is said what they need."""
+    """A wheel for any machine, without marks of C; the command says what they need."""
     assert built.without.name.endswith("-py3-none-any.whl")
     assert LIBRARY not in names(built.without)
     programs = installed(built.without, tmp_path / "venv")
@@ -101,9 +101,6 @@ def test_without_a_compiler(built: Built, tmp_path: Path) -> None:
     done = run([programs / "dynprof", "mstx", "--path"], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "no C compiler was found when dynprof was installed" in " ".join(done.stderr.split())
-    done = run([programs / "dynprof", "demo", "--backend", "python", "--dir", tmp_path / "demo"])
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert list((tmp_path / "demo").rglob("*.trace.json.gz"))
 
 
 @pytest.mark.skipif(not COMPILER, reason="there is no compiler here")

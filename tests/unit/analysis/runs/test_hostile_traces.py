@@ -99,7 +99,7 @@ EVENT = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts
 @example(trace={"traceEvents": [{**EVENT, "args": {"Input Dims": 7}}]})
 @example(trace={"traceEvents": [{**EVENT, "dur": -7}, {**EVENT, "dur": -7}]})
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 @pytest.mark.timeout(300)
 def test_nothing_in_a_trace_is_too_odd(trace: dict[str, Any]) -> None:
