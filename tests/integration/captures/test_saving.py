@@ -54,8 +54,9 @@ dp.init("prof_config")""",
 
 
 def left_behind(job: RunningJob) -> list[str]:
-    """Return the names of the files under the captures' folder."""
-    return sorted(p.name for p in below(job.root / "to", "*") if p.is_file())
+    """Return the names of the files under the captures' folder, but of a half-made one."""
+    found = [path for path in below(job.root / "to", "*") if path.is_file()]
+    return sorted(path.name for path in found if ".saving" not in path.parent.name)
 
 
 def the_manifest(job: RunningJob) -> Manifest:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from tests import processes
+from tests import processes, warm_interpreter
 from tests.integration.commands import dynprof
 from tests.integration.running import wait_for
 
@@ -23,6 +23,8 @@ def begun(
     script: str,
     python: str | Path = sys.executable,
     before: str = "while",
+    *,
+    is_warm: bool = False,
     **env: str,
 ) -> Process:
     """Start a script by plain Python, and wait until it is in its midst.
@@ -32,11 +34,16 @@ def begun(
         script: Its text.
         python: What runs it.
         before: It says that it has begun before it comes to this; empty where it says so itself.
+        is_warm: Whether a fork of an interpreter that has loaded torch runs it.
         env: What to add to its environment.
     """
     told = script.replace(before, f"{BEGUN}{before}", 1) if before else script
-    (folder / "job.py").write_text(told)
-    process = processes.start([python, "job.py"], cwd=folder, env={**os.environ, **env})
+    path, all_env = folder / "job.py", {**os.environ, **env}
+    path.write_text(told)
+    if is_warm:
+        process: Process = warm_interpreter.start(path, all_env)
+    else:
+        process = processes.start([python, "job.py"], cwd=folder, env=all_env)
     wait_for("its beginning", lambda: (folder / "begun").exists() or None)
     return process
 
