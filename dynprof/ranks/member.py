@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     from dynprof.config import ProfilerConfig
     from dynprof.journal.journal import Journal
-    from dynprof.ranks.attached_step_numbers import StepNumbers
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.messages import Message
+    from dynprof.ranks.step_numbers import StepNumbers
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Cancel, Request

@@ -26,8 +26,8 @@ from dynprof.config import Source
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.ranks.agreements import Agreements
-from dynprof.ranks.attached_step_numbers import StepNumbers
 from dynprof.ranks.member import Member
+from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.edits import GONE, Edit, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
@@ -183,6 +183,8 @@ class Session:
             text = "no window is requested yet; the next save of the config requests one"
             self._journal.info(text)
         self._boundary.attempt("finding the source of steps", self._steps.begin)
+        if self._steps.is_function:  # each rank may find it at another iteration
+            self.number_as_leader(may_be_unknown=True)
 
     def end(self, reason: str) -> None:
         """Close the open window, wait for the capture being saved, end the threads; once only.
@@ -307,13 +309,18 @@ class Session:
         if step != self.inbox.step:
             self._renumber_steps(step, f"the script set the step from {self.inbox.step} to {step}")
 
-    def number_as_leader(self) -> None:
-        """Take over the step numbers of rank 0, as dynprof was attached and counts from there."""
+    def number_as_leader(self, *, may_be_unknown: bool = False) -> None:
+        """Take over the step numbers of rank 0, as the first steps here were not counted.
+
+        Args:
+            may_be_unknown: As :class:`StepNumbers` takes it.
+        """
         member = self._member
         numbers = StepNumbers(
             lambda: member.group.collectives() if member.group else None,
             lambda: not self._loop.busy,
             self._take_number,
+            may_be_unknown=may_be_unknown,
         )
         member.numbers = numbers
         what = "comparing steps with rank 0"

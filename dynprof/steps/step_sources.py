@@ -68,6 +68,11 @@ class StepSources:
         self._callback: CallbackSteps | None = None
         self._declined = False
 
+    @property
+    def is_function(self) -> bool:
+        """Whether the steps are the returns of a function."""
+        return self._option.kind == "function"
+
     def begin(self) -> None:
         """Set up the source."""
         self._source = self._make()

@@ -26,7 +26,8 @@ CHROMIUM = next(
 def needs_browser(test: Callable[..., None]) -> Callable[..., None]:
     """Leave a test out of ``make test``, and skip it without a browser; ``make pages`` runs it."""
     without = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open pages in")
-    return pytest.mark.browser(without(test))
+    marked: Callable[..., None] = pytest.mark.browser(without(test))
+    return marked
 
 
 _READY = "location.hash.startsWith('#!/viewer') && (window.app ?? window.globals).trace?.engine"

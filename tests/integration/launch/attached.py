@@ -23,8 +23,6 @@ def begun(
     script: str,
     python: str | Path = sys.executable,
     before: str = "while",
-    *,
-    is_warm: bool = False,
     **env: str,
 ) -> Process:
     """Start a script by plain Python, and wait until it is in its midst.
@@ -32,18 +30,18 @@ def begun(
     Args:
         folder: Where it works.
         script: Its text.
-        python: What runs it.
+        python: What runs it; if empty, a fork of an interpreter that has loaded torch.
         before: It says that it has begun before it comes to this; empty where it says so itself.
-        is_warm: Whether a fork of an interpreter that has loaded torch runs it.
         env: What to add to its environment.
     """
     told = script.replace(before, f"{BEGUN}{before}", 1) if before else script
     path, all_env = folder / "job.py", {**os.environ, **env}
     path.write_text(told)
-    if is_warm:
-        process: Process = warm_interpreter.start(path, all_env)
-    else:
+    process: Process
+    if python:
         process = processes.start([python, "job.py"], cwd=folder, env=all_env)
+    else:
+        process = warm_interpreter.start(path, all_env)
     wait_for("its beginning", lambda: (folder / "begun").exists() or None)
     return process
 

@@ -96,7 +96,7 @@ Path("losses").write_text(repr(losses[:400]))
     (alone := tmp_path / "alone").mkdir()
     (alone / "enough").touch()
     assert warm_interpreter.run(script, alone, os.environ).returncode == 0
-    with begun(tmp_path, script, is_warm=True) as process:
+    with begun(tmp_path, script, python="") as process:
         attached(process)
         is_stepping(tmp_path)
         (status,) = statuses(tmp_path).values()

@@ -14,7 +14,6 @@ import pytest
 from dynprof.backends.base import Blocked
 from dynprof.config import parse_config, template_text
 from dynprof.journal.edit_outcomes import MAX_KEPT
-from dynprof.ranks.attached_step_numbers import StepNumbers
 from dynprof.ranks.member import narrowed
 from dynprof.ranks.messages import (
     Cancellation,
@@ -29,6 +28,7 @@ from dynprof.ranks.messages import (
     parse_leader_message,
     to_text,
 )
+from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.edits import Edit
 from dynprof.requests.request import UnplannedRequest
 from dynprof.runtime.layout import window_dir_name

@@ -1,4 +1,4 @@
-"""The step numbers of processes that dynprof was attached to."""
+"""The step numbers of processes whose first steps were not counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.ranks.attached_step_numbers import StepNumbers
+from dynprof.ranks.step_numbers import StepNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,6 +60,20 @@ def test_ranks_that_do_not_begin_the_same_collectives_are_not_compared() -> None
         other = Rank([0, 20, 35, 40])
         assert not other.numbers.follow(Rank(theirs).numbers.newest())
     assert not Rank([10, 20, 30]).numbers.follow(())
+
+
+def test_a_process_may_keep_numbers_of_its_own_where_those_of_rank_0_are_unknown() -> None:
+    """It has no collectives, or others; where they are known it takes them over."""
+    taken: list[int] = []
+    counts = iter([10, 20, 30, 40])
+    numbers = StepNumbers(lambda: next(counts), lambda: True, taken.append, may_be_unknown=True)
+    for step in (1, 2, 3):
+        numbers.begin_step(step)
+    assert numbers.follow(())
+    assert not numbers.is_behind
+    assert numbers.follow(((5, 20), (6, 30)))
+    numbers.begin_step(4)
+    assert taken == [7]
 
 
 def test_an_open_window_keeps_its_numbers() -> None:

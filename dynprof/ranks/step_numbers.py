@@ -1,4 +1,7 @@
-"""Step numbers of a process that dynprof was attached to: it takes over those of rank 0."""
+"""Step numbers of a process whose first steps were not counted: it takes over those of rank 0.
+
+dynprof was attached to it, or found the function that ends steps while the script ran.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ class StepNumbers:
         collectives: Returns the number of collectives; None where it is unknown.
         may_renumber: Returns whether no window is open.
         renumber: Gives the running step another number.
+        may_be_unknown: Whether this process keeps its own numbers where rank 0's are unknown.
     """
 
     def __init__(
@@ -30,7 +34,10 @@ class StepNumbers:
         collectives: Callable[[], int | None],
         may_renumber: Callable[[], bool],
         renumber: Callable[[int], object],
+        *,
+        may_be_unknown: bool = False,
     ) -> None:
+        self._may_be_unknown = may_be_unknown
         self._collectives = collectives
         self._may_renumber, self._renumber = may_renumber, renumber
         self._lock = threading.RLock()
@@ -71,7 +78,11 @@ class StepNumbers:
             return tuple(self._begun)[-SENT:]
 
     def follow(self, leaders: Collection[tuple[int, int]]) -> bool:
-        """Take over rank 0's numbers from the next step on; return False if they are unknown."""
+        """Take over rank 0's numbers from the next step on.
+
+        Returns:
+            False if they are unknown and have to be known.
+        """
         with self._lock:
             own, rank_0 = ({count: step for step, count in of} for of in (self._begun, leaders))
             shared = own.keys() & rank_0.keys()
@@ -80,4 +91,4 @@ class StepNumbers:
             shifts = {rank_0[count] - own[count] for count in shared}
             is_known = len(shared) >= MIN_SHARED and len(shifts) == 1 and between == shared
             self._shift = shifts.pop() if is_known else 0
-            return is_known
+            return is_known or self._may_be_unknown
