@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.runs.remote_files import Workspace
 
+SMALL = 2 << 20
+"""A process takes as long to start as to analyse this many bytes of unpacked trace."""
 LARGE = 30 << 20
 """Uncompressed bytes of a trace from which a second process is worth its start."""
 _PACKED = 12
@@ -169,7 +171,8 @@ def analyse_each(
     Args:
         traces: The traces.
         types: The formats of tables; by default those that the config of each trace requests.
-        processes: The most processes to use; by default one for each processor.
+        processes: The most processes to use; by default one for each processor, and for each two
+            MB of unpacked traces.
         executor: An executor to use instead of processes of this machine.
         parts: The parts of the work to do.
         compare: Whether to compare the ranks of each folder.
@@ -177,7 +180,8 @@ def analyse_each(
         on_end: Called with each trace that is done.
     """
     outcome = Outcome()
-    most = processes or os.cpu_count() or 1
+    worth = sum(map(_unpacked_size, traces)) // SMALL
+    most = processes or max(1, min(worth, os.cpu_count() or 1))
     share = executor is None and parts == PARTS and 2 * len(traces) <= most
     with executor or processes_here(min(most, len(traces)), traces) as pool:
         pending = {
@@ -196,7 +200,14 @@ def analyse_each(
 
 def _is_large(trace: Path) -> bool:
     """Return whether a second process is worth its start."""
-    return trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1) > LARGE
+    return _unpacked_size(trace) > LARGE
+
+
+def _unpacked_size(trace: Path) -> int:
+    """Return the approximate bytes of a trace; 0 for one that is gone."""
+    with contextlib.suppress(OSError):
+        return trace.stat().st_size * (_PACKED if trace.suffix == ".gz" else 1)
+    return 0
 
 
 def _analyse_in_two_processes(trace: Path, types: Collection[str] | None) -> _Found:
