@@ -52,7 +52,8 @@ def init(
         fail(f"--activities: {error}", INVALID)
     except OSError as error:
         fail(f"{directory} cannot be used: {error.strerror}", UNREADABLE)
-    say(f"{directory / CONFIG_NAME} {'was created' if wrote else 'exists already'}")
+    kept = f"exists already and was left as it is; dynprof validate {directory} checks it"
+    say(f"{directory / CONFIG_NAME} {'was created' if wrote else kept}")
     if wrote and (watching := live(directory)):
         ranks = counted(len(watching), "live rank treats", "live ranks treat")
         say(f"{ranks} it as a request, and will record a step", err=True)

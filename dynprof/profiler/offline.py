@@ -26,11 +26,12 @@ def analyse(
 ) -> list[Path]:
     """Write tables, folded stacks and memory timelines for saved captures.
 
-    Several captures are analysed in parallel, in new processes that do not import the script.
+    Large captures are analysed in parallel, in new processes that do not import the script.
 
     Args:
         profiler_path: A trace, or a folder with captures at any depth.
-        max_process_number: Most processes to use; default: one per processor.
+        max_process_number: Most processes to use; default: one per processor, fewer for small
+            captures.
         export_type: The format of the tables: ``text``, ``db`` or a list of both; default: the one
             in the config of each capture.
         strict: Raise if an argument is wrong or something fails. Otherwise this is a warning, as
