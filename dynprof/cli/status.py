@@ -254,8 +254,9 @@ def _where_stuck(status: Status) -> str:
 
 def _notes(status: Status) -> list[tuple[str, str]]:
     """Return the notes on a rank, each with its style."""
-    notes = [(f"refused: {problem}", "yellow") for problem in status.problems]
     newest = status.edits[-1] if status.edits else None
+    which = f"request {newest.number} " if newest and newest.outcome == "refused" else ""
+    notes = [(f"{which}refused: {problem}", "yellow") for problem in status.problems]
     if newest and newest.outcome == "waiting" and newest.text:
         between = " " if newest.text.startswith("waits, ") else ": "
         notes.append((f"request {newest.number}{between}{newest.text}", "cyan"))

@@ -71,3 +71,10 @@ def test_a_request_that_waits_says_for_what() -> None:
     text = "accepted, saved 03:15:00.002; opens at step 999999, 3 steps with torch (CPU)"
     waiting = rank(0, state="waiting", edits=(Answer(1, "a", 1.0, "waiting", text),))
     assert lines(waiting)[-1] == f"rank 0: request 1: {text}"
+
+
+def test_a_refused_request_is_named_with_each_of_its_problems() -> None:
+    """Before them the log, and ``arm``, may have had requests of other numbers."""
+    why = ("line 3: no", "line 4: neither")
+    refused = rank(0, problems=why, edits=(Answer(7, "a", 1.0, "refused", why[0]),))
+    assert lines(refused)[-2:] == [f"rank 0: request 7 refused: {problem}" for problem in why]
