@@ -13,6 +13,7 @@ import torch
 import dynprof as dp
 from dynprof.backends.torch.kineto import KINETO
 from dynprof.backends.torch.open_annotations import ANNOTATIONS
+from dynprof.windows.driver import UNENDED
 
 if TYPE_CHECKING:
     from tests.storm.memory import MemoryGuard
@@ -65,7 +66,12 @@ def is_complete(capture: str | None) -> bool:
 
 
 def left_over() -> list[str]:
-    """Return what should not be there when nothing is recorded."""
+    """Return what should not be there when nothing is recorded.
+
+    The recording of a discarded window may be, until the thread that opened it ends a step.
+    """
+    if UNENDED:
+        return []
     facts = {
         "dynprof has libkineto's session": KINETO.has_window,
         "the script has libkineto's session": KINETO.script_is_profiling,
