@@ -3,6 +3,7 @@
 Rooms register their functions here. Two modules have handlers of their own.
 That of :mod:`dynprof.backends.torch.forks` also runs before and after a fork in the parent, and
 must run last in the child. That of :mod:`dynprof.launch.injected` runs before dynprof is loaded.
+The library for marks of C has one in C.
 """
 
 from __future__ import annotations

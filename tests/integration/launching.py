@@ -106,8 +106,17 @@ def end_well(running: Sequence[Process], patience: float = 1) -> str:
 
 
 @contextlib.contextmanager
-def ranks(folder: Path, script: str, count: int) -> Iterator[list[Process]]:
-    """Run a script as each of the ranks of a job that have no launcher, and end them all."""
+def ranks(
+    folder: Path, script: str, count: int, *, unloads: bool = False
+) -> Iterator[list[Process]]:
+    """Run a script as each of the ranks of a job that have no launcher, and end them all.
+
+    Args:
+        folder: Where.
+        script: Its text.
+        count: How many ranks.
+        unloads: As :func:`warm_interpreter.start` takes it.
+    """
     path = folder / "job.py"
     path.write_text(script)
     port = str(free_port())
@@ -115,6 +124,8 @@ def ranks(folder: Path, script: str, count: int) -> Iterator[list[Process]]:
     env = {**os.environ, **job, "OMP_NUM_THREADS": "1"}
     with contextlib.ExitStack() as all_of_them:
         yield [
-            all_of_them.enter_context(warm_interpreter.start(path, {**env, "RANK": str(rank)}))
+            all_of_them.enter_context(
+                warm_interpreter.start(path, {**env, "RANK": str(rank)}, unloads=unloads)
+            )
             for rank in range(count)
         ]

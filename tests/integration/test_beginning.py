@@ -1,4 +1,4 @@
-"""``init()`` during another one: on another thread, in a signal handler, during an end."""
+"""``init()`` during another one: on another thread, and during an end."""
 
 from __future__ import annotations
 

@@ -119,6 +119,19 @@ def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_it_would(
     assert "TCPStore" not in "".join(errors)
 
 
+@pytest.mark.parametrize(
+    ("end", "code"), [("raise ValueError", 1), ("raise KeyboardInterrupt", -2)]
+)
+def test_a_job_that_ends_with_its_group_up_ends_as_it_would(
+    tmp_path: Path, end: str, code: int
+) -> None:
+    """A thread that was still in the store would abort the process, with another exit code."""
+    script = BY_NAME.replace("{last}", "1").replace("destroy_process_group()\n", "")
+    with ranks(tmp_path, script.replace("{end}", end), 2, unloads=True) as running:
+        errors = [process.communicate()[1] for process in running]
+        assert [process.returncode for process in running] == [code, code], errors
+
+
 FORKING = """
 import os, time
 import torch, torch.distributed as dist, dynprof as dp

@@ -178,15 +178,6 @@ def test_what_is_no_save_is_no_edit(desk: Desk) -> None:
     desk.no_more()
 
 
-def test_a_file_that_stays_cut_off_is_delivered_once(desk: Desk) -> None:
-    """What stays half written comes to whoever reports it, once; mending it is the next edit."""
-    desk.path.write_text('{"active": ')
-    assert desk.next_edit().raw.decode() == '{"active": '
-    desk.no_more()
-    desk.path.write_text(NEW)
-    assert desk.next_edit().raw.decode() == NEW
-
-
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -144,6 +144,19 @@ def test_a_busy_rank_is_left_out_past_the_patience() -> None:
     assert [len(one) for one in recorded(found)] == [1, 1, 0]
 
 
+def test_a_rank_in_a_long_step_is_left_out_past_the_patience() -> None:
+    """By name, with how long it has been in it; the others record."""
+    found = job(3)
+    found.stand(1)
+    found.run(5.0)
+    found.propose(1, patience_s=2.0)
+    found.run(4.0)
+    assert {r: why[:26] for r, why in found.made[0].left_out.items()} == {
+        1: "it has been in step 100 fo"
+    }
+    assert [len(one) for one in recorded(found)] == [1, 0, 1]
+
+
 def test_a_rank_in_a_long_step_delays_the_start_but_of_a_named_step() -> None:
     """An evaluation that the others do not wait for; where all stand, none is waited for."""
     found = job(3)
