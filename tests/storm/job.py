@@ -1,8 +1,9 @@
 """A training job in a storm: ``python -m tests.storm.job SEED SECONDS``.
 
 Each event below is a row of "Survived" in ``docs/guarantees.md``, in the same words; nothing else
-happens. Among the edits of the operator are refused ones. Threads of the job draw events at random from a seed. At each rest nothing may be left of
-them, and at the end the weights are those of the same training without dynprof, to the last bit.
+happens. Among the edits of the operator are refused ones. Threads of the job draw events at random
+from a seed. At each rest nothing may be left of them, and at the end the weights are those of the
+same training without dynprof, to the last bit.
 """
 
 from __future__ import annotations
