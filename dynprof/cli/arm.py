@@ -167,7 +167,9 @@ def _after_saving(
     leading = [] if watching else _remote_leaders(before, config)
     if not (watching or leading):
         there = ranks_of(before, each_rank)
-        text = f"{path} is saved, but no running rank matches --ranks {config.selected_ranks}"
+        ranks = config.selected_ranks
+        which = f"--ranks {ranks}" if ("ranks",) in asked else f"ranks {ranks} of the file"
+        text = f"{path} is saved, but no running rank matches {which}"
         fail(f"{text} (running: {there}); --ranks all matches all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank")
     said = f"requested from {asked_of}" if watching else "the leading rank here asks the others"

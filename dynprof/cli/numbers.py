@@ -10,8 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def number_or_text(given: str, kind: type[int | float]) -> float | str:
-    """Return a text as a number, an int if it is whole; the text if it is not a number."""
+def number_or_text(given: str | float, kind: type[int | float]) -> float | str:
+    """Return a text as a number, an int if it is whole; the text if it is not a number.
+
+    A plus sign is none: a user who writes ``+50`` may mean 50 from now.
+    """
+    if isinstance(given, str) and given.lstrip().startswith("+"):
+        return given
     try:
         number = kind(given)
     except ValueError:

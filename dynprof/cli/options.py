@@ -63,7 +63,7 @@ PANELS: dict[str | None, tuple[str, ...]] = {
 """The settings of each panel of the help; the one without a title is first, with --wait."""
 SHORT_HELP = {
     "warmup": "Warm-up steps before them, not recorded.",
-    "start_step": "Where the window opens; 0: the next step.",
+    "start_step": 'Step; 0: the next; or "next multiple of 100".',
     "ranks": 'Which ranks: all, 0-3,8, "every 64th", ...',
     "patience_s": "How long to wait for a busy rank, in s.",
     "unable": "If one rank cannot: refuse or downgrade.",

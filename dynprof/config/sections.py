@@ -104,7 +104,8 @@ class Limits(Section):
             le=10**12,
             description="Close at the last step end before the window has more events than this. "
             "0: no limit. The default takes about ten seconds to save. The number is estimated "
-            "while the window records. Inside a step the window closes at twice this number.",
+            "while the window records, from blocks of 512 operators. Inside a step the window "
+            "closes at twice this number.",
         ),
         Effect(
             torch="yes",

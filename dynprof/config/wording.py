@@ -107,9 +107,10 @@ def branch_violations(error: ValidationError) -> list[ValidationError]:
 
     This is the alternative whose type the value has; the list is empty if there is none.
     """
-    text = error.instance if isinstance(error.instance, str) else ""
-    if text.lstrip(" +-").rstrip().replace(".", "").isdecimal():
-        return []  # a number in quotes
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    types = {_resolve(option).get("type") for option in schema.get("anyOf", ())}
+    if isinstance(error.instance, str) and "integer" in types:
+        return []  # a number may be meant
     branches: dict[Any, list[ValidationError]] = {}
     for inner in error.context or []:
         branches.setdefault(inner.schema_path[0], []).append(inner)

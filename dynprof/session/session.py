@@ -207,7 +207,7 @@ class Session:
     def _finish(self, reason: str) -> None:
         self._stopped = True
         self._leave_agreements()
-        self._boundary.attempt("finding the source of steps", self._steps.end)
+        self._boundary.attempt("finding the source of steps", self._end_steps)
         self._boundary.attempt("analysis", self._analyses.end)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=True)
@@ -215,6 +215,11 @@ class Session:
         self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
         self._journal.stop()
         self.is_over = True
+
+    def _end_steps(self) -> None:
+        if why := self._steps.why_none():
+            self._journal.warning(f"no step has ended: {why}")
+        self._steps.end()
 
     def _stop_input(self) -> None:
         self._ended.set()

@@ -109,6 +109,12 @@ class StepSources:
             others = [text for text, kind in _OTHERS.items() if kind != now]
             self._journal.warning(f"{text}; other sources of steps: {', '.join(others)}")
 
+    def why_none(self) -> str:
+        """Return why a source other than the script has ended no step; empty if it has."""
+        if self._source is None or self._steps.ended or not self._steps.is_only_source:
+            return ""
+        return self._source.look() or "the source reported none"
+
     def end(self) -> None:
         """Stop giving steps; also called in a forked child."""
         source, self._source, self._callback = self._source, None, None

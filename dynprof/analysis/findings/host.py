@@ -241,7 +241,7 @@ def _about_functions(trace: Trace, *, named: bool) -> str:
     if named:
         return OUT_OF_THE_LOOP
     where = "The flame graph shows which functions. " if frames.any() else ""
-    return f"{where}The usual causes are loops over tensors, logging and .item()."
+    return f"{where}The usual causes are loops over tensors, data loading, logging and .item()."
 
 
 def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:

@@ -44,7 +44,8 @@ _DELAYS = tuple(PARTS[part] for part in (LAUNCHING, BETWEEN, WAITING))
 def all_findings(measured: MeasuredTrace) -> list[Finding]:
     """Return the findings on a trace: first on its outliers, then on its other steps.
 
-    If no stacks were recorded, the first finding that could name a line says which command does.
+    If no stacks were recorded, the first finding that could name a function says how to record
+    them.
     """
     if measured.truncation.incomplete:
         return []
@@ -52,7 +53,7 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
     found = [*outlier_findings(measured), *findings(usual, usual.breakdown)]
     place = next((place for place, one in enumerate(found) if one.by_line), None)
     if place is not None and not has_stacks(measured):
-        named = f"To see the lines of code, record with stacks: {stacks_command(measured)}."
+        named = f"To see which functions, record with stacks: {stacks_command(measured)}."
         found[place] = replace(found[place], advice=f"{found[place].advice} {named}")
     return found
 

@@ -113,6 +113,6 @@ def test_what_made_it_slow_is_found(
     assert "poll" not in said
     assert not any("dynprof" in one["detail"] for one in page["findings"])
     command = f"dynprof arm {measured.path.parents[1]} --with-stack."
-    hints = said.count(f"To see the lines of code, record with stacks: {command}")
+    hints = said.count(f"To see which functions, record with stacks: {command}")
     assert hints == (0 if stacks else 1)
     assert others

@@ -310,6 +310,8 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
             "--ranks all matches all",
         ],
     )
+    code, _, errors = dynprof("arm", job.root, "--active", 1)
+    assert (code, "no running rank matches ranks 7 of the file (" in errors) == (6, True)
     for ranks, missing in ("0,5-6", "5-6"), ("0-3", "1-3"), ("0,0-2", "1-2"):
         code, output, errors = dynprof("arm", job.root, "--ranks", ranks, "--wait")
         assert (code, f"rank 0 only, no ranks {missing}\n" in errors) == (0, True), errors

@@ -15,7 +15,7 @@ from watchdog.observers.inotify import InotifyObserver
 
 from dynprof.requests import edits
 from dynprof.requests import watcher as watch
-from dynprof.requests.edits import Edit, read
+from dynprof.requests.edits import DEBOUNCE_S, Edit, read
 from dynprof.requests.watcher import Watcher, WatchMode, choose_mode
 from tests.pace import patience_s, slowness
 from tests.processes import run
@@ -148,10 +148,10 @@ def test_a_save_is_one_edit(desk: Desk, how: str) -> None:
 def test_the_same_text_saved_again_is_an_edit_again(desk: Desk) -> None:
     """A save without a change and a ``touch`` are also requests."""
     for _ in range(3):
-        time.sleep(0.2)
+        time.sleep(0.2 + DEBOUNCE_S)
         desk.path.write_text(OLD)
         assert desk.next_edit().raw.decode() == OLD
-    time.sleep(0.2)
+    time.sleep(0.2 + DEBOUNCE_S)
     desk.shell("touch profiler_config.json")
     assert desk.next_edit().raw.decode() == OLD
     desk.no_more()

@@ -28,6 +28,7 @@ def answer(*command: str | Path) -> tuple[int, str]:
         ("--active", "1.5", "/active: {} is not allowed; write a whole number of at least 1."),
         ("--warmup", "", "/warmup: {} is not allowed; write a whole number of at least 0."),
         ("--start-step", "1.5", "/start_step: {} is not allowed; write a whole number of at"),
+        ("--start-step", "+50", "/start_step: {} is not allowed; write a whole number of at"),
         ("--max-seconds", "x", "/limits/max_seconds: {} is not allowed; write a number greater"),
         ("--patience-s", "1,5", "/agreement/patience_s: {} is not allowed; write a number greater"),
     ],

@@ -103,7 +103,10 @@ def test_all_problems_are_reported_at_once() -> None:
         ({"ranks": "0,every 10000000th"}, "too large; write at most 7 digits"),
         ({"ranks": "0-10000000;8"}, 'such as "all" or "0-3,8"'),
         ({"start_step": "next multiple of 1" + 15 * "0"}, "too large; write at most 15 digits"),
-        ({"start_step": "soon"}, "next multiple of 100"),
+        (
+            {"start_step": "soon"},
+            'whole number of at least -1 or a string such as "next multiple of 100"',
+        ),
         ({"start_step": "next multiple of 0"}, "next multiple of 100"),
         ({"start_step": "100"}, "write 100, without quotes"),
         ({"agreement": {"unable": "ignore"}}, 'one of "refuse", "downgrade"'),

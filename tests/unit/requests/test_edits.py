@@ -35,7 +35,7 @@ class Watching:
         self.detector = EditDetector(at_start)
         self.now_s = 50.0
 
-    def see(self, reading: Source | Unread, after_s: float = 0.1) -> Edit | None:
+    def see(self, reading: Source | Unread, after_s: float = 10 * DEBOUNCE_S) -> Edit | None:
         """Let time pass, then look."""
         self.now_s += after_s
         return self.detector.observe(reading, self.now_s, 1e9)

@@ -104,6 +104,13 @@ def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: st
     assert why in job.session.status().steps_from
 
 
+def test_a_job_that_ends_without_a_step_says_why(tmp_path: Path) -> None:
+    """Also one that is over before it is asked for."""
+    job = job_on(tmp_path, "nobody:train")
+    job.session.end("a test")
+    assert "no step has ended: nobody has not been imported" in job.log()
+
+
 def test_the_first_step_takes_back_that_there_was_none(
     tmp_path: Path, trainer: Callable[[], None]
 ) -> None:

@@ -145,7 +145,7 @@ def test_slow_steps_without_a_known_cause_are_told_together(tmp_path: Path) -> N
 def test_advice_is_left_out_only_right_below_the_same() -> None:
     """With another finding between, "As above." would mean that one."""
     one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
-    advice = "Do this. To see the lines of code, record with stacks: dynprof arm."
+    advice = "Do this. To see which functions, record with stacks: dynprof arm."
     named = Finding("", 0, "", advice)
     said = [found.advice for found in without_repeated_advice([named, one, one, two, one, three])]
     assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]

@@ -1,4 +1,4 @@
-"""What a window waits for before it opens or moves."""
+"""What a window waits for, or is refused for, before it opens or moves."""
 
 from __future__ import annotations
 
