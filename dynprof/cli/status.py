@@ -178,7 +178,8 @@ def screen(found: list[Status], width: int) -> Group:
     jobs = [line for one in alive for line in job_lines(one)]
     followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
-    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_notes_of(shown)]
+    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive)]
+    notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
@@ -208,7 +209,13 @@ def _fallbacks(alive: list[Status]) -> list[tuple[str, str]]:
 
 
 def _needs_attention(status: Status) -> bool:
-    return health(status) != "alive" or status.state != "idle" or bool(status.problems)
+    return health(status) != "alive" or status.state != "idle" or bool(_refused(status))
+
+
+def _refused(status: Status) -> tuple[str, ...]:
+    """Return the problems of the newest edit; a status keeps those of an earlier one."""
+    is_newest = not status.edits or status.edits[-1].outcome == "refused"
+    return status.problems if is_newest else ()
 
 
 def _cells(status: Status, moment: float | None) -> list[str]:
@@ -234,11 +241,16 @@ def _cells(status: Status, moment: float | None) -> list[str]:
     ]
 
 
-def _notes_of(shown: list[Status]) -> list[tuple[str, str]]:
-    """Return the notes on ranks; ranks with the same note share a line."""
+def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
+    """Return the notes on ranks; ranks with the same note share a line.
+
+    Args:
+        shown: The ranks.
+        told: What is said of the whole job, problems of ranks among it.
+    """
     ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
-        for note in _notes(one):
+        for note in _notes(one, told):
             ranks.setdefault(note, []).append(one)
     return [(f"{ranks_of(those)}: {text}", style) for (text, style), those in ranks.items()]
 
@@ -252,11 +264,11 @@ def _where_stuck(status: Status) -> str:
     return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
 
 
-def _notes(status: Status) -> list[tuple[str, str]]:
+def _notes(status: Status, told: str) -> list[tuple[str, str]]:
     """Return the notes on a rank, each with its style."""
-    newest = status.edits[-1] if status.edits else None
-    which = f"request {newest.number} " if newest and newest.outcome == "refused" else ""
-    notes = [(f"{which}refused: {problem}", "yellow") for problem in status.problems]
+    newest, refused = status.edits[-1] if status.edits else None, _refused(status)
+    which = f"request {newest.number} refused: " if newest else "refused: "
+    notes = [(which + problem, "yellow") for problem in refused if problem not in told]
     if newest and newest.outcome == "waiting" and newest.text:
         between = " " if newest.text.startswith("waits, ") else ": "
         notes.append((f"request {newest.number}{between}{newest.text}", "cyan"))

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dynprof.cli.status import screen
 from dynprof.journal.edit_outcomes import Answer
-from dynprof.journal.status import Status
+from dynprof.journal.status import LEADS, JobStatus, Status
 
 
 def rank(number: int, **fields: Any) -> Status:
@@ -78,3 +78,15 @@ def test_a_refused_request_is_named_with_each_of_its_problems() -> None:
     why = ("line 3: no", "line 4: neither")
     refused = rank(0, problems=why, edits=(Answer(7, "a", 1.0, "refused", why[0]),))
     assert lines(refused)[-2:] == [f"rank 0: request 7 refused: {problem}" for problem in why]
+    later = (*refused.edits, Answer(8, "b", 2.0, "not asked", ""))
+    assert "line 3" not in "".join(lines(replace(refused, edits=later)))
+
+
+def test_a_problem_of_the_whole_job_is_not_repeated_for_each_rank() -> None:
+    """The leader has it from the ranks."""
+    why = "line 3: no"
+    edits = (Answer(7, "a", 1.0, "refused", why),)
+    told = (f"ranks 0 to 1: {why}",)
+    job = JobStatus(request=7, ranks=2, heard_at=time.time(), problems=told)
+    leading = rank(0, problems=(why,), edits=edits, agreement=LEADS, job=job)
+    assert "\n".join(lines(leading, rank(1, problems=(why,), edits=edits))).count(why) == 1
