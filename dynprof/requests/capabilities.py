@@ -63,7 +63,9 @@ class Capabilities:
         return fallbacks(self.inline_on_device, self.one_thread, self.uncounted)
 
     def __str__(self) -> str:
-        return f"{self.backend} ({self.missing or ', '.join(self.activities)})"
+        if self.missing:
+            return f"no {self.backend} ({self.missing})"
+        return f"{self.backend} ({', '.join(self.activities)})"
 
 
 def inline_close(why: str) -> str:
