@@ -25,8 +25,8 @@ STEP_AGE_ERROR_S = 2.0  # The age of the running step is sampled, and 1 to 2 s i
 MAX_NAMED = 16  # Ranks named in remarks and the status; the record names all.
 LONG_STEP_FACTOR = 3.0  # A step that takes this many times its usual time is an outlier.
 NO_COMMON_NUMBERS = (
-    "its steps are counted since the attach, and no collectives map them to rank 0's; "
-    "attach to all ranks and save again after some steps, or choose one rank"
+    "its first steps were not counted, and no collectives map the others to rank 0's yet; "
+    "attach to all ranks, save again after some steps, or choose one rank"
 )
 
 

@@ -59,7 +59,9 @@ SLOW_ROUND_S = 1.0  # A slower round predicts the next one badly; it is repeated
 CUT_OFF = "no other rank does now; the connection to the job's store may be cut; save it again"
 MAX_REPLY_AGE_S = 0.1  # Older replies do not tell well enough where the ranks are.
 RECHECK_S = 0.1  # Interval of questions to ranks that do not know their step time yet.
-DECIDE_S = 3.0  # Ranks count collectives once a second; after two counts it is known who marches.
+DECIDE_S = 3.0
+"""Ranks count collectives once a second; after two counts it is known who marches. Numbers of steps
+can be compared after two steps."""
 OBSERVE_S, OBSERVE_STEPS = 1.0, 3  # The questions end after this time or as many steps.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to a question about it; doubles.
 FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: wait for windows, interval of questions.
@@ -425,8 +427,11 @@ class Leader:
                 ready[rank] = with_fields(one, fast_s=seen_s / (steps + 1))
         replies = [ready[rank] for rank in sorted(ready)]
         unknown = any(one.fast_s is None for one in replies)
-        if any(one.marches is None for one in replies) and now_s < current.began_s + DECIDE_S:
-            unknown |= bool(far_apart(replies, current.answered_s - current.asked_s))
+        if now_s < current.began_s + DECIDE_S:
+            took_s = current.answered_s - current.asked_s
+            unknown |= len(replies) > 1 and any(one.is_alone for one in replies)
+            if any(one.marches is None for one in replies):
+                unknown |= bool(far_apart(replies, took_s))
         if ready and unknown and now_s < current.answered_s + RECHECK_S:
             current.waits, self._wake_s = True, current.answered_s + RECHECK_S
             return True

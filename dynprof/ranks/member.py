@@ -21,6 +21,7 @@ from dynprof.ranks.messages import (
     Opening,
     Profiler,
     Proposal,
+    Question,
     Reply,
     Report,
     Withdrawal,
@@ -159,6 +160,8 @@ class Member:
             self._withdraw(message)
         elif isinstance(message, Cancellation):
             self._cancel(message)
+        elif isinstance(message, Question) and self._is_alone and self._asks_for(message.number):
+            self._compare_steps(message.begun)
         number = getattr(message, "number", 0)
         return self._reply(number, place, problem, takes_part=self._pending and not problem)
 
@@ -176,8 +179,7 @@ class Member:
         problem, would = "", None
         able = (one for one in self._process.capabilities() if not one.missing)
         usable = tuple(Profiler(one.backend, one.activities) for one in able)
-        if self.numbers and self.rank != LEADER:
-            self._is_alone = not self.numbers.follow(proposal.begun)
+        self._compare_steps(proposal.begun)
         planned: list[Request | Refusal] = [asked] if isinstance(asked, Refusal) else []
         if isinstance(asked, UnplannedRequest):
             self._asked = asked
@@ -191,6 +193,10 @@ class Member:
                 would = Profiler(found.plan.backend, found.plan.activities)
         reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
         return with_fields(reply, would=would, usable=usable)
+
+    def _compare_steps(self, leaders: Collection[tuple[int, int]]) -> None:
+        if self.numbers and self.rank != LEADER:
+            self._is_alone = not self.numbers.follow(leaders)
 
     def _request_of(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
         """Return the number of a proposal on this rank, and its request."""
@@ -297,8 +303,12 @@ class Member:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
 
     def _take_pending(self, number: int) -> bool:
-        pending, self._pending = self._pending, False
-        return pending and self._proposal is not None and self._proposal.number == number
+        is_asked, self._pending = self._asks_for(number), False
+        return is_asked
+
+    def _asks_for(self, number: int) -> bool:
+        """Return whether that is the number of the pending proposal."""
+        return self._pending and self._proposal is not None and self._proposal.number == number
 
     # reports of this rank
 

@@ -51,14 +51,15 @@ class Proposal(_Message, frozen=True):
     ranks: str = ""  # the chosen ranks; empty where the config names them
     profiler: Profiler | None = None  # for all ranks; None: each rank uses its own
     begun: tuple[tuple[int, int], ...] = ()
-    """The leader's newest steps, each with the number of collectives begun before it. Empty unless
-    dynprof was attached to the leader."""
+    """The leader's newest steps, each with the number of collectives begun before it. Empty if its
+    steps were counted from the first on."""
 
 
 class Question(_Message, frozen=True):
     """A question to each rank: its step, and the state of a request there."""
 
     number: int
+    begun: tuple[tuple[int, int], ...] = ()  # as in the proposal
 
 
 class Opening(_Message, frozen=True):
@@ -132,7 +133,7 @@ class Reply(_Message, frozen=True):
     busy: str = ""  # why it is not free yet; empty if it is
     step: int = 0  # the number of the running step
     fast_s: float | None = None  # its fastest recent step time; None while unknown
-    is_alone: bool = False  # whether attached later: its step numbers differ from the leader's
+    is_alone: bool = False  # whether its step numbers cannot be compared with the leader's
     # Whether each step has a collective, so that the ranks step together; None while unknown.
     marches: bool | None = False
     would: Profiler | None = None  # the profiler it would use; None if it takes no part

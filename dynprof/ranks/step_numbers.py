@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 KEPT = 256  # Steps; ranks that step together are a few apart, and a proposal may take seconds.
 SENT = 16  # The leader sends this many of the newest steps.
 MIN_SHARED = 2  # A single step with the same count may be chance.
+FEW = 32  # After this many steps without a collective, the ranks do not step together.
 
 
 class StepNumbers:
@@ -26,7 +27,7 @@ class StepNumbers:
         collectives: Returns the number of collectives; None where it is unknown.
         may_renumber: Returns whether no window is open.
         renumber: Gives the running step another number.
-        may_be_unknown: Whether this process keeps its own numbers where rank 0's are unknown.
+        may_be_unknown: Whether this process keeps its own numbers if its steps have no collectives.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class StepNumbers:
         self._lock = threading.RLock()
         self._begun: deque[tuple[int, int]] = deque(maxlen=KEPT)  # steps and counts
         self._count: int | None = None
-        self._shift = 0
+        self._shift = self._seen = 0
 
     @property
     def is_behind(self) -> bool:
@@ -54,6 +55,7 @@ class StepNumbers:
     def begin_step(self, step: int) -> None:
         """Note that a step begins; called on the training thread."""
         with self._lock:
+            self._seen += 1
             before, self._count = self._count, self._collectives()
             if before is None or self._count is None or self._count < before:
                 self._begun.clear()  # no process group, or another one
@@ -91,4 +93,4 @@ class StepNumbers:
             shifts = {rank_0[count] - own[count] for count in shared}
             is_known = len(shared) >= MIN_SHARED and len(shifts) == 1 and between == shared
             self._shift = shifts.pop() if is_known else 0
-            return is_known or self._may_be_unknown
+            return is_known or (self._may_be_unknown and self._seen > FEW and not self._begun)

@@ -341,7 +341,7 @@ class _LeaderSide:
         )
 
     def _send(self, message: Message, expect: int) -> int:
-        if isinstance(message, Proposal) and (numbers := self._member.numbers):
+        if isinstance(message, (Proposal, Question)) and (numbers := self._member.numbers):
             message = with_fields(message, begun=numbers.newest())
         text = to_text(LeaderMessage(self._run, expect, message))
         if isinstance(message, LeaderStarted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace as with_fields
 
-from dynprof.ranks.leader import JOIN_S, REPLY_TIMEOUT_S
+from dynprof.ranks.leader import DECIDE_S, JOIN_S, REPLY_TIMEOUT_S
 from dynprof.ranks.messages import (
     NO_DYNPROF,
     SILENT,
@@ -315,13 +315,20 @@ def test_a_window_for_other_ranks_is_served_next_to_a_long_one() -> None:
 
 
 def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> None:
-    """Where dynprof was attached to it, a window over several ranks is refused."""
+    """A window over several ranks waits some seconds until it has, and is refused then."""
     found = job(3, is_alone=True)
-    made = found.arm(1)
-    assert made is not None
-    assert "rank 2: its steps are counted since the attach" in made.reasons[0]
+    found.propose(1)
+    found.run(DECIDE_S - 0.5)
+    assert not found.made
+    found.run(1.0)
+    assert "rank 2: its first steps were not counted" in found.made[0].reasons[0]
     found.arm(2, ranks="2")
     assert [len(one) for one in recorded(found)] == [0, 0, 1]
+    found.propose(3)
+    found.run(0.5)
+    found.ranks[2].is_alone = False  # type: ignore[attr-defined]
+    found.run(1.0)
+    assert [len(one) for one in recorded(found)] == [1, 1, 2]
 
 
 def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:

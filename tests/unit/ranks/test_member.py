@@ -400,6 +400,11 @@ def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job)
     reply = member.answer(Question(1), 1)
     assert (taken, reply.busy) == ([54], "")
     assert member.answer(Proposal(2, text, 2.0), 2).is_alone
+    for step in (55, 56, 57):
+        member.numbers.begin_step(step)
+    assert member.answer(Question(2), 3).is_alone
+    first = next(counts)
+    assert not member.answer(Question(2, ((70, first - 4), (71, first - 2))), 4).is_alone
 
 
 def test_a_folder_whose_name_is_not_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path) -> None:

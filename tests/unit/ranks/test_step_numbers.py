@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.ranks.step_numbers import StepNumbers
+from dynprof.ranks.step_numbers import FEW, StepNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,17 +62,22 @@ def test_ranks_that_do_not_begin_the_same_collectives_are_not_compared() -> None
     assert not Rank([10, 20, 30]).numbers.follow(())
 
 
-def test_a_process_may_keep_numbers_of_its_own_where_those_of_rank_0_are_unknown() -> None:
-    """It has no collectives, or others; where they are known it takes them over."""
+def test_a_process_whose_steps_have_no_collectives_may_keep_its_numbers() -> None:
+    """Once it has made some; else rank 0's have to be known, and it takes them over."""
     taken: list[int] = []
-    counts = iter([10, 20, 30, 40])
+    counts = itertools.chain([10] * (FEW + 1), itertools.count(20, 10))
     numbers = StepNumbers(lambda: next(counts), lambda: True, taken.append, may_be_unknown=True)
-    for step in (1, 2, 3):
+    assert not numbers.follow(())  # its function is not found yet
+    for step in range(FEW):
         numbers.begin_step(step)
+    assert not numbers.follow(())
+    numbers.begin_step(FEW)
     assert numbers.follow(())
-    assert not numbers.is_behind
+    for step in (FEW + 1, FEW + 2):
+        numbers.begin_step(step)
+    assert not numbers.follow(())
     assert numbers.follow(((5, 20), (6, 30)))
-    numbers.begin_step(4)
+    numbers.begin_step(FEW + 3)
     assert taken == [7]
 
 
