@@ -326,7 +326,7 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
     assert [len(one) for one in recorded(found)] == [0, 0, 1]
     found.propose(3)
     found.run(0.5)
-    found.ranks[2].is_alone = False  # type: ignore[attr-defined]
+    found.ranks[2].is_alone = False
     found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1, 2]
 
