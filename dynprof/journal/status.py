@@ -118,7 +118,7 @@ class Status:
             reduced ways in which its window is recorded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         ending: Why it ends, and what it waits for; empty while it takes requests.
-        last_error: The last failure of dynprof itself, one line.
+        last_error: The last failure of dynprof itself since a request was accepted, one line.
         stands_in: Where the main thread is, while a step takes longer than half a minute.
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and

@@ -204,7 +204,7 @@ class EditHandler:
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         remarks = _remarks(request)
         self._journal.report(request.number, "waiting", "\n".join([text, *remarks]))
-        self._journal.set_status(problems=(), remarks=remarks)
+        self._journal.set_status(problems=(), remarks=remarks, last_error=None)
         if replaced := self._inbox.put(request, state.free_disk_mb):
             text = f"superseded by request {request.number}"
             self._journal.report(replaced.number, "superseded", text)

@@ -106,6 +106,7 @@ def test_a_failing_backend_costs_a_capture_never_the_job(
     job.edit(active=1)
     job.step(2)
     assert job.manifests()[-1].complete
+    assert job.session.status().last_error is None
     assert "given up" not in job.log()
 
 
