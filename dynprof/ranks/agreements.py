@@ -78,6 +78,7 @@ class Agreements:
         self._looking = threading.RLock()  # the watcher's and the journal's thread both check
         self._read: _Read | None = None
         self._named_leader = ""
+        self.on_group: Callable[[], object] = object  # called once this rank has a group
         journal.outcomes.on_change = self._changed
 
     @property
@@ -260,6 +261,7 @@ class Agreements:
         process, say = self._process, self._journal.warning
         name = describe_leader(group.rank, process.layout.host, process.layout)
         self._member.group = group
+        self.on_group()
         self._windows = JobWindows(
             process, group.world_size, name, self._boundary.attempt, self._deliveries, self._journal
         )
