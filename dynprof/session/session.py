@@ -184,9 +184,7 @@ class Session:
             self._journal.info(text)
         self._boundary.attempt("finding the source of steps", self._steps.begin)
         if self._steps.is_function:  # each rank may find it at another iteration
-            self._agreements.on_group = lambda: (
-                self._member.numbers or self.number_as_leader(may_be_unknown=True)
-            )
+            self._agreements.on_group = lambda: self.number_as_leader(may_be_unknown=True)
 
     def end(self, reason: str) -> None:
         """Close the open window, wait for the capture being saved, end the threads; once only.
@@ -323,6 +321,8 @@ class Session:
             may_be_unknown: As :class:`StepNumbers` takes it.
         """
         member = self._member
+        if member.numbers:
+            return
         numbers = StepNumbers(
             lambda: member.group.collectives() if member.group else None,
             lambda: not self._loop.busy,
