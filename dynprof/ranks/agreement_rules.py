@@ -88,10 +88,10 @@ def recording_problems(replies: Mapping[int, Reply]) -> dict[int, str]:
     """Return why ranks cannot record; else, where their profilers differ, the profiler of each."""
     if problems := {rank: one.problem for rank, one in replies.items() if one.problem}:
         return problems
-    would = {rank: one.would for rank, one in replies.items() if one.takes_part and one.would}
-    if len(set(would.values())) < 2:
+    profilers = {r: one.profiler for r, one in replies.items() if one.takes_part and one.profiler}
+    if len(set(profilers.values())) < 2:
         return {}
-    return {rank: f"it would record with {profiler}" for rank, profiler in would.items()}
+    return {rank: f"it would record with {profiler}" for rank, profiler in profilers.items()}
 
 
 def grouped_reasons(reasons: Mapping[int, str]) -> tuple[str, ...]:
@@ -177,9 +177,9 @@ def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, st
         replies: The ranks that take part.
         took_s: The seconds from the first reply to the last.
     """
-    if len(replies) > 1 and (alone := [one.rank for one in replies if one.is_alone]):
+    if len(replies) > 1 and (alone := [one.rank for one in replies if one.has_own_numbers]):
         return dict.fromkeys(alone, NO_COMMON_NUMBERS)
-    apart = _apart([one for one in replies if one.marches], took_s)
+    apart = _apart([one for one in replies if one.steps_together], took_s)
     return {
         rank: f"it is at {where}, though both step together; call dp.set_state() with the same "
         "number on all ranks, or use one source of steps for all"

@@ -60,8 +60,8 @@ CUT_OFF = "no other rank does now; the connection to the job's store may be cut;
 MAX_REPLY_AGE_S = 0.1  # Older replies do not tell well enough where the ranks are.
 RECHECK_S = 0.1  # Interval of questions to ranks that do not know their step time yet.
 DECIDE_S = 3.0
-"""Ranks count collectives once a second; after two counts it is known who marches. Numbers of steps
-can be compared after two steps."""
+"""Ranks count collectives once a second; after two counts it is known which ranks step together.
+Numbers of steps can be compared after two steps."""
 OBSERVE_S, OBSERVE_STEPS = 1.0, 3  # The questions end after this time or as many steps.
 WATCH_S, LONGEST_WATCH_S = 2.0, 30.0  # From news of a window to a question about it; doubles.
 FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: wait for windows, interval of questions.
@@ -258,7 +258,7 @@ class Leader:
                 current.replies[reply.rank] = with_fields(
                     reply,
                     problem=reply.problem or before.problem,
-                    would=reply.would or before.would,
+                    profiler=reply.profiler or before.profiler,
                     usable=reply.usable or before.usable,
                 )
         if self._round and reply.place == self._round.place:
@@ -429,8 +429,8 @@ class Leader:
         unknown = any(one.fast_s is None for one in replies)
         if now_s < current.began_s + DECIDE_S:
             took_s = current.answered_s - current.asked_s
-            unknown |= len(replies) > 1 and any(one.is_alone for one in replies)
-            if any(one.marches is None for one in replies):
+            unknown |= len(replies) > 1 and any(one.has_own_numbers for one in replies)
+            if any(one.steps_together is None for one in replies):
                 unknown |= bool(far_apart(replies, took_s))
         if ready and unknown and now_s < current.answered_s + RECHECK_S:
             current.waits, self._wake_s = True, current.answered_s + RECHECK_S

@@ -112,7 +112,7 @@ class Member:
         self._own = 0  # the number of the proposal on this rank
         self._asked: UnplannedRequest | None = None  # the request of the proposal
         self._asked_first: UnplannedRequest | None = None  # the same, before it was narrowed
-        self._pending = self._is_alone = self._ends = self._disarmed = False
+        self._pending = self._has_own_numbers = self._ends = self._disarmed = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
         self._ended_s: dict[int, float] = {}  # when the end of a window was first sent; or inf
@@ -160,8 +160,9 @@ class Member:
             self._withdraw(message)
         elif isinstance(message, Cancellation):
             self._cancel(message)
-        elif isinstance(message, Question) and self._is_alone and self._asks_for(message.number):
-            self._compare_steps(message.begun)
+        elif isinstance(message, Question) and self._asks_for(message.number):
+            if self._has_own_numbers:  # it may be able to compare them by now
+                self._compare_steps(message.begun)
         number = getattr(message, "number", 0)
         return self._reply(number, place, problem, takes_part=self._pending and not problem)
 
@@ -176,7 +177,7 @@ class Member:
         self.last_config = proposal.config, time.monotonic()
         self.map_number(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
-        problem, would = "", None
+        problem, profiler = "", None
         able = (one for one in self._process.capabilities() if not one.missing)
         usable = tuple(Profiler(one.backend, one.activities) for one in able)
         self._compare_steps(proposal.begun)
@@ -190,13 +191,13 @@ class Member:
                 problem = "; ".join(map(str, found.problems)) if found.selects_rank else ""
             else:
                 self._pending, self._plan = True, found.plan
-                would = Profiler(found.plan.backend, found.plan.activities)
+                profiler = Profiler(found.plan.backend, found.plan.activities)
         reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
-        return with_fields(reply, would=would, usable=usable)
+        return with_fields(reply, profiler=profiler, usable=usable)
 
     def _compare_steps(self, leaders: Collection[tuple[int, int]]) -> None:
         if self.numbers and self.rank != LEADER:
-            self._is_alone = not self.numbers.follow(leaders)
+            self._has_own_numbers = not self.numbers.follow(leaders)
 
     def _request_of(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
         """Return the number of a proposal on this rank, and its request."""
@@ -396,8 +397,8 @@ class Member:
             busy=busy,
             step=self._inbox.step,
             fast_s=self._fast_s(),
-            is_alone=self._is_alone,
-            marches=self._steps_together,
+            has_own_numbers=self._has_own_numbers,
+            steps_together=self._steps_together,
         )
 
     def _fast_s(self) -> float | None:

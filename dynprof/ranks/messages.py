@@ -133,10 +133,10 @@ class Reply(_Message, frozen=True):
     busy: str = ""  # why it is not free yet; empty if it is
     step: int = 0  # the number of the running step
     fast_s: float | None = None  # its fastest recent step time; None while unknown
-    is_alone: bool = False  # whether its step numbers cannot be compared with the leader's
+    has_own_numbers: bool = False  # whether its step numbers cannot be compared with the leader's
     # Whether each step has a collective, so that the ranks step together; None while unknown.
-    marches: bool | None = False
-    would: Profiler | None = None  # the profiler it would use; None if it takes no part
+    steps_together: bool | None = False
+    profiler: Profiler | None = None  # the one it would use; None if it takes no part
     usable: tuple[Profiler, ...] = ()  # all profilers that it could use
     again: bool = False  # whether it replied before that it was not ready
 

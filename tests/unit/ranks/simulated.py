@@ -67,8 +67,8 @@ class Rank:
     host: str = "node0"
     busy_until_s: float = -1.0
     usable: tuple[Profiler, ...] = (PLAIN,)
-    marches: bool | None = False
-    is_alone: bool = False
+    steps_together: bool | None = False
+    has_own_numbers: bool = False
     is_dead: bool = False
     recorded: list[tuple[int, int]] = field(default_factory=list)
     waiting: tuple[int, int] | None = None
@@ -294,9 +294,9 @@ class Job:
             busy="it saves" if takes_part and self.now_s < rank.busy_until_s else "",
             step=self.step(rank),
             fast_s=None if rank.is_new else rank.step_s,
-            marches=rank.marches,
-            is_alone=rank.is_alone,
-            would=usable[0] if takes_part else None,
+            steps_together=rank.steps_together,
+            has_own_numbers=rank.has_own_numbers,
+            profiler=usable[0] if takes_part else None,
             usable=rank.usable,
         )
 

@@ -316,7 +316,7 @@ def test_a_window_for_other_ranks_is_served_next_to_a_long_one() -> None:
 
 def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> None:
     """A window over several ranks waits some seconds until it has, and is refused then."""
-    found = job(3, is_alone=True)
+    found = job(3, has_own_numbers=True)
     found.propose(1)
     found.run(DECIDE_S - 0.5)
     assert not found.made
@@ -326,34 +326,35 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
     assert [len(one) for one in recorded(found)] == [0, 0, 1]
     found.propose(3)
     found.run(0.5)
-    found.ranks[2].is_alone = False
+    found.ranks[2].has_own_numbers = False
     found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1, 2]
 
 
 def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
-    """The reason says what to call; where one does not march, a remark names both numbers."""
-    for marches in (True, False):
-        found = Job([Rank(0, marches=True), Rank(1, ahead=70, marches=marches), Rank(2)])
+    """The reason says what to call; where one does not step together, a remark names both numbers."""
+    for together in (True, False):
+        other = Rank(1, ahead=70, steps_together=together)
+        found = Job([Rank(0, steps_together=True), other, Rank(2)])
         found.run(1.0)
         made = found.arm(1)
         assert made is not None
-        assert (made.step is None) == marches
-        assert any("call dp.set_state()" in reason for reason in made.reasons) == marches
-        if not marches:
+        assert (made.step is None) == together
+        assert any("call dp.set_state()" in reason for reason in made.reasons) == together
+        if not together:
             (remark,) = made.remarks
             assert remark.startswith("rank 1 is at step 170, rank 0 at step 100: each opens")
 
 
 def test_ranks_with_other_numbers_wait_until_it_is_known_whether_they_step_together() -> None:
     """They are refused then, as later in the job."""
-    found = Job([Rank(0, marches=None), Rank(1, ahead=70, marches=None)])
+    found = Job([Rank(0, steps_together=None), Rank(1, ahead=70, steps_together=None)])
     found.run(1.0)
     found.propose(1)
     found.run(0.5)
     assert found.made == []
     for rank in found.ranks:
-        rank.marches = True
+        rank.steps_together = True
     found.run(1.0)
     assert any("call dp.set_state()" in reason for reason in found.made[0].reasons)
 

@@ -69,9 +69,9 @@ def outcome(job: Job, number: int) -> str:
     return job.session._member.answer(Question(number), 0).report.outcome
 
 
-@pytest.mark.parametrize(("each", "marches"), [(2, True), (1, True), (0.95, True), (0.2, False)])
+@pytest.mark.parametrize(("each", "together"), [(2, True), (1, True), (0.95, True), (0.2, False)])
 def test_ranks_whose_steps_have_collectives_step_together(
-    job: Job, each: float, marches: bool
+    job: Job, each: float, together: bool
 ) -> None:
     """Those that have one every some steps, as a checkpoint's barrier, need not."""
     member = job.session._member
@@ -79,7 +79,7 @@ def test_ranks_whose_steps_have_collectives_step_together(
     for _ in range(3):
         member.count_collectives()
         job.step(10)
-    assert member.answer(Question(0), 0).marches == marches
+    assert member.answer(Question(0), 0).steps_together == together
 
 
 def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job) -> None:
@@ -89,7 +89,7 @@ def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job
     member.count_collectives()
     job.step(10)
     member.count_collectives()
-    assert member.answer(Question(0), 0).marches
+    assert member.answer(Question(0), 0).steps_together
 
 
 def test_how_long_steps_take_is_told_once_some_have_ended(job: Job) -> None:
@@ -395,16 +395,17 @@ def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job)
         member.numbers.begin_step(step)
     text = '{"active": 1}'
     reply = member.answer(Proposal(1, text, 1.0, begun=((52, 12), (53, 14))), 0)
-    assert ("does not have rank 0's number yet" in reply.busy, reply.is_alone) == (True, False)
+    assert "does not have rank 0's number yet" in reply.busy
+    assert not reply.has_own_numbers
     member.numbers.begin_step(4)
     reply = member.answer(Question(1), 1)
     assert (taken, reply.busy) == ([54], "")
-    assert member.answer(Proposal(2, text, 2.0), 2).is_alone
+    assert member.answer(Proposal(2, text, 2.0), 2).has_own_numbers
     for step in (55, 56, 57):
         member.numbers.begin_step(step)
-    assert member.answer(Question(2), 3).is_alone
+    assert member.answer(Question(2), 3).has_own_numbers
     first = next(counts)
-    assert not member.answer(Question(2, ((70, first - 4), (71, first - 2))), 4).is_alone
+    assert not member.answer(Question(2, ((70, first - 4), (71, first - 2))), 4).has_own_numbers
 
 
 def test_a_folder_whose_name_is_not_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path) -> None:
