@@ -160,9 +160,8 @@ class Member:
             self._withdraw(message)
         elif isinstance(message, Cancellation):
             self._cancel(message)
-        elif isinstance(message, Question) and self._asks_for(message.number):
-            if self._has_own_numbers:  # it may be able to compare them by now
-                self._compare_steps(message.begun)
+        elif isinstance(message, Question):
+            self._compare_again(message)
         number = getattr(message, "number", 0)
         return self._reply(number, place, problem, takes_part=self._pending and not problem)
 
@@ -198,6 +197,11 @@ class Member:
     def _compare_steps(self, leaders: Collection[tuple[int, int]]) -> None:
         if self.numbers and self.rank != LEADER:
             self._has_own_numbers = not self.numbers.follow(leaders)
+
+    def _compare_again(self, question: Question) -> None:
+        """Compare the steps that have begun since the proposal."""
+        if self._has_own_numbers and self._asks_for(question.number):
+            self._compare_steps(question.begun)
 
     def _request_of(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
         """Return the number of a proposal on this rank, and its request."""

@@ -332,7 +332,7 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
 
 
 def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
-    """The reason says what to call; where one does not step together, a remark names both numbers."""
+    """The reason says what to call; where one steps alone, a remark names both numbers."""
     for together in (True, False):
         other = Rank(1, ahead=70, steps_together=together)
         found = Job([Rank(0, steps_together=True), other, Rank(2)])
