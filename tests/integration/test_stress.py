@@ -75,6 +75,8 @@ for _ in range(3):
         end_step(most_while_saving=16)
 """
 
+COMPILES = shutil.which("g++") and " " not in torch.__file__
+"""Whether inductor finds a compiler, and a torch in whose path nothing is to be quoted."""
 COMPILED = """
 from torch._dynamo.utils import counters
 fast = torch.compile(model, backend="BACKEND")
@@ -83,7 +85,7 @@ for size in [16] * 80 + [24] * 80:  # the second size compiles again, in a windo
     train(torch.randn(size, 32), fast)
     end_step()
 print("compiled", counters["stats"]["unique_graphs"], counters["frames"]["total"])
-""".replace("BACKEND", "inductor" if shutil.which("g++") else "aot_eager")
+""".replace("BACKEND", "inductor" if COMPILES else "aot_eager")
 
 RANKS = """
 import torch.distributed as dist
