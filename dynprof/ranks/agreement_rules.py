@@ -170,6 +170,11 @@ def start_step(
     return -(-found // multiple) * multiple if asked is None else asked
 
 
+def without_common_numbers(replies: Sequence[Reply]) -> list[int]:
+    """Return the ranks whose step numbers cannot be compared; a rank by itself needs none."""
+    return [one.rank for one in replies if one.has_own_numbers] if len(replies) > 1 else []
+
+
 def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, str]:
     """Return the ranks that step together with the first under other step numbers, and why.
 
@@ -177,8 +182,8 @@ def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, st
         replies: The ranks that take part.
         took_s: The seconds from the first reply to the last.
     """
-    if len(replies) > 1 and (alone := [one.rank for one in replies if one.has_own_numbers]):
-        return dict.fromkeys(alone, NO_COMMON_NUMBERS)
+    if found := without_common_numbers(replies):
+        return dict.fromkeys(found, NO_COMMON_NUMBERS)
     apart = _apart([one for one in replies if one.steps_together], took_s)
     return {
         rank: f"it is at {where}, though both step together; call dp.set_state() with the same "

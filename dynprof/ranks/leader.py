@@ -26,6 +26,7 @@ from dynprof.ranks.agreement_rules import (
     not_ready,
     recording_problems,
     start_step,
+    without_common_numbers,
 )
 from dynprof.ranks.messages import (
     LEFT_GROUP,
@@ -429,7 +430,7 @@ class Leader:
         unknown = any(one.fast_s is None for one in replies)
         if now_s < current.began_s + DECIDE_S:
             took_s = current.answered_s - current.asked_s
-            unknown |= len(replies) > 1 and any(one.has_own_numbers for one in replies)
+            unknown |= bool(without_common_numbers(replies))
             if any(one.steps_together is None for one in replies):
                 unknown |= bool(far_apart(replies, took_s))
         if ready and unknown and now_s < current.answered_s + RECHECK_S:

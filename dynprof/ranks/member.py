@@ -119,9 +119,7 @@ class Member:
         self._replied_numbering = 0  # the numbering of the step in the last reply
         self._last_report: Report | None = None  # the last report sent
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
-        self._step_ms: float | None = (
-            None  # the last known mean step time, kept while the rank stands still
-        )
+        self._step_ms: float | None = None  # the last known mean step time
 
     @property
     def rank(self) -> int:

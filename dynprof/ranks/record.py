@@ -57,15 +57,11 @@ class JobWindow:
     asked: UnplannedRequest | None = None  # the request
     made: Agreement | None = None  # the result of the proposal; None while it is under way
     reports: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
-    unreachable: Mapping[int, str] = field(
-        default_factory=dict
-    )  # ranks that no longer report, and why
-    not_ready: Mapping[int, str] = field(
-        default_factory=dict
-    )  # ranks that delay the start, and why
-    left: Mapping[int, str] = field(
-        default_factory=dict
-    )  # ranks that were pending when the leader left, and why
+    # Ranks that no longer report, that delay the start, and that were pending when the leader left;
+    # each with the reason.
+    unreachable: Mapping[int, str] = field(default_factory=dict)
+    not_ready: Mapping[int, str] = field(default_factory=dict)
+    left: Mapping[int, str] = field(default_factory=dict)
 
     def outcome(self, rank: int) -> str:
         """Return the outcome on a rank that agreed to open; empty if it is unknown."""

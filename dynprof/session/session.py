@@ -317,6 +317,8 @@ class Session:
     def number_as_leader(self, *, may_be_unknown: bool = False) -> None:
         """Take over the step numbers of rank 0, as the first steps here were not counted.
 
+        A second call changes nothing.
+
         Args:
             may_be_unknown: As :class:`StepNumbers` takes it.
         """

@@ -180,8 +180,7 @@ def analyse_each(
         on_end: Called with each trace that is done.
     """
     outcome = Outcome()
-    worth = sum(map(_unpacked_size, traces)) // SMALL
-    most = processes or max(1, min(worth, os.cpu_count() or 1))
+    most = processes or _useful_processes(traces)
     share = executor is None and parts == PARTS and 2 * len(traces) <= most
     with executor or processes_here(min(most, len(traces)), traces) as pool:
         pending = {
@@ -196,6 +195,12 @@ def analyse_each(
     if compare:
         outcome.compare_ranks()
     return outcome
+
+
+def _useful_processes(traces: Sequence[Path]) -> int:
+    """Return the number of processes that are worth their start, on this machine."""
+    worth = sum(map(_unpacked_size, traces)) // SMALL
+    return max(1, min(worth, os.cpu_count() or 1))
 
 
 def _is_large(trace: Path) -> bool:

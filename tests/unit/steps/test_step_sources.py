@@ -105,10 +105,10 @@ def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: st
 
 
 def test_a_job_that_ends_without_a_step_says_why(tmp_path: Path) -> None:
-    """Also one that is over before it is asked for."""
-    job = job_on(tmp_path, "nobody:train")
+    """Also a job that ends within the seconds after which the log warns of it."""
+    job = job_on(tmp_path, "absent:train")
     job.session.end("a test")
-    assert "no step has ended: nobody has not been imported" in job.log()
+    assert "no step has ended: absent has not been imported" in job.log()
 
 
 def test_the_first_step_takes_back_that_there_was_none(
