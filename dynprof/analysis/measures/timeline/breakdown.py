@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -27,7 +29,7 @@ from dynprof.analysis.reading.events import (
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import clipped, covered, distinct, layered, united
+from dynprof.analysis.reading.intervals import covered_until, distinct, layered, united
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
@@ -216,8 +218,10 @@ class Breakdown:
 
     def time_in(self, where: Cover) -> float:
         """Return how long a cover lasts in the mean step."""
-        inside = (covered(clipped(where, b, b + length)) for _, b, length in self.steps)
-        return sum(inside) / max(1, self.count)
+        begins = np.array([begin for _, begin, _ in self.steps], np.int64)
+        ends = begins + np.array([length for *_, length in self.steps], np.int64)
+        inside = covered_until(where, ends) - covered_until(where, begins)
+        return float(inside.sum()) / max(1, self.count)
 
     def idle_in(self, where: Cover) -> float:
         """Return how long nothing runs in the mean step during a cover."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -199,59 +200,49 @@ def step_times(
         receives: Spans that receive messages; without it they are not counted.
     """
     kernels = trace.category(KERNELS)[started.work]
-    collective = trace.named(is_collective)
     if not kernels.any():
-        counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
-        chosen = np.flatnonzero(counted)
-        ends = (trace.spans["start"] + trace.spans["length"])[chosen]
-        return [_on_host(trace, collective, receives, chosen, ends, *step) for step in steps]
+        return _on_host(trace, steps, receives)
+    collective = trace.named(is_collective)
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
+    order = np.argsort(launched, kind="stable")
+    chosen, launched = chosen[order], launched[order]
     rows = []
     for device in distinct(trace.spans["device"][chosen]).tolist():
         selected = trace.spans["device"][chosen] == device
-        for number, begin, length in steps:
-            here = selected & (launched >= begin) & (launched < begin + length)
-            work = chosen[here if number is not None else selected]
-            rows.append(_row(trace, collective, receives, device, number, begin, length, work))
+        work, when = chosen[selected], launched[selected]
+        for step in steps:
+            number, begin, length = step
+            ends = np.searchsorted(when, (begin, begin + length))
+            own = work if number is None else work[slice(*ends)]
+            known = receives is not None and not receives.unknown[own].any()
+            received = trace.when(own[receives.there[own]]) if receives and known else None
+            communication, computing = (
+                trace.when(own[which[own]]) for which in (collective, ~collective)
+            )
+            rows.append(_row(device, step, computing, communication, received))
     return rows
 
 
-def _on_host(
-    trace: Trace,
-    collective: NDArray[np.bool_],
-    receives: Receives | None,
-    counted: Numbers,
-    ends: Numbers,
-    number: int | None,
-    begin: int,
-    length: int,
-) -> Step:
-    until = np.searchsorted(trace.spans["start"], begin + length)  # starts are ascending
-    before = np.searchsorted(counted, until)
-    inside = counted[:before][ends[:before] > begin]
-    return _row(trace, collective, receives, HOST, number, begin, length, inside)
+def _on_host(trace: Trace, steps: Sequence[MarkedStep], receives: Receives | None) -> list[Step]:
+    collective = trace.named(is_collective)
+    chosen = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
+    covers = [trace.when(chosen & ~collective), trace.when(chosen & collective)]
+    if receives:
+        covers += [trace.when(chosen & receives.there), trace.when(chosen & receives.unknown)]
+    rows = []
+    for step in steps:
+        _, begin, length = step
+        parts = [clipped(where, begin, begin + length) for where in covers]
+        received = parts[2] if receives and not len(parts[3][0]) else None
+        rows.append(_row(HOST, step, *parts[:2], received))
+    return rows
 
 
 def _row(
-    trace: Trace,
-    collective: NDArray[np.bool_],
-    receives: Receives | None,
-    device: int,
-    number: int | None,
-    begin: int,
-    length: int,
-    chosen: Numbers,
+    device: int, step: MarkedStep, computing: Cover, communication: Cover, received: Cover | None
 ) -> Step:
-    communication = trace.when(chosen[collective[chosen]])
-    computing = trace.when(chosen[~collective[chosen]])
-    known = receives is not None and not receives.unknown[chosen].any()
-    received = trace.when(chosen[receives.there[chosen]]) if receives and known else None
-    if received and device == HOST:
-        received = clipped(received, begin, begin + length)
-    if device == HOST:
-        communication = clipped(communication, begin, begin + length)
-        computing = clipped(computing, begin, begin + length)
+    number, begin, length = step
     busy = united(computing, communication)
     first = int(busy[0][0]) if len(busy[0]) else begin
     stage = int(busy[1][-1]) - first if len(busy[0]) else 0
