@@ -233,9 +233,11 @@ def _on_host(trace: Trace, steps: Sequence[MarkedStep], receives: Receives | Non
     rows = []
     for step in steps:
         _, begin, length = step
-        parts = [clipped(where, begin, begin + length) for where in covers]
-        received = parts[2] if receives and not len(parts[3][0]) else None
-        rows.append(_row(HOST, step, *parts[:2], received))
+        computing, communication, *messages = (
+            clipped(where, begin, begin + length) for where in covers
+        )
+        received = messages[0] if messages and not len(messages[1][0]) else None
+        rows.append(_row(HOST, step, computing, communication, received))
     return rows
 
 
