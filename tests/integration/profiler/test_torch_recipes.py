@@ -298,7 +298,7 @@ def run_again() -> profile:
     return prof
 
 
-def test_an_operators_window_gives_way(tmp_path: Path) -> None:
+def test_operators_window_closes_for_a_profiler_of_the_script(tmp_path: Path) -> None:
     """A script's profile goes before a window that is open, and is whole itself."""
     script = (
         TORCH_JOB

@@ -19,7 +19,7 @@ def test_a_window_that_did_not_give_way_is_not_waited_for_again(
     """Torch prepares a profiler and then enables it: both ask; the window is asked each time."""
     monkeypatch.setattr(kineto, "GIVE_WAY_S", 0.05)
     session, asked = KinetoSession(), list[str]()
-    session._open, session.give_way = True, lambda: asked.append("asked")
+    session._open, session.close_for_other = True, lambda: asked.append("asked")
     session._closed.clear()
     session.end_open_window()
     assert session.lost
