@@ -207,11 +207,11 @@ def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
 def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By each rank; how many have saved it is of no interest."""
+    """In one line for all ranks with the same reason; the number of saved ranks is left out."""
     job = dataclasses.replace(SAVED, asked=2, saved=0, remarks=())
-    (answer, _), words = superseded_by_start(), [f"rank {rank}: {SUPERSEDED}" for rank in (0, 1)]
+    answer, _ = superseded_by_start()
     code, said = told(tmp_path, capsys, alive(0, answer, job=job), alive(1, answer))
-    assert (code, said.splitlines()) == (NOT_SERVED, words)
+    assert (code, said) == (NOT_SERVED, f"ranks 0 to 1: {SUPERSEDED}")
 
 
 def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
