@@ -21,7 +21,7 @@ from dynprof.analysis.measures.critical_path.parts import (
 from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.efficiency.flops import DEVICE
-from dynprof.analysis.measures.efficiency.roofline import roofline_point
+from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
     from dynprof.analysis.measures.efficiency.flops import Work
+    from dynprof.analysis.measures.efficiency.roofline import Peak
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.measures.waiting.queue import Queue
@@ -198,11 +199,21 @@ def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:
     return {
         "device": measured.device_name,
         "on_host": not busy,
-        "peak": peak and {"gb_s": peak.gb_s, "tflops": peak.tflops, "source": peak.source},
+        "peak": peak and {"gb_s": peak.gb_s, "roofs": _roofs(where, peak), "source": peak.source},
         "covered": sum(work.device_ns for work in where) / busy if busy else None,
         "rows": [_row(measured, work) for work in where[:MOST_WORKS]],
         "count": len(where),
     }
+
+
+def _roofs(works: Iterable[Work], peak: Peak) -> list[tuple[str, float]]:
+    """Return the peaks that apply to some operator, the highest first; equal ones share a line."""
+    kinds = {peak_kind(work, peak) for work in works}
+    names: dict[float, list[str]] = {}
+    for kind, tflops in peak.tflops.items():
+        if kind in kinds:
+            names.setdefault(tflops, []).append(kind)
+    return [(", ".join(names[tflops]), tflops) for tflops in sorted(names, reverse=True)]
 
 
 def _row(measured: MeasuredTrace, work: Work) -> list[Any]:

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from http.client import HTTPMessage
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+SHOWN = """() => {
+  const time = (window.app ?? window.globals).trace?.timeline.visibleWindow;
+  return time && time.duration < 5e6 && `${time.start.integral} ${time.duration}`;
+}"""
 TEXT = json.dumps({"traceEvents": [EVENT]})
 
 
@@ -274,6 +278,27 @@ def test_the_browser_gets_the_address_in_private(monkeypatch: pytest.MonkeyPatch
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
         assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
     assert not page.parent.exists()
+
+
+@needs_browser
+def test_the_page_shows_the_requested_time(tmp_path: Path) -> None:
+    """``--at`` counts from the first event, which need not begin at 0."""
+    from playwright.sync_api import sync_playwright
+
+    events = [{**EVENT, "ts": ts, "dur": 1000} for ts in (7_000_000, 7_020_000, 7_050_000)]
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    python, *code = DYNPROF
+    command = [python, "-u", *code, "view", path, "--no-browser", "--at", "20", "--for", "4"]
+    with start(command) as process, sync_playwright() as playwright:
+        assert process.stdout is not None
+        url = [process.stdout.readline() for _ in range(2)][1].strip()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(url)
+        shown = page.wait_for_function(SHOWN, timeout=patience_s() * 1000).json_value()
+        browser.close()
+    assert shown == "7020000000 4000000"
 
 
 @needs_browser

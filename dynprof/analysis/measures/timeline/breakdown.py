@@ -232,13 +232,17 @@ class Breakdown:
         return max(0.0, min(1.0, time / self.length)) if self.length > 0 else 0.0
 
     def __str__(self) -> str:
+        return " ".join(self.sentences())
+
+    def sentences(self) -> list[str]:
+        """Return how long a step takes, what works in it, and the phases of the host."""
         if not self.length:
-            return "The trace holds no event with a duration."
+            return ["The trace holds no event with a duration."]
         if self._measured.truncation.host_incomplete:
-            return self._span()
-        if self.on_host and not self._measured.kinds:
-            return f"{self._span()} No operator was recorded.{self._phases()}"
-        return f"{self._span()} {self._work()}{self._phases()}"
+            return [self._span()]
+        without_work = self.on_host and not self._measured.kinds
+        work = "No operator was recorded." if without_work else self._work()
+        return [self._span(), work, *self._phases()]
 
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
@@ -301,17 +305,17 @@ class Breakdown:
             return f"{text}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
         return f"{text}, and it is idle for {idle:.0%}."
 
-    def _phases(self) -> str:
+    def _phases(self) -> list[str]:
         times = sum(self.phases.values()) or 1
         shares = sorted(((name, t / times) for name, t in self.phases.items()), key=lambda p: -p[1])
         named = [
             f"{name} {share:.0%}" for name, share in shares if name != REST and share >= _MIN_SHOWN
         ]
         if not named:
-            return ""
+            return []
         rest = self.phases[REST] / times
         outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""
-        return f" On the host: {', '.join(named)}{outside}."
+        return [f"On the host: {', '.join(named)}{outside}."]
 
 
 def ms(nanoseconds: float) -> str:
