@@ -235,7 +235,7 @@ def _details(events: list[Event], args: list[Args], table: Table) -> NDArray[np.
     """Return the indexes of the details of devices' work and of marks."""
     found = np.full(len(args), table[Details()], np.int64)
     for place, a in enumerate(args):
-        if a.device != NONE or a.grid or a.domain:
+        if a.device != NONE or a.grid or a.domain or a.direction:
             event = events[place]
             found[place] = table[details(a, event.id if event.ph == "b" else None)]
     return found

@@ -11,7 +11,16 @@ import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
-from dynprof.analysis.reading.events import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
+from dynprof.analysis.reading.events import (
+    DEVICE_MARK,
+    LABELS,
+    LAUNCHES,
+    MTIA_COPY,
+    MTIA_EVENT,
+    MTIA_ROWS,
+    ON_DEVICE,
+    OPERATORS,
+)
 from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.errors import CaptureError
 
@@ -31,6 +40,9 @@ if TYPE_CHECKING:
 
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""
+_MTIA_COPY = "dma_request"
+_MTIA_EVENTS = frozenset({"event_wait", "event_record"})
+"""Waits of a stream for an event, and records of one: no work, though they are on its row."""
 
 
 def of_device_marks(spans: Columns, tables: dict[str, list[Any]]) -> Chosen:
@@ -82,6 +94,8 @@ class Trace:
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
         mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        communication: Mask of the spans of devices that move data between ranks or devices;
+            ``categories.communication`` finds them.
     """
 
     members: dict[str, Any]
@@ -93,6 +107,7 @@ class Trace:
     size: int
     last: int
     mended: tuple[int, int] = (0, 0)
+    communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
@@ -103,6 +118,10 @@ class Trace:
             passed = np.array([name.lower() in names for name in self.tables["category"]], bool)
             found = self._known[names] = passed[self.spans["category"]]
         return np.copy(found)
+
+    def forget_categories(self) -> None:
+        """Find the spans of each category again, because some have another one now."""
+        self._known.clear()
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return the spans whose name passes a test, which runs once for each name."""
@@ -209,6 +228,7 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         mended=_mended([*(chunk.mended for chunk in chunks), file.mended]),
     )
     _set_apart_device_marks(found)
+    _set_apart_mtia(found)
     _place_on_devices(found)
     return found
 
@@ -221,10 +241,21 @@ def _mended(parts: list[tuple[int, int]]) -> tuple[int, int]:
 
 def _set_apart_device_marks(trace: Trace) -> None:
     """Give the spans that set marks on streams a category that is not work."""
-    apart = of_device_marks(trace.spans, trace.tables)
-    if apart.any():
-        trace.tables["category"].append(DEVICE_MARK)
-        trace.spans["category"][apart] = len(trace.tables["category"]) - 1
+    _set_category(trace, of_device_marks(trace.spans, trace.tables), DEVICE_MARK)
+
+
+def _set_apart_mtia(trace: Trace) -> None:
+    """Give copies and events of an MTIA's streams categories other than that of its kernels."""
+    if (rows := trace.category(MTIA_ROWS)).any():
+        _set_category(trace, rows & trace.named(_MTIA_EVENTS.__contains__), MTIA_EVENT)
+        _set_category(trace, rows & trace.named(_MTIA_COPY.__eq__), MTIA_COPY)
+        trace.forget_categories()
+
+
+def _set_category(trace: Trace, chosen: Chosen, category: str) -> None:
+    if chosen.any():
+        trace.tables["category"].append(category)
+        trace.spans["category"][chosen] = len(trace.tables["category"]) - 1
 
 
 def _place_on_devices(trace: Trace) -> None:

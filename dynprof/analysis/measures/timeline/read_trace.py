@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.categories import communication
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.events import KERNELS
 from dynprof.analysis.reading.trace import load_trace
@@ -49,6 +50,7 @@ class ReadTrace:
         if not _is_utf8(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8; rename it")
         self.trace = load_trace(path, partner)
+        self.trace.communication = communication(self.trace)
         if self._is_merged:
             raise CaptureError(f"{path} merges several ranks; open it with dynprof view")
         self.manifest: Manifest | None = find_manifest(path)[1]
