@@ -10,18 +10,20 @@ may also launch kernels that do not, if their names tell.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, launches
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import parents
-from dynprof.analysis.reading.events import COPIES, KERNELS, LABELS, OPERATORS
+from dynprof.analysis.reading.events import COPIES, KERNELS, LABELS, MEMSETS, OPERATORS
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.reading.trace import Trace
 
     Chosen = NDArray[np.bool_]
@@ -183,7 +185,9 @@ _RULES = (
           | amp_non_finite | checkfornan""",
     ),
 )
-"""All categories in order: the first one that matches counts."""
+"""The categories of kernels in order: the first one that matches counts."""
+CATEGORIES = (*(rule.category for rule in _RULES), COPY, MEMSET, OTHER)
+"""All categories of device activities."""
 _GENERATED = re.compile(r"triton_(?:(poi|for)|(red|per|mix|split_scan)|(tem))_")
 """Kernels of torch.compile. Their names contain the names of all fused operators."""
 _ARGUMENTS = re.compile(r"\(anonymous namespace\)::|[<(].*", re.DOTALL)
@@ -254,10 +258,14 @@ def _of_generated(name: str, *, pointwise: bool, template: bool) -> str:
     return next((rule.category for rule in rules if rule.kernels.search(name)), rest)
 
 
-def communication(trace: Trace) -> Chosen:
+def communication(trace: Trace, started: Launches) -> Chosen:
     """Return the spans of devices that move data between ranks or devices.
 
     These are kernels, and copies from one device to another.
+
+    Args:
+        trace: The trace.
+        started: Device activities and their launches.
     """
     names, name = trace.tables["name"], trace.spans["name"]
     kernels, copies = trace.category(KERNELS), trace.category(COPIES)
@@ -268,27 +276,101 @@ def communication(trace: Trace) -> Chosen:
             is_collective(lower), bool(_PEER.search(lower)), bool(_ON_DEVICES.search(lower)),
         )  # fmt: skip
     found: Chosen = (kernels & by_name[0][name]) | (copies & by_name[1][name])
-    launched = _launched_by_communication(trace)
+    launched = _launched_by_communication(trace, started)
     if len(launched):
         local = [code for code in distinct(name[launched]).tolist()
                  if _by_kernel(names[code]) not in (COMMUNICATION, OTHER)]  # fmt: skip
-        started = np.zeros(len(name), bool)
-        started[launched] = True
-        found |= started & kernels & ~np.isin(name, local)
-        found |= started & copies & by_name[2][name]
+        of_one = np.zeros(len(name), bool)
+        of_one[launched] = True
+        found |= of_one & kernels & ~np.isin(name, local)
+        found |= of_one & copies & by_name[2][name]
     return found
 
 
-def _launched_by_communication(trace: Trace) -> Numbers:
+def _launched_by_communication(trace: Trace, started: Launches) -> Numbers:
     """Return the device activities whose innermost operator communicates."""
     spans, nothing = trace.spans, np.zeros(0, np.int64)
     outer = trace.category(OPERATORS, LABELS) & trace.named(communicates)
     if not outer.any():
         return nothing
     # Other labels may be inside, but only an operator inside launches for itself.
-    chosen = np.flatnonzero(outer | trace.category(OPERATORS))
+    begins, ends = trace.when(outer)
+    last = np.searchsorted(begins, spans["start"], side="right") - 1
+    inside = (last >= 0) & (spans["start"] < ends[last])
+    chosen = np.flatnonzero(outer | (inside & trace.category(OPERATORS)))
     parent = parents(*(spans[name][chosen] for name in ("start", "length", "thread")))
-    started = launches(trace)
     by = launched_by(trace, started, chosen, parent)
     found: Numbers = started.work[(by != UNKNOWN) & outer[chosen[by]]]
     return found
+
+
+def categories(trace: Trace, started: Launches, operator: Numbers) -> Numbers:
+    """Return the category of each device activity, as an index in :data:`CATEGORIES`.
+
+    Args:
+        trace: The trace.
+        started: Device activities and their launches.
+        operator: The name of the operator that launched each, as an index in the table of names;
+            -1 if unknown.
+    """
+    work, names = started.work, trace.tables["name"]
+    both, place = np.unique(
+        trace.spans["name"][work] * (len(names) + 1) + operator + 1, return_inverse=True
+    )
+    named = ["", *names]
+    pairs = (divmod(one, len(named)) for one in both.tolist())
+    codes = [CATEGORIES.index(category_of(names[kernel], named[by])) for kernel, by in pairs]
+    found: Numbers = np.array(codes, np.int64)[place]
+    found[trace.category(COPIES)[work]] = CATEGORIES.index(COPY)
+    found[trace.category(MEMSETS)[work]] = CATEGORIES.index(MEMSET)
+    found[trace.communication[work]] = CATEGORIES.index(COMMUNICATION)
+    return found
+
+
+@dataclass(frozen=True)
+class CategoryTime:
+    """All activities of one category on a device.
+
+    Attributes:
+        device: The device's number.
+        category: The category.
+        count: How many ran.
+        total: The sum of their durations, in ns.
+        ratio: Share of the total over all categories of the device, in percent.
+    """
+
+    device: int
+    category: str
+    count: int
+    total: int
+    ratio: float
+
+
+def category_times(
+    trace: Trace, started: Launches, category: Numbers, counted: Chosen | None = None
+) -> list[CategoryTime]:
+    """Return a row for each device and category, by device and with the most time first.
+
+    Args:
+        trace: The trace.
+        started: Device activities and their launches.
+        category: The category of each, from :func:`categories`.
+        counted: Mask of the spans that count; all by default.
+    """
+    kept = slice(None) if counted is None else counted[started.work]
+    codes, work = category[kept], started.work[kept]
+    if not len(work):
+        return []
+    devices, device = np.unique(trace.spans["device"][work], return_inverse=True)
+    key = device.reshape(-1) * len(CATEGORIES) + codes
+    size = len(devices) * len(CATEGORIES)
+    counts = np.bincount(key, minlength=size)
+    totals = np.bincount(key, trace.spans["length"][work], minlength=size)
+    of_device = totals.reshape(len(devices), -1).sum(axis=1)
+    rows = []
+    for place in np.flatnonzero(counts).tolist():
+        number, code = divmod(place, len(CATEGORIES))
+        ratio = 100 * totals[place] / max(1, of_device[number])
+        numbers = (int(counts[place]), int(totals[place]), float(ratio))
+        rows.append(CategoryTime(int(devices[number]), CATEGORIES[code], *numbers))
+    return sorted(rows, key=lambda row: (row.device, -row.total, row.category))
