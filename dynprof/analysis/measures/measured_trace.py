@@ -15,6 +15,7 @@ from dynprof.analysis.measures.code.modules import modules
 from dynprof.analysis.measures.communication.collectives import messages
 from dynprof.analysis.measures.communication.point_to_point import RECEIVE, UNKNOWN, directions
 from dynprof.analysis.measures.critical_path.critical_path import critical_path
+from dynprof.analysis.measures.efficiency.counters import operator_counters
 from dynprof.analysis.measures.efficiency.flops import efforts, works
 from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.efficiency.operator_kernels import operator_kernels
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.communication.collectives import Messages
     from dynprof.analysis.measures.communication.point_to_point import Numbers
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
+    from dynprof.analysis.measures.efficiency.counters import OperatorCounters
     from dynprof.analysis.measures.efficiency.flops import Efforts, Work
     from dynprof.analysis.measures.efficiency.kernel_shapes import KernelShape
     from dynprof.analysis.measures.efficiency.operator_kernels import OperatorKernel
@@ -147,6 +149,11 @@ class MeasuredTrace(ReadTrace):
             self.trace, self.operators, self.launches, self.launchers, self.category_codes,
             self.call_stacks.number,
         )  # fmt: skip
+
+    @cached_property
+    def operator_counters(self) -> list[OperatorCounters]:
+        """CUPTI's counters by operator, its shapes, and kernel; empty if none was recorded."""
+        return operator_counters(self.trace, self.operators)
 
     @cached_property
     def sequences(self) -> list[KernelSequence]:

@@ -69,6 +69,7 @@ def own_tables(measured: MeasuredTrace) -> Tables:
         "kernel_shapes.csv": (KERNEL_SHAPES, _kernel_shapes(measured)),
         "kernel_categories.csv": (KERNEL_CATEGORIES, _kernel_categories(measured)),
         "operator_kernels.csv": (OPERATOR_KERNELS, _operator_kernels(measured)),
+        "operator_counters.csv": _operator_counters(measured),
     }
 
 
@@ -167,6 +168,23 @@ def _operator_kernels(measured: MeasuredTrace) -> Iterator[Row]:
             us(round(one.deviation)),
             measured.call_stacks.text(one.stack),
         )
+
+
+def _operator_counters(measured: MeasuredTrace) -> tuple[tuple[str, ...], Iterator[Row]]:
+    """Return header and rows; the header has the counters that were recorded."""
+    found = measured.operator_counters
+    names = tuple(dict.fromkeys(name for one in found for name in one.values))
+    rows = (
+        (
+            one.operator or UNKNOWN,
+            shapes_text(one.dims),
+            one.kernel,
+            one.count,
+            *(one.values.get(name, UNKNOWN_TIME) for name in names),
+        )
+        for one in found
+    )
+    return ("Operator", "Input Shapes", "Kernel", "Count", *names), rows
 
 
 def _known(value: float | None) -> str:

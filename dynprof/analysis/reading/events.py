@@ -54,6 +54,8 @@ SYNCHRONISATIONS: Names = frozenset({"cuda_sync"})
 _DIRECTIONS = {
     b'"HOST_TO_DEVICE"': "HtoD", b'"DEVICE_TO_HOST"': "DtoH", b'"DEVICE_TO_DEVICE"': "DtoD",
 }  # fmt: skip
+COUNTED = "cuda_profiler_range"
+"""The category of CUPTI's counters, one event for each kernel."""
 NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
@@ -222,6 +224,44 @@ class Event(msgspec.Struct, gc=False):
     def length_ns(self) -> int:
         """Return its duration in whole nanoseconds; 0 if it is negative."""
         return max(0, round(self.dur * 1000))
+
+
+class Counters(NamedTuple):
+    """The values of CUPTI's counters over one kernel.
+
+    Attributes:
+        kernel: The kernel's name, as CUPTI has it.
+        order: The event's time, which tells only the order of kernels.
+        values: The values by the counters' names.
+    """
+
+    kernel: str
+    order: float
+    values: dict[str, float]
+
+
+def counters(chunk: bytes) -> list[Counters]:
+    """Return the values of CUPTI's counters in a chunk.
+
+    Raises:
+        msgspec.MsgspecError: The chunk is not JSON.
+    """
+    if COUNTED.encode() not in chunk:  # of hardly any trace
+        return []
+    text = b"[%b]" % chunk
+    try:
+        events = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        events = decode_leniently(text, error)
+    found = []
+    for event in events:
+        if isinstance(event, dict) and event.get("cat") == COUNTED:
+            args, time = event.get("args"), event.get("ts")
+            numbers = args.items() if isinstance(args, dict) else ()
+            values = {name: one for name, one in numbers if type(one) in (int, float)}
+            order = time if isinstance(time, (int, float)) else 0.0
+            found.append(Counters(str(event.get("name", "")), order, values))
+    return found
 
 
 class ExactEvent(Event, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.reading.columns import ChunkColumns, Columns
-    from dynprof.analysis.reading.events import Names
+    from dynprof.analysis.reading.events import Counters, Names
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.two_processes import Partner
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""
+_ORDER = operator.attrgetter("order")
 _MTIA_COPY = "dma_request"
 _MTIA_EVENTS = frozenset({"event_wait", "event_record"})
 """Waits of a stream for an event, and records of one: no work, though they are on its row."""
@@ -94,6 +96,7 @@ class Trace:
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
         mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        counters: The values of CUPTI's counters over each kernel, in order.
         communication: Mask of the spans of devices that move data between ranks or devices;
             ``categories.communication`` finds them.
     """
@@ -107,6 +110,7 @@ class Trace:
     size: int
     last: int
     mended: tuple[int, int] = (0, 0)
+    counters: list[Counters] = field(default_factory=list)
     communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
@@ -226,6 +230,7 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
         mended=_mended([*(chunk.mended for chunk in chunks), file.mended]),
+        counters=sorted((one for chunk in chunks for one in chunk.counters), key=_ORDER),
     )
     _set_apart_device_marks(found)
     _set_apart_mtia(found)
