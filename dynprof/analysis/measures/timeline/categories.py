@@ -37,10 +37,10 @@ OTHER = "other"
 """Kernels that neither their operator nor their name tells."""
 
 _COLLECTIVE = (
-    r"(?<!warp)(?<!warp_)(?<!block)(?<!block_)(?<!cta)(?<!cta_)(?<!quad)(?<!quad_)"
+    r"(?<!warp)(?<!warp_)(?<!block)(?<!block_)(?<!cta)(?<!cta_)(?<!quad)(?<!quad_)(?<!c)(?<!sm)"
     r"(?:all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|all2all)"
 )
-"""Names of collectives. A reduction within a warp or a block of threads has such a name too."""
+"""Names of collectives, but not of reductions within a warp or block, and not ``smallReduce``."""
 _PRODUCT = r"(?:gemm|matmul|(?:^|[_:])(?:b?mm|addmm|linear)(?:[_:<(]|$)|scaled_mm|input_mm)"
 
 

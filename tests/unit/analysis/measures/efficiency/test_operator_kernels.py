@@ -8,10 +8,11 @@ import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.categories import category_of
+from dynprof.analysis.measures.timeline.categories import category_of, category_times
 from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import shapes_text, write_tables
 from dynprof.analysis.report.sections import categories_section
@@ -144,6 +145,10 @@ def test_tables_of_categories_and_kernels(tmp_path: Path) -> None:
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
     measured = MeasuredTrace(path)
+    first = np.zeros(len(measured.trace.spans["start"]), bool)
+    first[measured.launches.work[0]] = True
+    (row,) = category_times(measured.trace, measured.launches, measured.category_codes, first)
+    assert (row.category, row.count, row.total) == ("GEMM", 1, 40_000)
     list(write_tables(own_tables(measured), tmp_path))
     assert categories_section(measured) == {
         "rows": [["GEMM", 0, 2, 0.06, 75.0], ["reduction", 0, 1, 0.02, 25.0]],
@@ -153,8 +158,8 @@ def test_tables_of_categories_and_kernels(tmp_path: Path) -> None:
         rows = [(row["Category"], row["Count"], row["Ratio(%)"]) for row in csv.DictReader(file)]
     assert rows == [("GEMM", "2", "75.000"), ("reduction", "1", "25.000")]
     with (tmp_path / "operator_kernels.csv").open(encoding="utf-8", newline="") as file:
-        first, _ = csv.DictReader(file)
-    assert first == {
+        longest, _ = csv.DictReader(file)
+    assert longest == {
         "Operator": "aten::mm", "Input Shapes": "2,3", "Input Types": "float", "Kernel": "sgemm",
         "Category": "GEMM", "Count": "2", "Total Time(us)": "60.000", "Avg Time(us)": "30.000",
         "Min Time(us)": "20.000", "Max Time(us)": "40.000", "Standard Deviation(us)": "10.000",

@@ -63,6 +63,7 @@ LOCAL = [
     "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*, int*)",
     "void warpAllReduce<float>(float*)",
     "block_all_reduce_sum_f32_kernel(float*)",
+    "void smallReduceKernel<float>(float*)",
     "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128>>(Flash_fwd_params)",
     "void paged_attention_ll4mi_reduce_kernel<__hip_bfloat16>(__hip_bfloat16*)",
     "void at::native::reduce_kernel<512, 1, ReduceOp<float>>(ReduceOp<float>)",
