@@ -30,14 +30,13 @@ import pytest
 
 H100 = Path(__file__).parent / "h100"
 REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
-FEW = ("alexnet", "cupti_counters", "mi250", "sampled_rank-0", "vllm_decode")
+FEW = ("alexnet", "cupti_counters", "mi250", "mtia_inference", "sampled_rank-0", "vllm_decode")
 """Small traces of several makers and versions, with counters, with collectives and with graphs."""
 TRACES = sorted(
-    set(REAL.glob("*.gz")) - {REAL / "mtia_inference.json.gz"}
+    REAL.glob("*.gz")
     if "DYNPROF_TRACES" in os.environ
     else filter(Path.exists, (REAL / f"{name}.json.gz" for name in FEW))
 )
-"""Without that of an MTIA, whose rows the analysis does not understand yet."""
 needs_real = pytest.mark.skipif(not TRACES, reason="there is no folder of real GPU traces")
 OURS = [H100 / f"{name}.json.gz" for name in ("train", "graph", "ddp_rank0", "compiled", "profile")]
 """Not the other rank of one window, which has the same events."""
@@ -64,17 +63,33 @@ def read(path: Path, parse_float: Any = float) -> Any:
 def raw_events(path: Path, parse_float: Any = float) -> list[dict[str, Any]]:
     """Return the events of a trace that have a duration, as Python's own reader finds them."""
     found = read(path, parse_float)["traceEvents"]
-    return without_device_marks([event for event in found if event.get("ph") == "X"])
+    return of_mtia(without_device_marks([event for event in found if event.get("ph") == "X"]))
 
 
 def everything(path: Path) -> list[dict[str, Any]]:
     """Return all events, with ``begin`` and ``end`` in whole ns, ``kind`` and ``thread``."""
-    events: list[dict[str, Any]] = without_device_marks(read(path, str)["traceEvents"])
+    events: list[dict[str, Any]] = of_mtia(without_device_marks(read(path, str)["traceEvents"]))
     for event in events:
         event["begin"] = nanoseconds(event.get("ts", 0))
         event["end"] = event["begin"] + nanoseconds(event.get("dur", 0))
         event["kind"] = str(event.get("cat")).lower()
         event["thread"] = (event.get("pid"), event.get("tid"))
+    return events
+
+
+def of_mtia(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give the rows of an MTIA the categories of a GPU; a stream's events are no work."""
+    for event in events:
+        if event.get("cat") == "mtia_runtime":
+            event["cat"] = "cuda_runtime"
+        if event.get("cat") == "mtia_ccp_events":
+            apart = {"dma_request": "gpu_memcpy", "event_wait": "event", "event_record": "event"}
+            event["cat"] = apart.get(event["name"], "kernel")
+            event["args"] = {"device": event["pid"], "correlation": None, **event["args"]}
+            if event["name"] == "dma_request":
+                ends = event["args"]["direction"].split("_TO_")
+                event["copy"] = f"Memcpy {ends[0][0]}to{ends[1][0]}"
+                event["args"]["bytes"] = int(event["args"]["size"])
     return events
 
 

@@ -15,6 +15,7 @@ from dynprof.analysis.measures.difference import step_work
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.output.whole_files import make_output_folder
+from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.runtime.output import file_for_library
 
@@ -180,8 +181,9 @@ def _collectives(measured: MeasuredTrace) -> Columns:
     Messages from one rank to another are in a group named after the two. If the other end is
     unknown, the group has no other rank.
     """
-    trace, found = measured.trace, measured.messages
-    chosen, own = found.span, measured.rank
+    trace, own = measured.trace, measured.rank
+    found = measured.messages.without(trace.category(COPIES))  # no other rank takes part in one
+    chosen = found.span
     names = [message_group(message, own) for message in found.known]
     pairs = np.stack([trace.spans["group"][chosen], found.message], axis=1)
     kinds, code = np.unique(pairs, axis=0, return_inverse=True)

@@ -15,9 +15,11 @@ from dynprof.analysis.reading.events import (
     MARKS,
     NONE,
     Args,
+    Counters,
     Details,
     Event,
     ExactEvent,
+    counters,
     decode,
     details,
 )
@@ -69,6 +71,7 @@ class ChunkColumns:
         tables: The values that the columns of the same name index.
         ends: The ends of ranges that may cross others: process, id, and time in ns.
         mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        counters: The values of CUPTI's counters.
     """
 
     spans: Columns = field(default_factory=dict)
@@ -76,6 +79,7 @@ class ChunkColumns:
     tables: dict[str, list[Any]] = field(default_factory=dict)
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
     mended: tuple[int, int] = (0, 0)
+    counters: list[Counters] = field(default_factory=list)
 
 
 def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
@@ -100,12 +104,15 @@ def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
 
 
 def _read(chunk: bytes, *, exact: bool) -> ChunkColumns:
-    events = decode(chunk, ExactEvent if exact else Event)
+    events, counted = decode(chunk, ExactEvent if exact else Event), counters(chunk)
     with contextlib.suppress(ArithmeticError, ValueError):  # a number too large for 64 bits
         found = _digested(events)
         if _sums_fit(found):
+            found.counters = counted
             return found
-    return _digested([event for event in events if _fit(event)])
+    found = _digested([event for event in events if _fit(event)])
+    found.counters = counted
+    return found
 
 
 def _digested(events: list[Event]) -> ChunkColumns:
@@ -235,7 +242,7 @@ def _details(events: list[Event], args: list[Args], table: Table) -> NDArray[np.
     """Return the indexes of the details of devices' work and of marks."""
     found = np.full(len(args), table[Details()], np.int64)
     for place, a in enumerate(args):
-        if a.device != NONE or a.grid or a.domain:
+        if a.device != NONE or a.grid or a.domain or a.direction:
             event = events[place]
             found[place] = table[details(a, event.id if event.ph == "b" else None)]
     return found

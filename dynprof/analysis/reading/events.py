@@ -41,13 +41,21 @@ LAUNCHES: Names = frozenset(
     }
 )  # fmt: skip
 """The host's calls of a device's runtime and driver."""
-KERNELS: Names = frozenset({"kernel", "mtia_ccp_events", "hpu_op", "privateuse1_kernel"})
-COPIES: Names = frozenset({"gpu_memcpy", "memcpy", "privateuse1_memcpy"})
+MTIA_ROWS: Names = frozenset({"mtia_ccp_events"})
+"""All that the streams of an MTIA do. The reader tells copies and events apart by name."""
+MTIA_COPY, MTIA_EVENT = "mtia_copy", "mtia_event"
+KERNELS: Names = MTIA_ROWS | {"kernel", "hpu_op", "privateuse1_kernel"}
+COPIES: Names = frozenset({"gpu_memcpy", "memcpy", "privateuse1_memcpy", MTIA_COPY})
 MEMSETS: Names = frozenset({"gpu_memset", "memset", "privateuse1_memset"})
 ON_DEVICE: Names = KERNELS | COPIES | MEMSETS
 """Everything that takes time of a device."""
 SYNCHRONISATIONS: Names = frozenset({"cuda_sync"})
 """What a stream or the host waits for, reported by CUPTI."""
+_DIRECTIONS = {
+    b'"HOST_TO_DEVICE"': "HtoD", b'"DEVICE_TO_HOST"': "DtoH", b'"DEVICE_TO_DEVICE"': "DtoD",
+}  # fmt: skip
+COUNTED = "cuda_profiler_range"
+"""The category of CUPTI's counters, one event for each kernel."""
 NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
@@ -100,6 +108,9 @@ class Args(msgspec.Struct, gc=False):
     shared_memory: int = msgspec.field(default=NONE, name="shared memory")
     occupancy: float = msgspec.field(default=NONE, name="est. achieved occupancy %")
     copied: int = msgspec.field(default=NONE, name="bytes")
+    direction: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    """The direction of a copy of an MTIA, such as ``DEVICE_TO_HOST``; ``size`` has its bytes."""
+    size: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
     collective: str = msgspec.field(default="", name="Collective name")
     elements_in: int = msgspec.field(default=NONE, name="In msg nelems")
     elements_out: int = msgspec.field(default=NONE, name="Out msg nelems")
@@ -140,6 +151,7 @@ class Details(NamedTuple):
         range_id: The id of a range that may cross others.
         kind: What a range may cross, as JSON.
         begins_only: Whether its end is an event of its own.
+        direction: The direction of a copy, such as ``DtoH``, if its name does not tell.
     """
 
     grid: bytes = b""
@@ -161,6 +173,7 @@ class Details(NamedTuple):
     range_id: int | str = NONE
     kind: bytes = b""
     begins_only: bool = False
+    direction: str = ""
 
 
 def details(a: Args, begun: int | str | None = None) -> Details:
@@ -171,11 +184,13 @@ def details(a: Args, begun: int | str | None = None) -> Details:
         begun: The number of a range whose end is an event of its own; None for all else.
     """
     number = _integer(a.range) if begun is None else begun
+    direction = _DIRECTIONS.get(bytes(a.direction), "")
+    copied = _integer(a.size) if direction and a.copied == NONE else a.copied
     return Details(
-        bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
+        bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
         a.waits_for_launch, a.sender, a.receiver, bytes(a.domain), number, bytes(a.kind),
-        begun is not None,
+        begun is not None, direction,
     )  # fmt: skip
 
 
@@ -209,6 +224,44 @@ class Event(msgspec.Struct, gc=False):
     def length_ns(self) -> int:
         """Return its duration in whole nanoseconds; 0 if it is negative."""
         return max(0, round(self.dur * 1000))
+
+
+class Counters(NamedTuple):
+    """The values of CUPTI's counters over one kernel.
+
+    Attributes:
+        kernel: The kernel's name, as CUPTI has it.
+        order: The event's time, which tells only the order of kernels.
+        values: The values by the counters' names.
+    """
+
+    kernel: str
+    order: float
+    values: dict[str, float]
+
+
+def counters(chunk: bytes) -> list[Counters]:
+    """Return the values of CUPTI's counters in a chunk.
+
+    Raises:
+        msgspec.MsgspecError: The chunk is not JSON.
+    """
+    if COUNTED.encode() not in chunk:  # of hardly any trace
+        return []
+    text = b"[%b]" % chunk
+    try:
+        events = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        events = decode_leniently(text, error)
+    found = []
+    for event in events:
+        if isinstance(event, dict) and event.get("cat") == COUNTED:
+            args, time = event.get("args"), event.get("ts")
+            numbers = args.items() if isinstance(args, dict) else ()
+            values = {name: one for name, one in numbers if type(one) in (int, float)}
+            order = time if isinstance(time, (int, float)) else 0.0
+            found.append(Counters(str(event.get("name", "")), order, values))
+    return found
 
 
 class ExactEvent(Event, gc=False):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,16 @@ import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
-from dynprof.analysis.reading.events import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
+from dynprof.analysis.reading.events import (
+    DEVICE_MARK,
+    LABELS,
+    LAUNCHES,
+    MTIA_COPY,
+    MTIA_EVENT,
+    MTIA_ROWS,
+    ON_DEVICE,
+    OPERATORS,
+)
 from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.errors import CaptureError
 
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.reading.columns import ChunkColumns, Columns
-    from dynprof.analysis.reading.events import Names
+    from dynprof.analysis.reading.events import Counters, Names
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.two_processes import Partner
 
@@ -31,6 +41,10 @@ if TYPE_CHECKING:
 
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""
+_ORDER = operator.attrgetter("order")
+_MTIA_COPY = "dma_request"
+_MTIA_EVENTS = frozenset({"event_wait", "event_record"})
+"""Waits of a stream for an event, and records of one: no work, though they are on its row."""
 
 
 def of_device_marks(spans: Columns, tables: dict[str, list[Any]]) -> Chosen:
@@ -82,6 +96,9 @@ class Trace:
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
         mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        counters: The values of CUPTI's counters over each kernel, in order.
+        communication: Mask of the spans of devices that move data between ranks or devices;
+            ``categories.communication`` finds them.
     """
 
     members: dict[str, Any]
@@ -93,6 +110,8 @@ class Trace:
     size: int
     last: int
     mended: tuple[int, int] = (0, 0)
+    counters: list[Counters] = field(default_factory=list)
+    communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
@@ -103,6 +122,10 @@ class Trace:
             passed = np.array([name.lower() in names for name in self.tables["category"]], bool)
             found = self._known[names] = passed[self.spans["category"]]
         return np.copy(found)
+
+    def forget_categories(self) -> None:
+        """Find the spans of each category again, because some have another one now."""
+        self._known.clear()
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return the spans whose name passes a test, which runs once for each name."""
@@ -207,8 +230,10 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
         mended=_mended([*(chunk.mended for chunk in chunks), file.mended]),
+        counters=sorted((one for chunk in chunks for one in chunk.counters), key=_ORDER),
     )
     _set_apart_device_marks(found)
+    _set_apart_mtia(found)
     _place_on_devices(found)
     return found
 
@@ -221,10 +246,21 @@ def _mended(parts: list[tuple[int, int]]) -> tuple[int, int]:
 
 def _set_apart_device_marks(trace: Trace) -> None:
     """Give the spans that set marks on streams a category that is not work."""
-    apart = of_device_marks(trace.spans, trace.tables)
-    if apart.any():
-        trace.tables["category"].append(DEVICE_MARK)
-        trace.spans["category"][apart] = len(trace.tables["category"]) - 1
+    _set_category(trace, of_device_marks(trace.spans, trace.tables), DEVICE_MARK)
+
+
+def _set_apart_mtia(trace: Trace) -> None:
+    """Give copies and events of an MTIA's streams categories other than that of its kernels."""
+    if (rows := trace.category(MTIA_ROWS)).any():
+        _set_category(trace, rows & trace.named(_MTIA_EVENTS.__contains__), MTIA_EVENT)
+        _set_category(trace, rows & trace.named(_MTIA_COPY.__eq__), MTIA_COPY)
+        trace.forget_categories()
+
+
+def _set_category(trace: Trace, chosen: Chosen, category: str) -> None:
+    if chosen.any():
+        trace.tables["category"].append(category)
+        trace.spans["category"][chosen] = len(trace.tables["category"]) - 1
 
 
 def _place_on_devices(trace: Trace) -> None:

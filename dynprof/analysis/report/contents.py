@@ -17,6 +17,7 @@ from dynprof.analysis.ranks.longer_work import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
+    categories_section,
     marks,
     modules_data,
     operators_data,
@@ -71,6 +72,7 @@ _SCRIPTS = (
     "critical_path.js",
     "waiting.js",
     "sequences.js",
+    "categories.js",
     "index.js",
 )
 
@@ -99,6 +101,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "modules": modules_data(measured),
         "roofline": roofline_data(measured),
         "operators": operators_data(measured),
+        "categories": categories_section(measured),
         "sequences": sequences_section(measured),
         "memory": _memory(measured),
         "marks": marks(measured),

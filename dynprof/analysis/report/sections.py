@@ -1,6 +1,7 @@
 """Sections of a report, as plain data.
 
-They are operators, modules, marks, sequences, the roofline, waiting, the critical path, bandwidth.
+They are operators, modules, marks, categories, sequences, the roofline, waiting, the critical path
+and bandwidth.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from dynprof.analysis.measures.waiting.queue import (
     queue_reasons,
 )
 from dynprof.analysis.output.tables import shapes_text
+from dynprof.analysis.reading.events import KERNELS as ALL_KERNELS
 from dynprof.analysis.reading.events import SYNCHRONISATIONS
 
 if TYPE_CHECKING:
@@ -77,6 +79,15 @@ _WORDS = {
     "unknown wait": "waiting for something unknown",
 }
 """Names of parts in a sentence, if they differ."""
+_DURATIONS_NS = np.array([2_000, 5_000, 10_000, 100_000, 1_000_000, 10_000_000])
+_DURATION_NAMES = (
+    "below 2 us", "2 to 5 us", "5 to 10 us", "10 to 100 us", "100 us to 1 ms", "1 to 10 ms",
+    "10 ms and more",
+)  # fmt: skip
+"""Ranges of a kernel's duration. A launch takes a few us, so a host cannot keep up with the first.
+
+A duration that is a limit belongs to the longer range.
+"""
 _NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
 MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 """The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
@@ -169,6 +180,26 @@ def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
         "flops": found.with_flops,
         "outside": found.outside.device / 1e6,
         "unknown": found.device_unknown / 1e6,
+    }
+
+
+def categories_section(measured: MeasuredTrace) -> dict[str, Any]:
+    """Return device time by category, and kernels by duration, in ms."""
+    trace, work = measured.trace, measured.launches.work
+    lengths = trace.spans["length"][work[trace.category(ALL_KERNELS)[work]]]
+    place = np.searchsorted(_DURATIONS_NS, lengths, side="right")
+    counts = np.bincount(place, minlength=len(_DURATION_NAMES)).tolist()
+    totals = np.bincount(place, lengths, len(_DURATION_NAMES)).tolist()
+    return {
+        "rows": [
+            [one.category, one.device, one.count, one.total / 1e6, one.ratio]
+            for one in measured.categories
+        ],
+        "durations": [
+            [name, count, total / 1e6]
+            for name, count, total in zip(_DURATION_NAMES, counts, totals, strict=True)
+            if count
+        ],
     }
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
-from dynprof.analysis.measures.timeline.steps import is_collective
+from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.measures.waiting.gaps import streams
-from dynprof.analysis.reading.events import COPIES, LABELS, LAUNCHES, MEMSETS, OPERATORS
+from dynprof.analysis.reading.events import COPIES, LAUNCHES, MEMSETS, OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,10 +129,7 @@ def _phases(measured: MeasuredTrace, texts: list[str]) -> Track:
 def _threads(measured: MeasuredTrace) -> tuple[list[Track], int]:
     """Return the outermost calls of the busiest threads, and how many threads are left out."""
     trace = measured.trace
-    collective = trace.category(LABELS) & trace.named(is_collective)
-    chosen = trace.category(OPERATORS, LAUNCHES) | (
-        collective if measured.breakdown.on_host else False
-    )
+    chosen = trace.category(OPERATORS, LAUNCHES) | host_communication(trace)
     found = []
     for thread in np.unique(trace.spans["thread"][chosen]).tolist():
         spans = np.flatnonzero(chosen & (trace.spans["thread"] == thread))
@@ -156,13 +153,12 @@ def _streams(measured: MeasuredTrace) -> tuple[list[Track], int]:
 
 
 def _track(trace: Trace, title: str, spans: Numbers) -> Track:
-    collective = trace.named(is_collective)
     kind = np.full(len(spans), KINDS.index(COMPUTING))
     for shown, which in (
         (OPERATOR, trace.category(OPERATORS)),
         (CALL, trace.category(LAUNCHES)),
         (COPYING, trace.category(COPIES, MEMSETS)),
-        (COMMUNICATION, collective & ~trace.category(LAUNCHES)),
+        (COMMUNICATION, trace.communication | host_communication(trace)),
     ):
         kind[which[spans]] = KINDS.index(shown)
     start, length, name = (trace.spans[column][spans] for column in ("start", "length", "name"))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.code.backward import GRAPH, forward_operators
+from dynprof.analysis.measures.timeline.categories import communicates
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.measures.timeline.steps import is_collective
 from dynprof.analysis.reading.events import FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 MODULE = "nn.Module: "
 """Kineto's prefix of the names of modules' frames."""
-_COMMUNICATION = ("nccl:", "c10d::")
 FORWARD, BACKWARD = 0, 1
 
 
@@ -151,7 +150,7 @@ def _labels(trace: Trace) -> NDArray[np.bool_]:
     """Return the labels to use in place of modules: all but steps and communication."""
 
     def test(name: str) -> bool:
-        return not (name.startswith((STEP, *_COMMUNICATION)) or is_collective(name))
+        return not (name.startswith(STEP) or communicates(name))
 
     return trace.category(LABELS) & trace.named(test)
 

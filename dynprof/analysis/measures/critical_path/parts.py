@@ -19,7 +19,6 @@ from dynprof.analysis.measures.timeline.phases import (
     REST,
     where_phase,
 )
-from dynprof.analysis.measures.timeline.steps import is_collective
 from dynprof.analysis.reading.events import COPIES, MEMSETS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -63,9 +62,9 @@ class Segments:
 
 def work_parts(trace: Trace, work: Work) -> Numbers:
     """Return the part of :data:`PARTS` of each device activity."""
-    collective = trace.named(is_collective)[work.place]
+    collective = trace.communication[work.place]
     copies = trace.category(COPIES, MEMSETS)[work.place]
-    return np.where(copies, COPYING, np.where(collective, COMMUNICATING, COMPUTING))
+    return np.where(collective, COMMUNICATING, np.where(copies, COPYING, COMPUTING))
 
 
 def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:

@@ -19,13 +19,12 @@ from dynprof.analysis.measures.timeline.phases import (
     mean_phases,
     where_phase,
 )
-from dynprof.analysis.measures.timeline.steps import is_collective, median_of
+from dynprof.analysis.measures.timeline.steps import host_communication, median_of
 from dynprof.analysis.reading.events import (
     CALLS,
     COLLECTIONS,
     COPIES,
     KERNELS,
-    LABELS,
     MEMSETS,
     OPERATORS,
 )
@@ -169,16 +168,15 @@ class Breakdown:
     def covers(self) -> dict[str, Cover]:
         """When the device computes, communicates and copies; on the host, the first two."""
         trace = self._measured.trace
-        collective = trace.named(is_collective)
         if self.on_host:
-            labels = trace.category(LABELS) & collective
-            work = {COMPUTING: trace.category(OPERATORS, CALLS), COMMUNICATION: labels}
+            work = {COMPUTING: trace.category(OPERATORS, CALLS),
+                    COMMUNICATION: host_communication(trace)}  # fmt: skip
         else:
             selected = trace.spans["device"] == self.device
-            kernels = trace.category(KERNELS) & selected
-            copies = trace.category(COPIES, MEMSETS) & selected
-            work = {COMPUTING: kernels & ~collective, COMMUNICATION: kernels & collective,
-                    COPYING: copies}  # fmt: skip
+            alone = selected & ~trace.communication
+            work = {COMPUTING: trace.category(KERNELS) & alone,
+                    COMMUNICATION: trace.communication & selected,
+                    COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
         return {name: trace.when(chosen) for name, chosen in work.items()}
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.categories import communication
+from dynprof.analysis.measures.timeline.launches import launches
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.events import KERNELS
 from dynprof.analysis.reading.trace import load_trace
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
 
@@ -49,9 +52,15 @@ class ReadTrace:
         if not _is_utf8(str(path)):
             raise CaptureError(f"{str(path)!a} is not UTF-8; rename it")
         self.trace = load_trace(path, partner)
+        self.trace.communication = communication(self.trace, self.launches)
         if self._is_merged:
             raise CaptureError(f"{path} merges several ranks; open it with dynprof view")
         self.manifest: Manifest | None = find_manifest(path)[1]
+
+    @cached_property
+    def launches(self) -> Launches:
+        """Device activities and the calls of the host that launched them."""
+        return launches(self.trace)
 
     def compute_once(self, make: Callable[[], Made]) -> Made:
         """Return the result of a slow function. If two processes share a trace, one computes it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -43,10 +42,8 @@ HOST_NAME = "host"
 """The host, in place of a device's number in tables."""
 _LONGEST = len(STEP) + 19
 """Length limit of a step's name: more digits may not fit into 64 bits."""
-_COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
-"""Names of communication. Some match only at a word's start: ``batchCompute`` contains ``hcom``."""
-_OF_THE_HOST = ("gloo:", "mpi:")
-"""Prefixes of labels of communication on the host, also in traces with device kernels."""
+_OF_THE_HOST = ("gloo:", "mpi:", "ucc:")
+"""Prefixes of labels of communication on the host."""
 MIN_RATIO = 1.5
 """Smallest ratio of an outlier to the median; a smaller one is not worth a line."""
 MIN_DEVIATIONS = 3.5 / 0.6745
@@ -103,12 +100,6 @@ class Receives(NamedTuple):
 
     there: NDArray[np.bool_]
     unknown: NDArray[np.bool_]
-
-
-def is_collective(name: str) -> bool:
-    """Return whether an event is communication."""
-    lower = name.lower()
-    return bool(_COLLECTIVES.search(lower)) and not lower.startswith("nccl:")
 
 
 def marked_steps(trace: Trace, most: int | None = None) -> list[MarkedStep]:
@@ -177,15 +168,17 @@ def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> ND
 
 
 def collectives(trace: Trace) -> Numbers:
-    """Return the spans that are communication: kernels on devices, and labels on the host.
+    """Return the spans that are communication: work of devices, and labels on the host.
 
-    If communication has kernels, its labels only name their launch and do not count.
+    Labels such as ``nccl:all_reduce`` only name the launch of a kernel, and do not count.
     """
-    collective, kernels = trace.named(is_collective), trace.category(KERNELS)
-    labels = trace.category(LABELS) & collective
-    if kernels.any():
-        labels &= trace.named(lambda name: name.lower().startswith(_OF_THE_HOST))
-    return np.flatnonzero((kernels & collective) | labels)
+    return np.flatnonzero(trace.communication | host_communication(trace))
+
+
+def host_communication(trace: Trace) -> NDArray[np.bool_]:
+    """Return the labels of communication on the host."""
+    labels = trace.category(LABELS)
+    return labels & trace.named(lambda name: name.lower().startswith(_OF_THE_HOST))
 
 
 def step_times(
@@ -199,10 +192,10 @@ def step_times(
         started: Device activities and their launches.
         receives: Spans that receive messages; without it they are not counted.
     """
-    kernels = trace.category(KERNELS)[started.work]
+    kernels, collective = trace.category(KERNELS)[started.work], trace.communication
     if not kernels.any():
         return _on_host(trace, steps, receives)
-    collective = trace.named(is_collective)
+    kernels |= collective[started.work]
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     order = np.argsort(launched, kind="stable")
@@ -225,8 +218,8 @@ def step_times(
 
 
 def _on_host(trace: Trace, steps: Sequence[MarkedStep], receives: Receives | None) -> list[Step]:
-    collective = trace.named(is_collective)
-    chosen = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
+    collective = host_communication(trace)
+    chosen = trace.category(OPERATORS, CALLS) | collective
     covers = [trace.when(chosen & ~collective), trace.when(chosen & collective)]
     if receives:
         covers += [trace.when(chosen & receives.there), trace.when(chosen & receives.unknown)]

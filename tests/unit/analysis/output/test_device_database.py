@@ -130,7 +130,7 @@ def check_copies(query: Any, copies: list[Event]) -> None:
     words = {"H": "host", "D": "device"}
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for event in copies:
-        way = event["name"].split()[1]
+        way = event.get("copy", event["name"]).split()[1]
         row = expected[f"{words[way[0]]} to {words[way[-1]]}"]
         row[0], row[1] = row[0] + 1, row[1] + event["args"].get("bytes", 0)
     found = query("SELECT e.name, count(*), coalesce(sum(m.size), 0) FROM MEMCPY_INFO m "

@@ -52,6 +52,7 @@ TABLES_OF_ALL = {
     *TABLES, *MORE, "operator_details.csv", "memory_record.csv", "operator_memory.csv",
     "msprof_tx.csv", "data_preprocess.csv", "l2_cache.csv", "module_details.csv",
     "operator_flops.csv", "backward_operators.csv", "kernel_shapes.csv", "kernel_sequences.csv",
+    "kernel_categories.csv", "operator_kernels.csv", "operator_counters.csv",
     "copy_bandwidth.csv", "collective_bandwidth.csv", "critical_path.csv",
     "critical_path_what_if.csv",
 }  # fmt: skip

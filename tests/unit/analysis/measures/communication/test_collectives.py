@@ -12,7 +12,6 @@ import pytest
 from dynprof.analysis.measures.communication.collectives import traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.steps import is_collective
 from tests.real_traces import on_each, raw_events, read
 
 if TYPE_CHECKING:
@@ -96,10 +95,11 @@ def check_copies(events: list[Event], measured: MeasuredTrace) -> None:
     for event in events:
         if str(event.get("cat")).lower() in ("gpu_memcpy", "memcpy"):
             length = round(event["dur"] * 1000)
-            time[event["name"]] += length
+            name = event.get("copy", event["name"])
+            time[name] += length
             if "bytes" in event["args"]:
-                size[event["name"]] += event["args"]["bytes"]
-                sized[event["name"]] += length
+                size[name] += event["args"]["bytes"]
+                sized[name] += length
     rows = {
         f"Memcpy {row.direction}" + (f" ({row.source} -> {row.target})" if row.source else ""): row
         for row in copies(measured.trace)
@@ -248,21 +248,3 @@ def test_a_label_does_not_tell_even_from_uneven(
     (row,) = traffic(measured.trace, measured.messages)
     assert row.algorithm(row.total) == 2
     assert row.bus(row.total) == (factor and 2 * factor)
-
-
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("ncclDevKernel_AllReduce", True),
-        ("void ncclKernel(int)", True),
-        ("hcom_allReduce_", True),
-        ("rcclGenericKernel", True),
-        ("gloo:all_reduce", True),
-        ("nccl:all_reduce", False),
-        ("void batchCompute<float>(int)", False),
-        ("searchCommonPrefix", False),
-    ],
-)
-def test_what_is_communication(name: str, is_one: bool) -> None:
-    """By the name's words, not by letters within another one."""
-    assert is_collective(name) is is_one
