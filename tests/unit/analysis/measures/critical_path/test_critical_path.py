@@ -13,7 +13,7 @@ from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.plain_path import PlainPath
-from tests.unit.analysis.plain_trace import what
+from tests.unit.analysis.plain_trace import blocks, what
 from tests.unit.analysis.random_paths import random_waits
 from tests.unit.analysis.random_traces import random_trace
 
@@ -66,6 +66,15 @@ def without(plain: PlainPath, free: str) -> int:
         return plain.length(host=False)
     if free == "data loading":
         return plain.length(loading=False)
+    if free == "delays of the device":
+        return plain.length(delays=False)
+    if free == "the host's waits for the device":
+        return plain.length(awaited=lambda _: False)
+    if free == "copies that the host waits for":
+        return plain.length(
+            awaited=lambda work: not blocks(work["event"], work["call"]),
+            without=lambda event: blocks(event, plain.launches.get(event["args"]["correlation"])),
+        )
     if free in kinds:
         return plain.length(without=lambda event: what(event) == kinds[free])
     return plain.length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))

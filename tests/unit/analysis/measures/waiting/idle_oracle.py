@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tests.real_traces import OWN, raw_events, whole_span
+from tests.unit.analysis.plain_trace import held, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,8 @@ class Oracle:
             correlation = event.get("args", {}).get("correlation", -1)
             if category(event) in CALLS and correlation >= 0:
                 self.calls.setdefault(correlation, event)
+        self.held = held(self.events, self.calls)
+        self.flying = in_flight(self.events, self.calls)
         self.copied = {id(c): w["name"] for w in self.work if "mem" in category(w)
                        if (c := self.launch(w))}  # fmt: skip
         labels = [e for e in self.events if self.is_step(e)]
@@ -196,7 +199,7 @@ class Oracle:
         ends = [max(max(map(self.end, work)), max(end for _, end in self.steps))]
         for after in [*work, None]:
             until = self.begin(after) if after else ends[0]
-            if until > reached:
+            if until > reached and id(after) not in self.held:
                 for begin, end, cause, kind in self.gap(reached, until, before, after):
                     weight = sum(b <= begin < e for b, e in self.steps)
                     causes[cause] += weight * (end - begin)
@@ -214,7 +217,10 @@ class Oracle:
         if after and not call:
             marks = {t for step in self.steps for t in step if begin < t < end}
             bounds = sorted({begin, end, *marks})
-            return [(a, b, "unknown", "unknown") for a, b in pairwise(bounds)]
+            said = ("unknown", "unknown")
+            if id(after) in self.flying:
+                said = ("waiting in the queue", "queued")
+            return [(a, b, *said) for a, b in pairwise(bounds)]
         launched = min(max(self.end(call), begin), end) if call else end
         called = min(max(self.begin(call), begin), end) if call else end
         earlier = self.launch(before) if before else None
