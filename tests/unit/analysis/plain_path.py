@@ -77,7 +77,8 @@ class PlainPath(PlainTrace):
             rows.append((self.host_done, self.main, self.host_done, None, None))
         rows.sort(key=lambda row: row[0])
         first = len(self.works)
-        return [(Point(row[0], row[0], first + n), row) for n, row in enumerate(rows)]
+        times = [max(row[0], self.t0) for row in rows]  # nothing is before the path
+        return [(Point(times[n], times[n], first + n), row) for n, row in enumerate(rows)]
 
     def _ends(self) -> dict[Any, list[tuple[int, int, Point]]]:
         return {

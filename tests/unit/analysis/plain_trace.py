@@ -154,7 +154,8 @@ class PlainTrace:
         self.works = [self._work(number, *one) for number, one in enumerate(self._found())]
         if self.works and not labels:
             self.host_done = min(self.done, self._finished())
-        self.shortest = min(map(self._delay_of, filter(self._was_free, self.works)), default=0)
+        by_delay = sorted(self.works, key=self._delay_of)
+        self.shortest = next((self._delay_of(w) for w in by_delay if self._was_free(w)), 0)
         self.streams: dict[Any, list[Work]] = defaultdict(list)
         for work in sorted(self.works, key=lambda w: (w["launched"], w["point"].number)):
             self.streams[work["stream"]].append(work)

@@ -15,7 +15,7 @@ from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.plain_path import PlainPath
 from tests.unit.analysis.plain_trace import blocks, what
 from tests.unit.analysis.random_paths import random_waits
-from tests.unit.analysis.random_traces import random_trace
+from tests.unit.analysis.random_traces import opened_late, random_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,3 +96,13 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
 def test_on_random_waits(tmp_path: Path, seed: int) -> None:
     """With events, synchronisations, copies that block, and a backward pass; told or not."""
     check(random_waits(tmp_path, seed))
+
+
+@pytest.mark.parametrize("launched_before", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_on_random_windows_that_open_on_work(
+    tmp_path: Path, seed: int, launched_before: bool
+) -> None:
+    """With work in flight whose launch is not in the trace, or that is not in it at all."""
+    whole = random_waits(tmp_path, seed, steps=8)
+    check(opened_late(whole, seed, launched_before=launched_before))

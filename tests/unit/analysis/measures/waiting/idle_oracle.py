@@ -73,7 +73,7 @@ class Oracle:
             correlation = event.get("args", {}).get("correlation", -1)
             if category(event) in CALLS and correlation >= 0:
                 self.calls.setdefault(correlation, event)
-        self.held = held(self.events, self.calls)
+        self.behind = held(self.events, self.calls)
         self.flying = in_flight(self.events, self.calls)
         self.copied = {id(c): w["name"] for w in self.work if "mem" in category(w)
                        if (c := self.launch(w))}  # fmt: skip
@@ -199,7 +199,7 @@ class Oracle:
         ends = [max(max(map(self.end, work)), max(end for _, end in self.steps))]
         for after in [*work, None]:
             until = self.begin(after) if after else ends[0]
-            if until > reached and id(after) not in self.held:
+            if until > reached and id(after) not in self.behind:
                 for begin, end, cause, kind in self.gap(reached, until, before, after):
                     weight = sum(b <= begin < e for b, e in self.steps)
                     causes[cause] += weight * (end - begin)

@@ -14,7 +14,7 @@ from dynprof.analysis.measures.waiting.queue import queue_reasons
 from dynprof.analysis.reading.events import ON_DEVICE
 from tests.real_traces import on_each
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
-from tests.unit.analysis.random_traces import random_trace
+from tests.unit.analysis.random_traces import opened_late, random_trace
 from tests.unit.analysis.random_waits import random_waits
 
 if TYPE_CHECKING:
@@ -77,3 +77,13 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
 def test_on_random_traces_of_jobs_that_wait(tmp_path: Path, seed: int) -> None:
     """With everything that keeps a host from launching, also on a thread that nobody waits for."""
     check(random_waits(tmp_path, seed))
+
+
+@pytest.mark.parametrize("launched_before", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_on_random_windows_that_open_on_work(
+    tmp_path: Path, seed: int, launched_before: bool
+) -> None:
+    """With work in flight whose launch is not in the trace, or that is not in it at all."""
+    whole = random_trace(tmp_path, seed, steps=8)
+    check(opened_late(whole, seed, launched_before=launched_before))
