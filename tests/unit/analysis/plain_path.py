@@ -169,7 +169,7 @@ class PlainPath(PlainTrace):
         free = at_work = reason.after.end + reason.host
         if reason.kind == "launches":
             free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
-        return max(0, work["point"].begin - free)
+        return int(max(0, work["point"].begin - free))
 
     def loading_in(self, begin: int, until: int) -> int:
         """Return for how long data is loaded between two times."""

@@ -361,7 +361,12 @@ def test_a_first_kernel_behind_work_that_is_not_in_the_trace(tmp_path: Path) -> 
         job.launch("gemm", 100, begin, 80)
         job.call("cudaDeviceSynchronize", 110, begin - 20)
         found[begin] = parts(job.path(tmp_path))
-    assert found[115] == {"host": 100 + 795, "launches": 15, "kernels": 80, "return to the host": 10}
+    assert found[115] == {
+        "host": 100 + 795,
+        "launches": 15,
+        "kernels": 80,
+        "return to the host": 10,
+    }
     assert found[816] == {
         "host": 94, "kernels": 80, "return to the host": 10, "earlier work": 816,
     }  # fmt: skip

@@ -215,12 +215,7 @@ class Oracle:
         """Return the pieces of a gap: begin, end, cause and kind."""
         call = self.launch(after) if after else None
         if after and not call:
-            marks = {t for step in self.steps for t in step if begin < t < end}
-            bounds = sorted({begin, end, *marks})
-            said = ("unknown", "unknown")
-            if id(after) in self.flying:
-                said = ("waiting in the queue", "queued")
-            return [(a, b, *said) for a, b in pairwise(bounds)]
+            return self.before_unlaunched(begin, end, after)
         launched = min(max(self.end(call), begin), end) if call else end
         called = min(max(self.begin(call), begin), end) if call else end
         earlier = self.launch(before) if before else None
@@ -250,6 +245,16 @@ class Oracle:
                 cause = self.cause(actor, a, blocked, waited if a < until else None, call)
             found.append((a, b, cause, kind))
         return found
+
+    def before_unlaunched(
+        self, begin: int, end: int, after: Event
+    ) -> list[tuple[int, int, str, str]]:
+        """Return the pieces of a gap before something that nothing in the trace launched."""
+        marks = {t for step in self.steps for t in step if begin < t < end}
+        said = ("unknown", "unknown")
+        if id(after) in self.flying:
+            said = ("waiting in the queue", "queued")
+        return [(a, b, *said) for a, b in pairwise(sorted({begin, end, *marks}))]
 
     def acting(self, threads: list[Thread], moment: int) -> Thread | None:
         """Return which thread was to launch something."""
