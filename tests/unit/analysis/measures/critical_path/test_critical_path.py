@@ -11,7 +11,7 @@ import pytest
 
 from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from tests.real_traces import on_each, raw_events
+from tests.real_traces import on_each, on_opened, raw_events
 from tests.unit.analysis.plain_path import PlainPath
 from tests.unit.analysis.plain_trace import blocks, what
 from tests.unit.analysis.random_paths import random_waits
@@ -83,6 +83,12 @@ def without(plain: PlainPath, free: str) -> int:
 @on_each
 def test_on_real_traces(path: Path) -> None:
     """With waits that CUPTI tells, with waits that it does not, and without any device."""
+    check(path)
+
+
+@on_opened
+def test_on_real_traces_that_open_on_work(path: Path) -> None:
+    """Of two makers of devices."""
     check(path)
 
 

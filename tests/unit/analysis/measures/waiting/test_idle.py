@@ -12,7 +12,7 @@ from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import queue_reasons
 from dynprof.analysis.reading.events import ON_DEVICE
-from tests.real_traces import on_each
+from tests.real_traces import on_each, on_opened
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
 from tests.unit.analysis.random_traces import opened_late, random_trace
 from tests.unit.analysis.random_waits import random_waits
@@ -64,6 +64,12 @@ def check_streams(measured: MeasuredTrace) -> None:
 @on_each
 def test_on_real_traces(path: Path) -> None:
     """Of several versions of torch and makers of devices."""
+    check(path)
+
+
+@on_opened
+def test_on_real_traces_that_open_on_work(path: Path) -> None:
+    """Of two makers of devices."""
     check(path)
 
 
