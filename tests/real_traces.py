@@ -38,6 +38,15 @@ TRACES = sorted(
     else filter(Path.exists, (REAL / f"{name}.json.gz" for name in FEW))
 )
 needs_real = pytest.mark.skipif(not TRACES, reason="there is no folder of real GPU traces")
+on_opened = pytest.mark.parametrize(
+    "path",
+    [pytest.param(REAL / f"{name}.json.gz", id=name,
+                  marks=[pytest.mark.slow, pytest.mark.skipif(
+                      not (REAL / f"{name}.json.gz").exists(),
+                      reason="there is no folder of real GPU traces")])
+     for name in ("qwen_h100", "vllm_prefill_decode", "sglang_decode")],
+)  # fmt: skip
+"""Traces that open on work in flight: with that work but not its launch, and without it."""
 OURS = [H100 / f"{name}.json.gz" for name in ("train", "graph", "ddp_rank0", "compiled", "profile")]
 """Not the other rank of one window, which has the same events."""
 on_each = pytest.mark.parametrize(

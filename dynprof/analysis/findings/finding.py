@@ -20,8 +20,6 @@ LEAST = 0.03
 """Share of a step from which a finding is worth a line."""
 LARGE = 0.25
 """Share of a step from which one operator or one phase is worth naming."""
-DELAYS = "delays of the device"
-"""Name, on the critical path, of the time in which a device could begin work and does not."""
 OF_A_STEP = "a step"
 SMALL_NS = 10_000
 """About the time in ns that the host needs to start an operator or a kernel."""

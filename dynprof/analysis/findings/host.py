@@ -33,6 +33,8 @@ from dynprof.analysis.findings.finding import (
 from dynprof.analysis.findings.idle import mean, of_cause
 from dynprof.analysis.measures.code.user_code import place_of, user_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
+    ALL_HOST,
+    ALL_LOADING,
     main_thread,
     step_threads,
 )
@@ -130,6 +132,7 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         steps.share(time),
         f"The data loader keeps {steps.a_step} waiting for {ms(time)}{said}.",
         advice,
+        on_path=ALL_LOADING,
         by_line=not by_workers,
         place=place_of(slowest) if slowest and not by_workers else "",
     )
@@ -195,6 +198,7 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"{lines}.",
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
         "gc.collect() every N steps, in the same step on all ranks.",
+        on_path=ALL_HOST,
     )
 
 
@@ -210,6 +214,7 @@ def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"{steps.a_step}{lines_named(who, time)}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
         "Python values that are compiled as constants.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )
 
@@ -354,6 +359,7 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         steps.share(time),
         f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines_named(who, time)}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )
 
@@ -368,5 +374,6 @@ def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         steps.share(time),
         f"Saving takes {ms(time)} of {steps.a_step}{average}{lines_named(who, time)}.",
         "Try torch.distributed.checkpoint.async_save, or save less often.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )

@@ -14,8 +14,13 @@ from dynprof.analysis.findings.culprits import (
     places,
     times_named,
 )
-from dynprof.analysis.findings.finding import DELAYS, OUT_OF_THE_LOOP, Finding, how_many
-from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
+from dynprof.analysis.findings.finding import OUT_OF_THE_LOOP, Finding, how_many
+from dynprof.analysis.measures.critical_path.critical_path import (
+    ALL_BLOCKING_COPIES,
+    ALL_DELAYS,
+    ALL_HOST,
+    ALL_WAITS,
+)
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut_by_covers
@@ -66,6 +71,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
         f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
         f"Keep values on the device and read them every few steps; {_usual(who)}copy with "
         "non_blocking=True.",
+        on_path=ALL_WAITS,
         place=main_place(who),
     )
 
@@ -103,6 +109,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"{copies} in {steps.a_step} between the device and pageable memory: {ms(alone)} in which "
         f"nothing computes.{idle}",
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
+        on_path=ALL_BLOCKING_COPIES,
         place=main_place(who),
     )
 
@@ -119,6 +126,7 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"of {steps.a_step}{_lines(measured, who)}.",
         "The caching allocator should need none after some steps: look for shapes that change and "
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )
 
@@ -229,7 +237,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if usual < _SHORT_NS
         else "Find with dynprof view what it waits for: an event of another stream, a host "
         "function in the stream, or another process on the device.",
-        on_path=DELAYS,
+        on_path=ALL_DELAYS,
         by_line=False,
     )
 

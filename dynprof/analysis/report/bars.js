@@ -3,7 +3,7 @@
 
 const COLOURS = {
   "computing": "--computing", "communication": "--communication", "copying": "--copying",
-  "idle": "--idle",
+  "idle": "--idle", "earlier work": "--earlier",
   "data loading": "--loading", "forward": "--forward", "backward": "--backward",
   "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
 };

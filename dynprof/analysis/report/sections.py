@@ -15,9 +15,11 @@ from dynprof.analysis.measures.code.marks import KINDS, MOMENT
 from dynprof.analysis.measures.communication.collectives import traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.critical_path.parts import (
+    AT_HOST,
     COMMUNICATING,
     PARTS,
     PHASES,
+    WAITING,
 )
 from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
@@ -77,6 +79,7 @@ _WORDS = {
     "between kernels": "gaps between kernels",
     "return to the host": "returning to the host",
     "unknown wait": "waiting for something unknown",
+    "earlier work": "work from before the recording",
 }
 """Names of parts in a sentence, if they differ."""
 _DURATIONS_NS = np.array([2_000, 5_000, 10_000, 100_000, 1_000_000, 10_000_000])
@@ -88,7 +91,7 @@ _DURATION_NAMES = (
 
 A duration that is a limit belongs to the longer range.
 """
-_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
+_NAMELESS = {PARTS[AT_HOST]: "(outside of operators)", PARTS[WAITING]: "(unknown)"}
 MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 """The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
 

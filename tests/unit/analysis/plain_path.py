@@ -74,10 +74,11 @@ class PlainPath(PlainTrace):
             rows.append((begin, thread, self.t0, self.main, None))
             rows.append((until, self.main, since, thread, None))
         if self.main is not None:
-            rows.append((self.done, self.main, self.done, None, None))
+            rows.append((self.host_done, self.main, self.host_done, None, None))
         rows.sort(key=lambda row: row[0])
         first = len(self.works)
-        return [(Point(row[0], row[0], first + n), row) for n, row in enumerate(rows)]
+        times = [max(row[0], self.t0) for row in rows]  # nothing is before the path
+        return [(Point(times[n], times[n], first + n), row) for n, row in enumerate(rows)]
 
     def _ends(self) -> dict[Any, list[tuple[int, int, Point]]]:
         return {
@@ -96,7 +97,7 @@ class PlainPath(PlainTrace):
     ) -> list[Reason]:
         """Return why a work was not earlier: its launch, its stream, an event."""
         found, own = [], work["point"]
-        if work["call"]:
+        if work["call"] and id(work["event"]) not in self.held:
             launched, thread = max(work["launched"], self.t0), thread_of(work["call"])
             after = self.joint(thread, launched)
             over = max(min(work["launched"] + self.shortest, own.begin), launched)
@@ -154,14 +155,21 @@ class PlainPath(PlainTrace):
     def _delay(self, work: Work, reason: Reason, at_work: int, found: dict[str, int]) -> None:
         """Charge what lies between the reason of a work and its begin."""
         begin = work["point"].begin
+        waits = "earlier work" if id(work["event"]) in self.held else "unknown wait"
         if reason.kind != "launches":
             settled = begin - at_work <= SETTLES and reason.kind != "nobody"
-            found["between kernels" if settled else "unknown wait"] += begin - at_work
+            found["between kernels" if settled else waits] += begin - at_work
             return
-        free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
-        held = begin - free if begin - free > SETTLES else 0
+        held = late if (late := self._late(work, reason)) > SETTLES else 0
         found["unknown wait"] += held
         found["launches"] += begin - at_work - held
+
+    def _late(self, work: Work, reason: Reason) -> int:
+        """Return for how long a work could have begun, after its reason and a whole call."""
+        free = at_work = reason.after.end + reason.host
+        if reason.kind == "launches":
+            free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
+        return int(max(0, work["point"].begin - free))
 
     def loading_in(self, begin: int, until: int) -> int:
         """Return for how long data is loaded between two times."""
@@ -182,6 +190,8 @@ class PlainPath(PlainTrace):
         *,
         host: bool = True,
         loading: bool = True,
+        delays: bool = True,
+        awaited: Callable[[Work], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
     ) -> int:
         """Return how long everything takes if the host, or some works, cost nothing."""
@@ -189,10 +199,15 @@ class PlainPath(PlainTrace):
         self.by_point = {work["point"]: work for work in self.works}
         reached = {self.origin: 0}
         for point in self.order:
-            ways, bound = [], self.binding(point)
-            for reason in self.reasons[point]:
+            ways, bound, kept = [], self.binding(point), self._kept(point, awaited)
+            for reason in kept:
                 over = reason.over if reason is not bound else point.begin
                 takes, since = over - reason.after.end, reason.after.end
+                if reason.kind == "chain" and len(kept) < len(self.reasons[point]):
+                    takes = reason.host
+                if not delays and reason is bound and point in self.by_point:
+                    work = self.by_point[point]
+                    takes -= 0 if id(work["event"]) in self.held else self._late(work, reason)
                 takes -= 0 if host else reason.host
                 if not host and reason is bound and reason.kind == "launches":
                     takes -= self._slow_call(self.by_point[point], point.begin)
@@ -201,3 +216,9 @@ class PlainPath(PlainTrace):
             free = point in works and without(works[point])
             reached[point] = max(ways) + (0 if free else point.end - point.begin)
         return max(reached.values())
+
+    def _kept(self, point: Point, awaited: Callable[[Work], bool]) -> list[Reason]:
+        """Return the reasons for which a point was not earlier, without some waits for devices."""
+        kept = [reason for reason in self.reasons[point]
+                if reason.kind != "device" or awaited(self.by_point[reason.after])]  # fmt: skip
+        return kept if any(reason.kind == "chain" for reason in kept) else self.reasons[point]

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from tests.real_traces import whole_span
+from tests.real_traces import OWN, whole_span
 
 Event = dict[str, Any]
 Work = dict[str, Any]
@@ -23,6 +23,7 @@ COPIES = ("gpu_memcpy", "memcpy")
 MEMSETS = ("gpu_memset", "memset")
 COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
 WHOLE_DEVICE = (-1, 4294967295)
+HELD = 100_000
 
 
 class Point(NamedTuple):
@@ -75,6 +76,45 @@ def what(event: Event) -> str:
     return "communication" if collective else "kernels"
 
 
+def stream_of(event: Event) -> tuple[int, int]:
+    """Return the device and the stream of a work."""
+    return event["args"].get("device", -1), event["args"].get("stream", -1)
+
+
+def in_flight(events: list[Event], launches: dict[int, Event]) -> set[int]:
+    """Return the ids of the works that come before any with a launch on their stream."""
+    works = [event for event in events if kind_of(event) in ON_DEVICE]
+    known, found = set(), set()
+    for event in works:
+        if launches.get(event["args"].get("correlation", -1)):
+            known.add(stream_of(event))
+        elif stream_of(event) not in known:
+            found.add(id(event))
+    return found if known else set()
+
+
+def held(events: list[Event], launches: dict[int, Event]) -> dict[int, tuple[int, int]]:
+    """Return between which times a device ran what was launched before the recording.
+
+    By the id of the work that began then.
+    """
+    flying, first = in_flight(events, launches), min(map(start, events), default=0)
+    reached: dict[int, int] = {}
+    seen, found = set(), {}
+    for event in events:
+        if kind_of(event) not in ON_DEVICE:
+            continue
+        (device, _), stream = stream_of(event), stream_of(event)
+        call, free = launches.get(event["args"].get("correlation", -1)), reached.get(device, first)
+        waited = start(event) - max(free, end(call) if call else first)
+        opens = id(event) in flying and device not in reached
+        if (id(event) in flying or (call and stream not in seen)) and (opens or waited > HELD):
+            found[id(event)] = free, start(event)
+        seen.add(stream)
+        reached[device] = max(reached.get(device, 0), end(event))
+    return found
+
+
 def loads_data(event: Event) -> bool:
     """Return whether a label is that of a data loader."""
     name = event["name"].strip("# ").lower()
@@ -100,6 +140,7 @@ class PlainTrace:
         self.t0, self.done = whole_span(self.events)
         if labels:
             self.t0, self.done = min(map(start, labels)), max(map(end, labels))
+        self.host_done = self.done
         self.calls = [call for call in calls if self.t0 < end(call) <= self.done]
         self.inside = {id(call) for call in self.calls}
         self.launches: dict[int, Event] = {}
@@ -108,9 +149,13 @@ class PlainTrace:
         self.launches.pop(-1, None)
         self.told = {e["args"]["correlation"]: e["args"] for e in self.events
                      if kind_of(e) == "cuda_sync"}  # fmt: skip
+        self.held = held(self.events, self.launches)
+        self.flying = in_flight(self.events, self.launches)
         self.works = [self._work(number, *one) for number, one in enumerate(self._found())]
-        delays = [work["point"].begin - work["launched"] for work in self.works if work["call"]]
-        self.shortest = min(delays, default=0)
+        if self.works and not labels:
+            self.host_done = min(self.done, self._finished())
+        by_delay = sorted(self.works, key=self._delay_of)
+        self.shortest = next((self._delay_of(w) for w in by_delay if self._was_free(w)), 0)
         self.streams: dict[Any, list[Work]] = defaultdict(list)
         for work in sorted(self.works, key=lambda w: (w["launched"], w["point"].number)):
             self.streams[work["stream"]].append(work)
@@ -121,22 +166,56 @@ class PlainTrace:
         for event in self.events:
             if kind_of(event) in ON_DEVICE:
                 call = self.launches.get(event["args"].get("correlation", -1))
-                launched = min(start(call or event), start(event))
-                if end(event) > self.t0 and launched < self.done:
+                if end(event) > self.t0 and self._launched(event, call) < self.done:
                     found.append((event, call, end(event)))
+        last = max([self.done, *(over for e, _, over in found if id(e) not in self.flying)])
+        found = [one for one in found if id(one[0]) not in self.flying or one[2] <= last]
+        self.begins, reached = dict[int, int](), defaultdict[Any, int](int)
+        for event, _, over in found:
+            free = reached[stream_of(event)]
+            self.begins[id(event)] = max(start(event), self.t0, free if free <= over else 0)
+            reached[stream_of(event)] = max(free, over)
         parts = [(event, call, end(call)) for event, call, over in found
                  if call and blocks(event, call)
-                 and max(start(event), self.t0) < end(call) < over]  # fmt: skip
+                 and self.begins[id(event)] < end(call) < over]  # fmt: skip
         return found + parts
 
+    def _launched(self, event: Event, call: Event | None) -> int:
+        first = self.t0 if id(event) in self.flying else start(call or event)
+        return min(first, start(event))
+
+    def _finished(self) -> int:
+        """Return when the main thread ended, without the end of the recording."""
+        jobs = [event for event in self.events if kind_of(event) != "trace"]
+        last, first = max(map(end, jobs)), min(map(start, jobs))
+        stop = min((start(e) for e in jobs
+                    if OWN.match(e["name"]) and end(e) == last and start(e) > first),
+                   default=last)  # fmt: skip
+        return max(min(end(e), stop if kind_of(e) == "python_function" or OWN.match(e["name"])
+                       else last)
+                   for e in jobs if thread_of(e) == self.main and start(e) <= stop
+                   and kind_of(e) not in ON_DEVICE)  # fmt: skip
+
+    def _delay_of(self, work: Work) -> int:
+        delay: int = work["point"].begin - work["launched"]
+        return delay
+
+    def _was_free(self, work: Work) -> bool:
+        """Return whether a work was launched, and its stream had nothing to do then."""
+        if not work["call"] or id(work["event"]) in self.held:
+            return False
+        begin, number = work["point"].begin, work["point"].number
+        earlier = [other["point"] for other in self.works if other["stream"] == work["stream"]
+                   and other["point"].end <= begin and other["point"].number < number]  # fmt: skip
+        return all(point.end <= work["launched"] for point in earlier)
+
     def _work(self, number: int, event: Event, call: Event | None, over: int) -> Work:
-        args = event["args"]
         return {
             "event": event,
             "call": call,
-            "launched": min(start(call or event), start(event)),
-            "stream": (args.get("device", -1), args.get("stream", -1)),
-            "point": Point(over, max(start(event), self.t0), number),
+            "launched": self._launched(event, call),
+            "stream": stream_of(event),
+            "point": Point(over, self.begins[id(event)], number),
         }
 
     def last_on(self, streams: list[Any], launched: int, ended: int) -> Work | None:

@@ -138,3 +138,27 @@ def random_trace(folder: Path, seed: int, steps: int = 4) -> Path:
     path = folder / f"random_{seed}.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": job.events}))
     return path
+
+
+def opened_late(path: Path, seed: int, *, launched_before: bool) -> Path:
+    """Write what a recording has that begins within a trace; return where.
+
+    Args:
+        path: The whole trace.
+        seed: The same seed begins it at the same time.
+        launched_before: Whether the recording has work that was launched before it.
+    """
+    events = json.loads(path.read_text())["traceEvents"]
+    chance = random.Random(seed)  # noqa: S311 - nothing is secret here
+    begin = sorted(event["ts"] for event in events)[int(len(events) * chance.uniform(0.1, 0.6))]
+    calls = {event["args"].get("correlation"): event for event in events
+             if event["cat"] == "cuda_runtime"}  # fmt: skip
+    kept = [event for event in events if event["ts"] >= begin]
+    if not launched_before:
+        calls = {number: call for number, call in calls.items() if call["ts"] < begin}
+        kept = [event for event in kept
+                if event["cat"] in ("cuda_runtime", "cuda_sync")
+                or event["args"].get("correlation") not in calls]  # fmt: skip
+    cut = path.with_name(f"late_{path.name}")
+    cut.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": kept}))
+    return cut

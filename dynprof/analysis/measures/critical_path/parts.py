@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 PARTS = (
     "host", "launches", "kernels", "communication", "copies", "between kernels",
-    "return to the host", "unknown wait",
+    "return to the host", "unknown wait", "earlier work",
 )  # fmt: skip
 """The parts of a path."""
-(AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING) = range(8)
+(
+    AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING, EARLIER,
+) = range(9)  # fmt: skip
 PHASES = (LOADING, CHECKPOINT, OPTIMIZER, BACKWARD, FORWARD, REST)
 """Phases of the host, in order of precedence where they overlap."""
 MAX_START_DELAY_NS = 10_000
@@ -83,16 +85,16 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
     is_work = done != UNKNOWN
     place = np.where(is_work, done, 0)
     nothing = np.full(len(path), UNKNOWN, np.int64)
-    own, maker, own_part, called = nothing.copy(), nothing.copy(), nothing.copy(), begin.copy()
+    own, maker, own_part, waiting = (nothing.copy() for _ in range(4))
     if is_work.any():
         own = np.where(is_work, names[work.place[place]], UNKNOWN)
         known = is_work & (work.call[place] != UNKNOWN)
         maker = np.where(known, names[work.call[place]], UNKNOWN)
         own_part = work_parts(trace, work)[place]
-        called = np.maximum(work.called[place], work.launched[place] + work.shortest_launch)
+        waiting = np.where(is_work & work.held[place], EARLIER, WAITING)
     returns = np.where(graph.call[path] != UNKNOWN, names[graph.call[path]], UNKNOWN)
     launch = is_work & (slot == HOST) & (thread != UNKNOWN)
-    late = begin - np.minimum(np.where(launch, np.maximum(called, at_work), at_work), begin)
+    late = graph.late[path]
     held = is_work & (late > MAX_START_DELAY_NS)  # for a reason that the trace does not tell
     held |= is_work & (slot == HOST) & ~launch
     until = np.where(held, np.where(launch, begin - late, at_work), begin)
@@ -102,7 +104,7 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
     rows = [
         (left, at_work, np.full(len(path), AT_HOST), nothing, thread),
         (at_work, until, delay, delayed_by, nothing),
-        (until, begin, np.full(len(path), WAITING), own, nothing),
+        (until, begin, waiting, own, nothing),
         (begin, end, own_part, own, nothing),
     ]
     columns = [np.stack(column, axis=1).ravel() for column in zip(*rows, strict=True)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.in_flight import earlier_work
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dynprof.analysis.measures.timeline.kernels import Kind
+    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
     from dynprof.analysis.measures.timeline.truncation import Truncation
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
+EARLIER = "earlier work"
+"""Work from before the recording, which the trace does not have."""
 COLLECTING, COMPILING = "collecting garbage", "compiling"
 RECORDING = "recording"
 """Time that the profiler itself takes."""
@@ -60,6 +64,7 @@ BEHIND_RATIO = 1.2
 _EXPOSED = {
     COMMUNICATION: "communication that nothing hides",
     COPYING: "copying that nothing hides",
+    EARLIER: "work from before the recording",
 }
 
 
@@ -84,6 +89,10 @@ class Measured(Protocol):
     @property
     def steps(self) -> list[Step]:
         """Its steps on each device."""
+
+    @property
+    def launches(self) -> Launches:
+        """Device activities and the calls of the host that launched them."""
 
     @property
     def truncation(self) -> Truncation:
@@ -166,7 +175,10 @@ class Breakdown:
 
     @cached_property
     def covers(self) -> dict[str, Cover]:
-        """When the device computes, communicates and copies; on the host, the first two."""
+        """When the device computes, communicates and copies; on the host, the first two.
+
+        Also when it runs work from before the recording, if it does.
+        """
         trace = self._measured.trace
         if self.on_host:
             work = {COMPUTING: trace.category(OPERATORS, CALLS),
@@ -177,7 +189,11 @@ class Breakdown:
             work = {COMPUTING: trace.category(KERNELS) & alone,
                     COMMUNICATION: trace.communication & selected,
                     COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
-        return {name: trace.when(chosen) for name, chosen in work.items()}
+        found = {name: trace.when(chosen) for name, chosen in work.items()}
+        if not self.on_host:
+            earlier = earlier_work(trace, self._measured.launches, self.device)
+            found |= {EARLIER: earlier} if self.time_in(earlier) else {}
+        return found
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:
         """Return the parts of a step's time. What computing hides counts as computing."""
@@ -259,8 +275,9 @@ class Breakdown:
         lengths += [length for *_, length in self._measured.excluded_steps]
         median = median_of(lengths)
         text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
+        shortest, longest = ms(lengths[0]), ms(lengths[-1])
         if not self._measured.excluded_steps:
-            return f"{text}, from {ms(lengths[0])} to {ms(lengths[-1])})."
+            return f"{text}, from {shortest} to {longest})." if shortest != longest else f"{text})."
         return f"{text}); {self._outliers(median)}."
 
     def _outliers(self, median: float) -> str:

@@ -137,21 +137,27 @@ def _complete_since(trace: Trace) -> int:
 
 
 def whole_span(trace: Trace) -> list[MarkedStep]:
-    """Return the job's whole time as one step without a number; empty if there is none.
+    """Return the job's whole time as one step without a number; empty if there is none."""
+    jobs, ends = job_ends(trace)
+    if not jobs.any():
+        return []
+    begin = int(trace.spans["start"][jobs].min())
+    return [(None, begin, int(ends[jobs].max()) - begin)]
+
+
+def job_ends(trace: Trace) -> tuple[NDArray[np.bool_], Numbers]:
+    """Return which spans are the job's, and when the job ended each of them.
 
     The end of the recording is not the job's: it is a call that was open until the last event.
     """
     start, end = trace.spans["start"], trace.spans["start"] + trace.spans["length"]
-    jobs = ~trace.category(RECORDINGS)
-    if not jobs.any():
-        return []
-    begin, last = int(start[jobs].min()), int(end[jobs].max())
-    ending = overhead(trace) & (end == last) & (start > begin)
-    if ending.any():
-        stopped = int(start[ending].min())
-        jobs &= (~trace.category(FRAMES) & (start < stopped)) | trace.category(ON_DEVICE)
-        last = max(stopped, int(end[jobs].max(initial=stopped)))
-    return [(None, begin, last - begin)]
+    jobs, own = ~trace.category(RECORDINGS), overhead(trace)
+    ending = own & (end == end[jobs].max(initial=0)) & (start > start[jobs].min(initial=0))
+    if not ending.any():
+        return jobs, end
+    stopped = int(start[ending].min())
+    jobs &= (start < stopped) | ending | trace.category(ON_DEVICE)
+    return jobs, np.where(own | trace.category(FRAMES), np.minimum(end, stopped), end)
 
 
 def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:

@@ -172,9 +172,13 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     """Of a device, of the host, of a trace without steps, and of one without anything."""
     device = str(Breakdown(measured(tmp_path, DEVICE)))
     assert device == (
-        "A step takes 100 ms (median of 2 steps, from 100 ms to 100 ms). The device computes for "
-        "98% of it, and it is idle for 2%."
+        "A step takes 100 ms (median of 2 steps). The device computes for 98% of it, and it is "
+        "idle for 2%."
     )
+    third = {"ph": "X", "name": "ProfilerStep#9", "cat": "user_annotation", "pid": 1, "tid": 1,
+             "ts": 10**6, "dur": 120 * MS}  # fmt: skip
+    longer = str(Breakdown(measured(tmp_path, DEVICE, third)))
+    assert "(median of 3 steps, from 100 ms to 120 ms)" in longer
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "CPU operators run for 98% of it, and 2% is Python or waiting." in host
     assert host.endswith("On the host: data loading 1%; 99% is outside these.")

@@ -11,11 +11,11 @@ import pytest
 
 from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from tests.real_traces import on_each, raw_events
+from tests.real_traces import on_each, on_opened, raw_events
 from tests.unit.analysis.plain_path import PlainPath
-from tests.unit.analysis.plain_trace import what
+from tests.unit.analysis.plain_trace import blocks, what
 from tests.unit.analysis.random_paths import random_waits
-from tests.unit.analysis.random_traces import random_trace
+from tests.unit.analysis.random_traces import opened_late, random_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +66,15 @@ def without(plain: PlainPath, free: str) -> int:
         return plain.length(host=False)
     if free == "data loading":
         return plain.length(loading=False)
+    if free == "delays of the device":
+        return plain.length(delays=False)
+    if free == "the host's waits for the device":
+        return plain.length(awaited=lambda _: False)
+    if free == "copies that the host waits for":
+        return plain.length(
+            awaited=lambda work: not blocks(work["event"], work["call"]),
+            without=lambda event: blocks(event, plain.launches.get(event["args"]["correlation"])),
+        )
     if free in kinds:
         return plain.length(without=lambda event: what(event) == kinds[free])
     return plain.length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))
@@ -74,6 +83,12 @@ def without(plain: PlainPath, free: str) -> int:
 @on_each
 def test_on_real_traces(path: Path) -> None:
     """With waits that CUPTI tells, with waits that it does not, and without any device."""
+    check(path)
+
+
+@on_opened
+def test_on_real_traces_that_open_on_work(path: Path) -> None:
+    """Of two makers of devices."""
     check(path)
 
 
@@ -87,3 +102,13 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
 def test_on_random_waits(tmp_path: Path, seed: int) -> None:
     """With events, synchronisations, copies that block, and a backward pass; told or not."""
     check(random_waits(tmp_path, seed))
+
+
+@pytest.mark.parametrize("launched_before", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_on_random_windows_that_open_on_work(
+    tmp_path: Path, seed: int, launched_before: bool
+) -> None:
+    """With work in flight whose launch is not in the trace, or that is not in it at all."""
+    whole = random_waits(tmp_path, seed, steps=8)
+    check(opened_late(whole, seed, launched_before=launched_before))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.unit.analysis.made_jobs import COMPUTE, ENGINE, SIDE, STEP, Job
 
@@ -258,3 +260,143 @@ def test_a_backward_pass_before_the_steps_is_before_the_path(tmp_path: Path) -> 
     path = job.path(tmp_path)
     assert (path.begin, path.lengths.tolist()) == (1_000_000, [1_000_000])
     assert path.parts()["kernels"] == 300_000
+
+
+def in_flight(job: Job, count: int, begin: float, length: float = 100) -> None:
+    """Let the device run work that was launched before the recording."""
+    for number in range(count):
+        job.work(f"old{number}", 500 + number, begin + number * length, length)
+
+
+def test_a_window_without_a_step_ends_with_the_device(tmp_path: Path) -> None:
+    """The host ends after 90 us, the device after 3 ms; a watchdog's polling is not the job."""
+    job = Job()
+    job.host("aten::mm", 0, 90)
+    for number in range(3):
+        job.launch(f"gemm{number}", 10 + 10 * number, 25 + 1000 * number, 1000)
+    job.call("cudaEventQuery", 3100, 1, thread=ENGINE)
+    path = job.path(tmp_path)
+    assert parts(path) == {"host": 10, "launches": 15, "kernels": 3000}
+    assert without(path)["gemm1"] == 3025 - 1000
+    assert without(path)["all kernels that compute"] == 90
+
+
+def test_a_host_that_ends_after_the_device(tmp_path: Path) -> None:
+    """The same without a wait for the device: the path is the host's."""
+    job = Job()
+    job.host("aten::mm", 0, 5000)
+    job.launch("gemm", 10, 25, 1000)
+    assert parts(job.path(tmp_path)) == {"host": 5000}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_host_work_after_the_launches_the_path_is_on_the_device(
+    tmp_path: Path, seed: int
+) -> None:
+    """Kernels of random lengths, all launched while the first one runs, on two streams."""
+    chance = random.Random(seed)  # noqa: S311 - nothing is secret here
+    job, busy, alone = Job(), 0, 0
+    job.host("aten::mm", 0, 500)
+    for number in range(20):
+        length = chance.randint(600 if not number else 1, 900)
+        job.launch(f"gemm{number}", 20 + 10 * number, 30 + busy, length)
+        busy += length
+    alone = chance.randint(1, 400)
+    job.launch("copy", 220, 230, alone, SIDE)
+    path = job.path(tmp_path)
+    assert parts(path) == {"host": 20, "launches": 10, "kernels": busy}
+    longest = {name: time for name, time in without(path).items() if name.startswith("gemm")}
+    assert min(longest.values()) >= max(500, 230 + alone)
+
+
+def test_work_in_flight_is_what_the_host_waits_for(tmp_path: Path) -> None:
+    """Its launch is not in the trace: the call waited for it, and did not return late."""
+    job = Job()
+    job.step()
+    in_flight(job, 6, begin=-50)
+    job.call("cudaDeviceSynchronize", 10, 545)
+    job.launch("gemm", 600, 610, 300)
+    job.call("cudaDeviceSynchronize", 620, 295)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 45 + 85, "launches": 10, "kernels": 550 + 300, "return to the host": 5 + 5,
+    }  # fmt: skip
+    # Without waits the host launches after 55 us, and the kernel comes right after the others.
+    assert without(path)["the host's waits for the device"] == 550 + 300
+    # Without kernels the host still comes to its calls.
+    assert without(path)["all kernels that compute"] == 10 + 5 + 45 + 10 + 5 + 85
+
+
+def test_work_in_flight_is_what_a_kernel_queued_behind(tmp_path: Path) -> None:
+    """The launch came long before the device was free, and is no cause."""
+    job = Job()
+    job.step(length=60)
+    in_flight(job, 10, begin=-50)
+    job.launch("gemm", 10, 955, 150)
+    path = job.path(tmp_path)
+    assert parts(path) == {"kernels": 950 + 150, "between kernels": 5}
+    assert without(path)["gemm"] == 955
+    assert without(path)["delays of the device"] == 1100
+    assert path.lengths.tolist() == [1_105_000]
+
+
+def test_work_in_flight_that_nothing_waits_for_is_not_of_the_steps(tmp_path: Path) -> None:
+    """It runs on a stream of its own, until long after the step's own work."""
+    job = Job()
+    job.step()
+    job.work("old", 500, 0, 9000, SIDE)
+    job.launch("gemm", 10, 20, 300)
+    job.call("cudaStreamSynchronize", 30, 295)
+    path = job.path(tmp_path)
+    assert path.lengths.tolist() == [STEP * 1000]
+    assert parts(path)["kernels"] == 300
+
+
+def test_a_first_kernel_behind_work_that_is_not_in_the_trace(tmp_path: Path) -> None:
+    """As of devices that record nothing launched before; an idle device begins at once."""
+    found = {}
+    for begin in (115, 816):
+        job = Job()
+        job.step()
+        job.launch("gemm", 100, begin, 80)
+        job.call("cudaDeviceSynchronize", 110, begin - 20)
+        found[begin] = parts(job.path(tmp_path))
+    assert found[115] == {
+        "host": 100 + 795,
+        "launches": 15,
+        "kernels": 80,
+        "return to the host": 10,
+    }
+    assert found[816] == {
+        "host": 94, "kernels": 80, "return to the host": 10, "earlier work": 816,
+    }  # fmt: skip
+
+
+def test_a_kernel_that_begins_before_the_one_ahead_has_ended(tmp_path: Path) -> None:
+    """As with programmatic dependent launch: it depends on that one, not on its launch."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 400)
+    job.launch("add", 20, 418, 202)
+    job.call("cudaDeviceSynchronize", 30, 600)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 10 + 370, "launches": 10, "kernels": 600, "return to the host": 10,
+    }  # fmt: skip
+
+
+def test_a_finding_saves_what_its_row_of_the_path_saves(tmp_path: Path) -> None:
+    """A synchronisation leaves the device idle, but another thread launches no earlier for it."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 100)
+    job.call("cudaDeviceSynchronize", 30, 200)
+    job.host("aten::index", 400, 520, thread=ENGINE)
+    job.launch("add", 910, 920, 70, thread=ENGINE)
+    measured = job.measured(tmp_path)
+    path = measured.critical_path
+    assert path is not None
+    assert without(path)["the host's waits for the device"] == 990
+    (one,) = [f for f in all_findings(measured) if f.title == "The host waits for the device"]
+    assert one.share * STEP > 100
+    assert one.saves == "Without it a step would be 0.01 ms shorter at most."

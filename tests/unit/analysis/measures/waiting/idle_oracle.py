@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tests.real_traces import OWN, raw_events, whole_span
+from tests.unit.analysis.plain_trace import held, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,8 @@ class Oracle:
             correlation = event.get("args", {}).get("correlation", -1)
             if category(event) in CALLS and correlation >= 0:
                 self.calls.setdefault(correlation, event)
+        self.behind = held(self.events, self.calls)
+        self.flying = in_flight(self.events, self.calls)
         self.copied = {id(c): w["name"] for w in self.work if "mem" in category(w)
                        if (c := self.launch(w))}  # fmt: skip
         labels = [e for e in self.events if self.is_step(e)]
@@ -196,7 +199,7 @@ class Oracle:
         ends = [max(max(map(self.end, work)), max(end for _, end in self.steps))]
         for after in [*work, None]:
             until = self.begin(after) if after else ends[0]
-            if until > reached:
+            if until > reached and id(after) not in self.behind:
                 for begin, end, cause, kind in self.gap(reached, until, before, after):
                     weight = sum(b <= begin < e for b, e in self.steps)
                     causes[cause] += weight * (end - begin)
@@ -212,9 +215,7 @@ class Oracle:
         """Return the pieces of a gap: begin, end, cause and kind."""
         call = self.launch(after) if after else None
         if after and not call:
-            marks = {t for step in self.steps for t in step if begin < t < end}
-            bounds = sorted({begin, end, *marks})
-            return [(a, b, "unknown", "unknown") for a, b in pairwise(bounds)]
+            return self.before_unlaunched(begin, end, after)
         launched = min(max(self.end(call), begin), end) if call else end
         called = min(max(self.begin(call), begin), end) if call else end
         earlier = self.launch(before) if before else None
@@ -244,6 +245,16 @@ class Oracle:
                 cause = self.cause(actor, a, blocked, waited if a < until else None, call)
             found.append((a, b, cause, kind))
         return found
+
+    def before_unlaunched(
+        self, begin: int, end: int, after: Event
+    ) -> list[tuple[int, int, str, str]]:
+        """Return the pieces of a gap before something that nothing in the trace launched."""
+        marks = {t for step in self.steps for t in step if begin < t < end}
+        said = ("unknown", "unknown")
+        if id(after) in self.flying:
+            said = ("waiting in the queue", "queued")
+        return [(a, b, *said) for a, b in pairwise(sorted({begin, end, *marks}))]
 
     def acting(self, threads: list[Thread], moment: int) -> Thread | None:
         """Return which thread was to launch something."""

@@ -12,9 +12,9 @@ from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import queue_reasons
 from dynprof.analysis.reading.events import ON_DEVICE
-from tests.real_traces import on_each
+from tests.real_traces import on_each, on_opened
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
-from tests.unit.analysis.random_traces import random_trace
+from tests.unit.analysis.random_traces import opened_late, random_trace
 from tests.unit.analysis.random_waits import random_waits
 
 if TYPE_CHECKING:
@@ -67,6 +67,12 @@ def test_on_real_traces(path: Path) -> None:
     check(path)
 
 
+@on_opened
+def test_on_real_traces_that_open_on_work(path: Path) -> None:
+    """Of two makers of devices."""
+    check(path)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
     """With two threads, two streams, graphs, and launches that were not recorded."""
@@ -77,3 +83,13 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
 def test_on_random_traces_of_jobs_that_wait(tmp_path: Path, seed: int) -> None:
     """With everything that keeps a host from launching, also on a thread that nobody waits for."""
     check(random_waits(tmp_path, seed))
+
+
+@pytest.mark.parametrize("launched_before", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_on_random_windows_that_open_on_work(
+    tmp_path: Path, seed: int, launched_before: bool
+) -> None:
+    """With work in flight whose launch is not in the trace, or that is not in it at all."""
+    whole = random_trace(tmp_path, seed, steps=8)
+    check(opened_late(whole, seed, launched_before=launched_before))
