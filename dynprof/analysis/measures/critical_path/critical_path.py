@@ -170,7 +170,7 @@ def _host_end(trace: Trace, thread: int, end: int) -> int:
     """Return when a thread finished, if no step is marked; at most ``end``."""
     jobs, ends = job_ends(trace)
     chosen = jobs & (trace.spans["thread"] == thread) & ~trace.category(ON_DEVICE)
-    return min(int(ends[chosen].max(initial=0)), end)
+    return min(int(ends[chosen].max(initial=-_LATEST)), end)
 
 
 def step_threads(trace: Trace) -> Numbers:

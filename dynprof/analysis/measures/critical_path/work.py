@@ -154,8 +154,9 @@ def _in_order(key: Numbers, start: Numbers, end: Numbers) -> Numbers:
     for stream in distinct(key).tolist():
         selected = np.flatnonzero(key == stream)
         reached = np.maximum.accumulate(end[selected])[:-1]
-        later = selected[1:][reached <= end[selected[1:]]]
-        result[later] = np.maximum(start[later], reached[reached <= end[selected[1:]]])
+        longer = reached <= end[selected[1:]]
+        later = selected[1:][longer]
+        result[later] = np.maximum(start[later], reached[longer])
     return result
 
 

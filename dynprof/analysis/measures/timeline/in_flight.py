@@ -28,6 +28,8 @@ MIN_HELD_NS = 100_000
 
 A launch on an idle device takes some 10 us.
 """
+_LATEST = np.iinfo(np.int64).max
+"""In place of the first time of a trace without events, in ns."""
 
 
 def in_flight(trace: Trace, found: Launches) -> NDArray[np.bool_]:
@@ -56,7 +58,7 @@ def held(trace: Trace, found: Launches) -> NDArray[np.bool_]:
     first, _ = _streams(trace, found)
     late[first] |= known[first]
     end, start = spans["start"] + spans["length"], spans["start"][found.work]
-    ready = np.where(known, end[found.call], int(spans["start"].min(initial=0)))
+    ready = np.where(known, end[found.call], spans["start"].min(initial=_LATEST))
     on = spans["device"][found.work]
     for device in distinct(on).tolist():
         selected = np.flatnonzero(on == device)
@@ -74,7 +76,7 @@ def earlier_work(trace: Trace, found: Launches, device: int) -> Cover:
     spans, selected = trace.spans, trace.spans["device"][found.work] == device
     work, late = found.work[selected], held(trace, found)[selected]
     ended = np.maximum.accumulate((spans["start"] + spans["length"])[work])
-    free = np.append(int(spans["start"].min(initial=0)), ended)[:-1]
+    free = np.append(spans["start"].min(initial=_LATEST), ended)[:-1]
     return free[late], spans["start"][work][late]
 
 

@@ -152,7 +152,9 @@ def job_ends(trace: Trace) -> tuple[NDArray[np.bool_], Numbers]:
     """
     start, end = trace.spans["start"], trace.spans["start"] + trace.spans["length"]
     jobs, own = ~trace.category(RECORDINGS), overhead(trace)
-    ending = own & (end == end[jobs].max(initial=0)) & (start > start[jobs].min(initial=0))
+    if not jobs.any():
+        return jobs, end
+    ending = own & (end == end[jobs].max()) & (start > start[jobs].min())
     if not ending.any():
         return jobs, end
     stopped = int(start[ending].min())
