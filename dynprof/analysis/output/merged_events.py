@@ -15,7 +15,6 @@ import msgspec
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.events import STEP_LABELS, decode_leniently
-from dynprof.captures.broken_names import repair
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -135,17 +134,11 @@ class MergedRank:
             yield to_json(said)[1:-1]
 
     def _chunks(self, file: TraceFile) -> Iterator[list[Fields]]:
-        """Yield the events by chunk; a chunk that ends inside an event is joined with the next."""
-        rest = b""
-        for chunk in file.chunks():
-            rest = b"%b,%b" % (rest, chunk) if rest else chunk
-            if (events := decoded(rest)) is None and (mended := repair(rest)):
-                events = decoded(mended.text)
-            if events is not None:
-                yield events
-                rest = b""
-        if rest:
-            raise CaptureError(f"{self._path} is damaged: its events are not valid JSON")
+        """Yield the events by chunk."""
+        for chunk in file.chunks(sound=True):
+            if (events := decoded(chunk)) is None:
+                raise CaptureError(f"{self._path} is damaged: its events are not valid JSON")
+            yield events
 
     def _add(self, event: Fields, shift: int, found: list[Fields]) -> None:
         """Change an event, and add it, with its arrow and step, to ``found``."""

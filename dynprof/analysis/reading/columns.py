@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from dynprof.analysis.reading.events import (
@@ -21,7 +20,6 @@ from dynprof.analysis.reading.events import (
     decode,
     details,
 )
-from dynprof.captures.broken_names import fault, repair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,38 +66,24 @@ class ChunkColumns:
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: The values that the columns of the same name index.
         ends: The ends of ranges that may cross others: process, id, and time in ns.
-        mended: The number of names that were not JSON, and the first uncompressed byte of one.
     """
 
     spans: Columns = field(default_factory=dict)
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
-    mended: tuple[int, int] = (0, 0)
 
 
-def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
+def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
     """Return the columns of a chunk.
 
     Args:
         chunk: Events, with commas between them.
         exact: Whether their times need more digits than a float has.
-        place: The byte of the file at which it begins.
 
     Raises:
-        msgspec.MsgspecError: It is not JSON, even with its names escaped.
+        msgspec.MsgspecError: It is not JSON.
     """
-    try:
-        return _read(chunk, exact=exact)
-    except msgspec.DecodeError:
-        if not (mended := repair(chunk)):
-            raise
-    found = _read(mended.text, exact=exact)
-    found.mended = (mended.names, place + (fault(b"[%b]" % chunk) or 1) - 1)
-    return found
-
-
-def _read(chunk: bytes, *, exact: bool) -> ChunkColumns:
     events = decode(chunk, ExactEvent if exact else Event)
     with contextlib.suppress(ArithmeticError, ValueError):  # a number too large for 64 bits
         found = _digested(events)

@@ -11,6 +11,7 @@ import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.damaged import NOTHING, Damage
 from dynprof.analysis.reading.events import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
 from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.errors import CaptureError
@@ -81,7 +82,8 @@ class Trace:
         complete: Whether it has all of its events.
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
-        mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        mended: Its names that were not escaped.
+        lost: Where its events are not valid JSON; those are left out.
     """
 
     members: dict[str, Any]
@@ -92,7 +94,8 @@ class Trace:
     complete: bool
     size: int
     last: int
-    mended: tuple[int, int] = (0, 0)
+    mended: Damage = NOTHING
+    lost: Damage = NOTHING
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
@@ -152,7 +155,7 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
     if chunks is not None:
         return _joined(file, chunks)
     try:
-        with contextlib.closing(file.chunks(whole=True)) as chunks_of_file:
+        with contextlib.closing(file.chunks(sound=True)) as chunks_of_file:
             return _joined(file, [digest(chunk, exact=exact) for chunk in chunks_of_file])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
@@ -161,14 +164,14 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
 def _digested(
     file: TraceFile, *, exact: bool, partner: Partner | None = None
 ) -> list[ChunkColumns] | None:
-    """Return the chunks; None if one was cut inside an event, because a list looks like events."""
+    """Return the chunks; None if one is damaged, or was cut inside an event."""
     import msgspec
 
     try:
         # An error keeps the frames here, in a cycle; the file is closed at once all the same.
         with contextlib.closing(file.chunks()) as chunks:
             return [
-                digest(chunk, exact=exact, place=file.place)
+                digest(chunk, exact=exact)
                 for number, chunk in enumerate(chunks)
                 if partner is None or partner.takes(number)
             ]
@@ -206,17 +209,12 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         complete=file.complete,
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
-        mended=_mended([*(chunk.mended for chunk in chunks), file.mended]),
+        mended=file.mended,
+        lost=file.lost,
     )
     _set_apart_device_marks(found)
     _place_on_devices(found)
     return found
-
-
-def _mended(parts: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the sum of the numbers of names, and the first byte."""
-    found = [part for part in parts if part[0]]
-    return sum(names for names, _ in found), min((first for _, first in found), default=0)
 
 
 def _set_apart_device_marks(trace: Trace) -> None:

@@ -35,7 +35,7 @@ class Truncation:
     """
 
     def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:
-        self._truncated, self._repaired = trace.torn, trace.mended
+        self._trace, self._truncated = trace, trace.torn
         self.host_incomplete = not trace.complete and _ends_on_host(trace)
         self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
         self.complete_steps = [] if self.host_incomplete else marked
@@ -48,12 +48,17 @@ class Truncation:
     def sentences(self) -> list[str]:
         """Return sentences that describe what is missing."""
         found = []
-        names, first = self._repaired
-        if names:
+        names, lost = self._trace.mended, self._trace.lost
+        if names.places:
             found.append(
-                f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash "
-                f"is not escaped. The file is not valid JSON from byte {first:,} on; all events "
-                "were read."
+                f"{counted(names.places, 'name')} in the trace had to be repaired: a quote or "
+                "backslash is not escaped. The file is not valid JSON from byte "
+                f"{names.first:,} on; these events were read."
+            )
+        if lost.places:
+            found.append(
+                f"The trace is not valid JSON at {counted(lost.places, 'place')}, the first at byte "
+                f"{lost.first:,}; the damaged events there are left out."
             )
         if self._truncated:
             reason = f"{self._truncated[0].upper()}{self._truncated[1:]}"

@@ -107,21 +107,32 @@ def test_odd_events_do_not_spoil_the_others(tmp_path: Path) -> None:
     assert len(names(trace)) == 205
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no traceEvents"),
-        (b"\x00" * 5000, "no traceEvents"),
-        (b'{"a": 1}', "no traceEvents"),
-        (b"PK\x03\x04 something else", "no traceEvents"),
-        (b"\x1f\x8b not gzip", "no traceEvents"),
-        (b'{"a": , "traceEvents": [', "is no trace"),
+        (b"", "is empty"),
+        (b"\x00" * 5000, "holds only zero bytes"),
+        (b'{"a": 1}', "has no traceEvents"),
+        (b"PK\x03\x04 something else", r"begins with 'PK.*', not as JSON or gzip does"),
+        (b"\x1f\x8b not gzip", "compressed file is damaged .* after [39] bytes"),
+        (b'{"a": , "traceEvents": [', "is not valid JSON at byte 6"),
+        (
+            b'\xef\xbb\xbf{"a": 1, "b": "c',
+            r"cut off: it ends after 19 bytes.*before the first event",
+        ),
+        (json.dumps({"traceEvents": EVENTS}).encode("utf-16"), "is UTF-16, not UTF-8; convert it"),
+        (json.dumps({"traceEvents": EVENTS}).encode("utf-16-be"), "is UTF-16-BE, not UTF-8"),
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
-    """In a sentence that names the file."""
+def test_what_is_no_trace_is_refused(
+    tmp_path: Path, content: bytes, words: str, packed: bool
+) -> None:
+    """The message says what is wrong with the file, also with a compressed one."""
     path = tmp_path / "t.json"
-    path.write_bytes(content)
+    path.write_bytes(gzip.compress(content) if packed else content)
+    if packed and content.startswith(b"\x1f"):
+        words = "begins with"  # compressed twice
     with pytest.raises(CaptureError, match=words):
         load_trace(path)
     with pytest.raises(CaptureError, match="cannot be read"):
@@ -136,7 +147,7 @@ def test_a_huge_file_of_nothing_is_refused_soon(
     path = tmp_path / "t.json"
     with path.open("wb") as file:
         file.truncate(2 << 30)
-    with pytest.raises(CaptureError, match="no traceEvents"):
+    with pytest.raises(CaptureError, match="only zero bytes"):
         load_trace(path)
 
 
@@ -332,6 +343,7 @@ def test_names_that_are_not_escaped(
     assert names(trace) == [name if n in places else "op" for n in range(200)]
     assert (trace.torn, trace.complete) == ("", True)
     assert trace.mended == (len(places), error.value.pos)
+    assert trace.lost.places == 0
 
 
 def test_names_that_are_not_escaped_where_line_breaks_were_made_spaces(tmp_path: Path) -> None:
