@@ -20,6 +20,7 @@ from dynprof.analysis.reading.events import (
     decode,
     details,
 )
+from dynprof.analysis.reading.times import in_microseconds, is_in_nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,12 +67,16 @@ class ChunkColumns:
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: The values that the columns of the same name index.
         ends: The ends of ranges that may cross others: process, id, and time in ns.
+        unreadable: The number of events whose times cannot be read; they are left out.
+        in_nanoseconds: The number of times that were in nanoseconds.
     """
 
     spans: Columns = field(default_factory=dict)
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
+    unreadable: int = 0
+    in_nanoseconds: int = 0
 
 
 def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
@@ -89,7 +94,14 @@ def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
         found = _digested(events)
         if _sums_fit(found):
             return found
-    return _digested([event for event in events if _fit(event)])
+    if not exact and any(is_in_nanoseconds(event.ts) for event in events):
+        return digest(chunk, exact=True)
+    converted = sum(map(in_microseconds, events))
+    fitting = [event for event in events if _fit(event)]
+    found = _digested(fitting)
+    found.in_nanoseconds = converted
+    found.unreadable = sum(e.ph == "X" for e in events) - sum(e.ph == "X" for e in fitting)
+    return found
 
 
 def _digested(events: list[Event]) -> ChunkColumns:
@@ -135,7 +147,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     names = [e.name for e in events]
     columns = {
         "start": _starts(events),
-        "length": _ns([e.dur for e in events], least=0),
+        "length": _ns([e.dur if e.ph == "X" else 0 for e in events]),
         "name": tables["name"].places(names, count),
         "category": tables["category"].places([e.cat for e in events], count),
     }
@@ -166,18 +178,17 @@ def _starts(events: list[Event]) -> NDArray[np.int64]:
     return _ns([e.ts for e in events])
 
 
-def _ns(microseconds: list[float], least: int = -_MOST) -> NDArray[np.int64]:
-    """Return times in whole ns, rounded as Python does, and at least ``least``.
+def _ns(microseconds: list[float]) -> NDArray[np.int64]:
+    """Return times in whole ns, rounded as Python does.
 
     Raises:
         ValueError: A time is not finite, or too large.
     """
     with np.errstate(over="ignore"):
         found = np.rint(np.array(microseconds, np.float64) * 1000)
-    fits = np.maximum(found, least)
-    if not (np.isfinite(found) & (np.abs(fits) < _LATEST)).all():
+    if not (np.abs(found) < _LATEST).all():
         raise ValueError
-    return fits.astype(np.int64)
+    return found.astype(np.int64)
 
 
 class _Valued(dict[str, bool]):

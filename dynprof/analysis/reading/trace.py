@@ -12,8 +12,16 @@ import numpy as np
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
 from dynprof.analysis.reading.damaged import NOTHING, Damage
-from dynprof.analysis.reading.events import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
+from dynprof.analysis.reading.events import (
+    DEVICE_MARK,
+    IN_ORDER,
+    LABELS,
+    LAUNCHES,
+    ON_DEVICE,
+    OPERATORS,
+)
 from dynprof.analysis.reading.intervals import cover, distinct
+from dynprof.analysis.reading.times import DoubtfulTimes, shorten_overlong, usable
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -84,6 +92,7 @@ class Trace:
         last: The index of the span that is last in the file; -1 if there is none.
         mended: Its names that were not escaped.
         lost: Where its events are not valid JSON; those are left out.
+        doubtful: How many of its events have times that cannot be.
     """
 
     members: dict[str, Any]
@@ -96,6 +105,7 @@ class Trace:
     last: int
     mended: Damage = NOTHING
     lost: Damage = NOTHING
+    doubtful: DoubtfulTimes = field(default_factory=DoubtfulTimes)
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
@@ -197,7 +207,13 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
                 if places.size and name in columns:
                     columns[name] = places[columns[name]]
     chunks = chunks or [digest(b"", exact=False)]
+    doubtful = DoubtfulTimes(
+        unreadable=sum(chunk.unreadable for chunk in chunks),
+        in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
+    )
     spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
+    on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
+    spans = usable(spans, on_device, doubtful)
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
@@ -211,9 +227,11 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         last=int(order.argmax()) if len(order) else -1,
         mended=file.mended,
         lost=file.lost,
+        doubtful=doubtful,
     )
     _set_apart_device_marks(found)
     _place_on_devices(found)
+    doubtful.overlong = shorten_overlong(found.spans, found.category(IN_ORDER))
     return found
 
 
