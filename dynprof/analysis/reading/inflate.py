@@ -132,7 +132,8 @@ class Inflated:
                 found.append(inflate.decompress(bytes([byte])))
                 self._taken += 1
         except self._errors as error:
-            self._damage = Torn(self._taken, f"is damaged ({error}; values may be wrong)")
+            suspect = "; values may be wrong" if self._given or any(found) else ""
+            self._damage = Torn(self._taken, f"is damaged ({error}{suspect})")
         return b"".join(found)
 
 

@@ -12,6 +12,7 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks, damaged
 from dynprof.analysis.reading.trace import Trace, load_trace
+from dynprof.analysis.runs.merge import merge
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -107,3 +108,15 @@ def test_what_precedes_a_damaged_block_of_a_compressed_file_is_read(
         CaptureError, match=r"is damaged: the compressed file is damaged \(.*\) after"
     ):
         load_trace(path)
+
+
+def test_merge_names_the_rank_that_cannot_be_read(tmp_path: Path) -> None:
+    """It does not say that the folder holds a single rank."""
+    for rank in (0, 1):
+        step = {**event(rank), "cat": "user_annotation", "name": "ProfilerStep#0"}
+        trace = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": [step]}
+        text = json.dumps(trace)
+        path = tmp_path / f"rank{rank}.trace.json"
+        path.write_bytes(text.encode("utf-16" if rank else "utf-8"))
+    with pytest.raises(CaptureError, match=r"fewer than two ranks.*\n.*rank1.* is UTF-16"):
+        merge(tmp_path)
