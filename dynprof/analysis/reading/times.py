@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.reading.columns import Columns
+    Spans = dict[str, NDArray[np.int64]]
 
 _NANOSECONDS = 10**17
 """Times from here are absolute nanoseconds: as microseconds they are after the year 5000."""
@@ -59,7 +59,7 @@ def in_microseconds(event: Event) -> bool:
     return found
 
 
-def usable(spans: Columns, on_device: NDArray[np.bool_], doubtful: DoubtfulTimes) -> Columns:
+def usable(spans: Spans, on_device: NDArray[np.bool_], doubtful: DoubtfulTimes) -> Spans:
     """Return the spans whose times can be; count the others.
 
     CUPTI reports 0 for the times of a kernel that it did not measure. Kineto writes 0 for times
@@ -84,7 +84,7 @@ def usable(spans: Columns, on_device: NDArray[np.bool_], doubtful: DoubtfulTimes
     return {name: column[~left_out] for name, column in spans.items()}
 
 
-def shorten_overlong(spans: Columns, in_order: NDArray[np.bool_]) -> int:
+def shorten_overlong(spans: Spans, in_order: NDArray[np.bool_]) -> int:
     """Shorten activities that outlast a later one on their stream; return how many.
 
     An activity ends before the next one that another call launched on its stream begins. Activities
