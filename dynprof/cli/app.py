@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dynprof.errors import MissingExtraError
 from dynprof.runtime.error_boundary import ended_by_interrupt
+from dynprof.runtime.standard_output import replace_unencodable
 from dynprof.version import __version__
 
 NARROW_COLUMNS = 60
@@ -163,3 +164,4 @@ def _options(
     ] = False,
 ) -> None:
     del version
+    replace_unencodable()

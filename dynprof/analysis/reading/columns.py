@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from dynprof.analysis.reading.events import (
@@ -23,7 +22,7 @@ from dynprof.analysis.reading.events import (
     decode,
     details,
 )
-from dynprof.captures.broken_names import fault, repair
+from dynprof.analysis.reading.times import in_microseconds, is_in_nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,7 +69,8 @@ class ChunkColumns:
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: The values that the columns of the same name index.
         ends: The ends of ranges that may cross others: process, id, and time in ns.
-        mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        unreadable: The number of events whose times cannot be read; they are left out.
+        in_nanoseconds: The number of times that were in nanoseconds.
         counters: The values of CUPTI's counters.
     """
 
@@ -78,40 +78,35 @@ class ChunkColumns:
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
-    mended: tuple[int, int] = (0, 0)
+    unreadable: int = 0
+    in_nanoseconds: int = 0
     counters: list[Counters] = field(default_factory=list)
 
 
-def digest(chunk: bytes, *, exact: bool, place: int = 0) -> ChunkColumns:
+def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
     """Return the columns of a chunk.
 
     Args:
         chunk: Events, with commas between them.
         exact: Whether their times need more digits than a float has.
-        place: The byte of the file at which it begins.
 
     Raises:
-        msgspec.MsgspecError: It is not JSON, even with its names escaped.
+        msgspec.MsgspecError: It is not JSON.
     """
-    try:
-        return _read(chunk, exact=exact)
-    except msgspec.DecodeError:
-        if not (mended := repair(chunk)):
-            raise
-    found = _read(mended.text, exact=exact)
-    found.mended = (mended.names, place + (fault(b"[%b]" % chunk) or 1) - 1)
-    return found
-
-
-def _read(chunk: bytes, *, exact: bool) -> ChunkColumns:
     events, counted = decode(chunk, ExactEvent if exact else Event), counters(chunk)
     with contextlib.suppress(ArithmeticError, ValueError):  # a number too large for 64 bits
         found = _digested(events)
         if _sums_fit(found):
             found.counters = counted
             return found
-    found = _digested([event for event in events if _fit(event)])
+    if not exact and any(is_in_nanoseconds(event.ts) for event in events):
+        return digest(chunk, exact=True)
+    converted = sum(map(in_microseconds, events))
+    fitting = [event for event in events if _fit(event)]
+    found = _digested(fitting)
     found.counters = counted
+    found.in_nanoseconds = converted
+    found.unreadable = sum(e.ph == "X" for e in events) - sum(e.ph == "X" for e in fitting)
     return found
 
 
@@ -158,7 +153,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     names = [e.name for e in events]
     columns = {
         "start": _starts(events),
-        "length": _ns([e.dur for e in events], least=0),
+        "length": _ns([e.dur if e.ph == "X" else 0 for e in events]),
         "name": tables["name"].places(names, count),
         "category": tables["category"].places([e.cat for e in events], count),
     }
@@ -189,18 +184,17 @@ def _starts(events: list[Event]) -> NDArray[np.int64]:
     return _ns([e.ts for e in events])
 
 
-def _ns(microseconds: list[float], least: int = -_MOST) -> NDArray[np.int64]:
-    """Return times in whole ns, rounded as Python does, and at least ``least``.
+def _ns(microseconds: list[float]) -> NDArray[np.int64]:
+    """Return times in whole ns, rounded as Python does.
 
     Raises:
         ValueError: A time is not finite, or too large.
     """
     with np.errstate(over="ignore"):
         found = np.rint(np.array(microseconds, np.float64) * 1000)
-    fits = np.maximum(found, least)
-    if not (np.isfinite(found) & (np.abs(fits) < _LATEST)).all():
+    if not (np.abs(found) < _LATEST).all():
         raise ValueError
-    return fits.astype(np.int64)
+    return found.astype(np.int64)
 
 
 class _Valued(dict[str, bool]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -49,6 +50,8 @@ COPIES: Names = frozenset({"gpu_memcpy", "memcpy", "privateuse1_memcpy", MTIA_CO
 MEMSETS: Names = frozenset({"gpu_memset", "memset", "privateuse1_memset"})
 ON_DEVICE: Names = KERNELS | COPIES | MEMSETS
 """Everything that takes time of a device."""
+IN_ORDER: Names = frozenset({"kernel"}) | COPIES | MEMSETS
+"""Activities of a GPU; those of one stream run one after the other."""
 SYNCHRONISATIONS: Names = frozenset({"cuda_sync"})
 """What a stream or the host waits for, reported by CUPTI."""
 _DIRECTIONS = {
@@ -208,8 +211,8 @@ class Event(msgspec.Struct, gc=False):
     pid: int | str = 0
     tid: int | str = 0
     id: int | str = 0
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float = math.nan
+    dur: float = math.nan
     args: Args | None = None
 
     def start_ns(self) -> int:
@@ -222,8 +225,8 @@ class Event(msgspec.Struct, gc=False):
         return self.tid if number == NONE else number
 
     def length_ns(self) -> int:
-        """Return its duration in whole nanoseconds; 0 if it is negative."""
-        return max(0, round(self.dur * 1000))
+        """Return its duration in whole nanoseconds; 0 for a moment."""
+        return round(self.dur * 1000) if self.ph == "X" else 0
 
 
 class Counters(NamedTuple):
@@ -267,7 +270,7 @@ def counters(chunk: bytes) -> list[Counters]:
 class ExactEvent(Event, gc=False):
     """An event of a trace without a base time: its microseconds need more digits than a float."""
 
-    ts: Decimal = Decimal(0)  # type: ignore[assignment]
+    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
 
     def start_ns(self) -> int:
         """Return its start in whole nanoseconds."""
@@ -320,17 +323,22 @@ def decode_leniently(text: bytes, error: msgspec.DecodeError) -> list[Any]:
 
 def _lenient(event: Any, kind: type[Event]) -> Event:
     """Return an event without arguments whose type differs from Kineto's."""
-    if not isinstance(event, dict):
+    if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
         return kind()
-    known = {name: event[name] for name in ("ph", "name", "cat", "ts", "dur") if name in event}
+    known = {"ph": event["ph"]} | {name: _text(event.get(name)) for name in ("name", "cat")}
     known |= {name: _number_or_text(event.get(name, 0)) for name in ("pid", "tid", "id")}
+    times = {name: event[name] for name in ("ts", "dur") if name in event}
     try:
-        found = msgspec.convert(known, kind, strict=False)
+        found = msgspec.convert(known | times, kind, strict=False)
     except msgspec.ValidationError:
-        return kind()
+        found = msgspec.convert(known, kind)
     if isinstance(event.get("args"), dict):
         found.args = _arguments(event["args"])
     return found
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _number_or_text(value: Any) -> int | str:

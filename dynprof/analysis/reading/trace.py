@@ -12,8 +12,10 @@ import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.damaged import NOTHING, Damage
 from dynprof.analysis.reading.events import (
     DEVICE_MARK,
+    IN_ORDER,
     LABELS,
     LAUNCHES,
     MTIA_COPY,
@@ -23,6 +25,7 @@ from dynprof.analysis.reading.events import (
     OPERATORS,
 )
 from dynprof.analysis.reading.intervals import cover, distinct
+from dynprof.analysis.reading.times import DoubtfulTimes, shorten_overlong, usable
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -95,7 +98,9 @@ class Trace:
         complete: Whether it has all of its events.
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
-        mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        mended: Its names that were not escaped.
+        lost: Where its events are not valid JSON; those are left out.
+        doubtful: How many of its events have times that cannot be.
         counters: The values of CUPTI's counters over each kernel, in order.
         communication: Mask of the spans of devices that move data between ranks or devices;
             ``categories.communication`` finds them.
@@ -109,7 +114,9 @@ class Trace:
     complete: bool
     size: int
     last: int
-    mended: tuple[int, int] = (0, 0)
+    mended: Damage = NOTHING
+    lost: Damage = NOTHING
+    doubtful: DoubtfulTimes = field(default_factory=DoubtfulTimes)
     counters: list[Counters] = field(default_factory=list)
     communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
@@ -175,7 +182,7 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
     if chunks is not None:
         return _joined(file, chunks)
     try:
-        with contextlib.closing(file.chunks(whole=True)) as chunks_of_file:
+        with contextlib.closing(file.chunks(sound=True)) as chunks_of_file:
             return _joined(file, [digest(chunk, exact=exact) for chunk in chunks_of_file])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
@@ -184,14 +191,14 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
 def _digested(
     file: TraceFile, *, exact: bool, partner: Partner | None = None
 ) -> list[ChunkColumns] | None:
-    """Return the chunks; None if one was cut inside an event, because a list looks like events."""
+    """Return the chunks; None if one is damaged, or was cut inside an event."""
     import msgspec
 
     try:
         # An error keeps the frames here, in a cycle; the file is closed at once all the same.
         with contextlib.closing(file.chunks()) as chunks:
             return [
-                digest(chunk, exact=exact, place=file.place)
+                digest(chunk, exact=exact)
                 for number, chunk in enumerate(chunks)
                 if partner is None or partner.takes(number)
             ]
@@ -217,7 +224,13 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
                 if places.size and name in columns:
                     columns[name] = places[columns[name]]
     chunks = chunks or [digest(b"", exact=False)]
+    doubtful = DoubtfulTimes(
+        unreadable=sum(chunk.unreadable for chunk in chunks),
+        in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
+    )
     spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
+    on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
+    spans = usable(spans, on_device, doubtful)
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
@@ -229,19 +242,16 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         complete=file.complete,
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
-        mended=_mended([*(chunk.mended for chunk in chunks), file.mended]),
+        mended=file.mended,
+        lost=file.lost,
+        doubtful=doubtful,
         counters=sorted((one for chunk in chunks for one in chunk.counters), key=_ORDER),
     )
     _set_apart_device_marks(found)
     _set_apart_mtia(found)
     _place_on_devices(found)
+    doubtful.overlong = shorten_overlong(found.spans, found.category(IN_ORDER))
     return found
-
-
-def _mended(parts: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the sum of the numbers of names, and the first byte."""
-    found = [part for part in parts if part[0]]
-    return sum(names for names, _ in found), min((first for _, first in found), default=0)
 
 
 def _set_apart_device_marks(trace: Trace) -> None:

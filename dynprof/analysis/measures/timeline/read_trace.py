@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import sys
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,8 +51,8 @@ class ReadTrace:
 
     def __init__(self, path: Path, partner: Partner | None = None) -> None:
         self.path, self._partner = path, partner
-        if not _is_utf8(str(path)):
-            raise CaptureError(f"{str(path)!a} is not UTF-8; rename it")
+        if why := _why_not_utf8(path):
+            raise CaptureError(f"{str(path)!a} {why}")
         self.trace = load_trace(path, partner)
         self.trace.communication = communication(self.trace, self.launches)
         if self._is_merged:
@@ -149,9 +151,15 @@ class ReadTrace:
         return str(names[0]) if names and names[0] else ""
 
 
-def _is_utf8(name: str) -> bool:
-    """Return whether a name can be written as UTF-8; a file system may hold any bytes."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+def _why_not_utf8(path: Path) -> str:
+    """Return why a name cannot be written as UTF-8; a file system may hold any bytes."""
+    if not any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+        return ""
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        return "is not UTF-8; rename it"
+    return f"is UTF-8, but Python reads names as {sys.getfilesystemencoding()}; set PYTHONUTF8=1"
 
 
 def _int64(value: object) -> int | None:
