@@ -1,4 +1,4 @@
-"""pyACL's own calls, as its samples have them: return codes, and operators through a pipe."""
+"""pyACL's own calls, as in its samples: return codes, and operators through a pipe."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ refused(prof.model_un_subscribe, 7)
 
 
 def test_a_pipe_that_nobody_reads_holds_up_nobody(tmp_path: Path) -> None:
-    """The training goes on while it is full; and where the reader has gone."""
+    """The training continues while the pipe is full, and after the reader has closed it."""
     said = run(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""The job's calls stay the job's where functions of dynprof's lie around them."""
+"""The job's calls count as the job's if dynprof's functions are around them."""
 
 from __future__ import annotations
 

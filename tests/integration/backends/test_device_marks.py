@@ -1,6 +1,6 @@
-"""Marks on a stream, drawn by Kineto: on a GPU where there is one, and their host's side anywhere.
+"""Marks on a stream: Kineto's view on a GPU if there is one, and the host's part anywhere.
 
-``python -m benchmarks.device cuda`` runs them on a machine that has one.
+``python -m benchmarks.device cuda`` runs them on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def on_track(found: list[dict[str, Any]], stream: int) -> list[str]:
-    """Return what stands on the track of a stream, in the order of its begin."""
+    """Return the events on a stream's track, in the order of their begin."""
     wanted = [e for e in found if e.get("cat") in ("kernel", "gpu_user_annotation")]
     mine = [e for e in wanted if e["tid"] == stream and e["ph"] == "X"]
     return [e["name"] for e in sorted(mine, key=lambda e: (e["ts"], -e["dur"]))]
@@ -77,7 +77,7 @@ def test_a_mark_stands_between_the_kernels_around_it(tmp_path: Path, given: str)
 
 
 def test_the_hosts_side_is_nobodys_work(tmp_path: Path) -> None:
-    """A real trace of what is put on a stream: the script's ``zero_`` counts, the mark's not."""
+    """In a real trace the script's ``zero_`` counts as work, and that of a mark does not."""
     x = torch.ones(10)
     with torch.profiler.profile() as profiler:
         x.zero_()
@@ -94,7 +94,7 @@ def test_the_hosts_side_is_nobodys_work(tmp_path: Path) -> None:
 
 
 def test_a_job_without_a_device_has_it_in_its_log(tmp_path: Path) -> None:
-    """Once, though windows and marks are many; the marks stand on the host."""
+    """The log says it once for many windows and marks; the marks are on the host."""
     script = """
     import dynprof.mstx as mstx
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_a_job_without_a_device_has_it_in_its_log(tmp_path: Path) -> None:
 
 
 def test_what_is_no_stream_of_cuda_is_none() -> None:
-    """Also a handle before CUDA has begun in this process, and numbers that no pointer is."""
+    """Handles before CUDA has started here, and numbers that cannot be pointers, give None."""
     streams = CudaStreams()
     for given in (True, -1, 17, "7", 1.5, object()):
         assert streams.stream(given) is None

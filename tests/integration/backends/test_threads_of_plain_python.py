@@ -1,4 +1,4 @@
-"""Windows of plain Python have the calls of all threads that VizTracer can follow."""
+"""Windows of plain Python record the calls of all threads that VizTracer can follow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for thread in threads:
 
 
 def test_threads_that_were_there_before(tmp_path: Path) -> None:
-    """Calls of threads that began before a window are counted; up to Python 3.11 they are named."""
+    """Calls of threads older than the window are counted; up to Python 3.11 they are named."""
     printed = run_without_torch(
         tmp_path,
         THREADS
@@ -66,7 +66,7 @@ begin.wait()
 
 
 def test_threads_are_as_they_were_after_the_window(tmp_path: Path) -> None:
-    """A profile function of the script's stays where it is; others have none, called or not."""
+    """A profile function of the script stays where it was; other threads have none afterwards."""
     printed = run_without_torch(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""What is recorded beside the profiler, in real jobs: the host, collections, marks, arguments."""
+"""Data that is recorded in addition to the profiler: host, collections, marks, arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ASKED: tuple[dict[str, Any], ...] = (
     {"mstx": True, "mstx_domain_exclude": ["io"]},
     {},
 )
-"""What each capture of one job asks for."""
+"""The config of each capture."""
 
 
 @pytest.fixture(scope="module", params=JOBS)
@@ -78,7 +78,7 @@ def span_of_steps(trace: dict[str, Any]) -> tuple[float, float]:
 
 
 def test_the_host_is_sampled_on_counter_tracks(captures: Captures) -> None:
-    """Processor, memory, disk and network are counters within the window; the rest is said."""
+    """CPU, memory, disk and network are counters within the window; missing ones are named."""
     manifest, trace = captures[0]
     begin, end = span_of_steps(trace)
     for name in ("host cpu", "host mem", "host network"):
@@ -93,7 +93,7 @@ def test_the_host_is_sampled_on_counter_tracks(captures: Captures) -> None:
 
 
 def test_long_collections_stand_on_a_track(captures: Captures) -> None:
-    """Each collection above the threshold is there, with its generation; shorter ones are not."""
+    """Collections longer than the threshold are recorded with their generation, others are not."""
     (_, trace), (_, other), *_ = captures
     begin, end = span_of_steps(trace)
     found = events_of(trace, cat="gc", name="collection of generation 2")
@@ -103,7 +103,7 @@ def test_long_collections_stand_on_a_track(captures: Captures) -> None:
 
 
 def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
-    """Moments, ranges and those that another thread ends are in their steps."""
+    """Moments, ranges, and ranges that another thread ends are in their steps."""
     _, trace = captures[0]
     begin, end = span_of_steps(trace)
     assert len(events_of(trace, name="after training", ph="i")) == 10

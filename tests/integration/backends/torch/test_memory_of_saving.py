@@ -1,4 +1,4 @@
-"""What memory a capture takes while torch makes events of it, and what it leaves behind."""
+"""Memory that a capture takes while torch makes its events, and its release."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def both():
 def test_events_and_memory_of_a_window_are_told_before_it_is_saved(
     tmp_path: Path, work: str, count: int, settings: str
 ) -> None:
-    """Within a factor of two of a count over the trace, and of what a thread sees it take."""
+    """The estimates are within a factor of two of the trace's events and of the measured memory."""
     run(
         tmp_path,
         LOOP
@@ -91,7 +91,7 @@ assert told_mb / 2 < took_mb < told_mb * 2, (took_mb, told_mb)
 
 
 def test_a_window_with_stacks_has_no_more_events_than_its_limit(tmp_path: Path) -> None:
-    """It keeps whole steps, as many as it says, and the log says why."""
+    """The window keeps whole steps, as many as it says, and the log names the limit."""
     log = run(
         tmp_path,
         LOOP
@@ -115,7 +115,7 @@ record(both, 20, with_stack=True, limits={"max_events": 150_000})
 def test_what_there_is_no_memory_to_save_is_never_collected(
     tmp_path: Path, closing: str, settings: str
 ) -> None:
-    """A manifest says so; the process grows by nothing, records the next window, and ends well."""
+    """The manifest says so. The process does not grow, records the next window, and ends well."""
     run(
         tmp_path,
         LOOP
@@ -145,7 +145,7 @@ record(calling, 1, with_stack=True{settings})
 
 
 def test_what_saving_took_is_given_back(tmp_path: Path) -> None:
-    """Else the allocator would keep it, for a capture as large that may never come."""
+    """Otherwise the allocator keeps the memory, perhaps without another large capture."""
     run(
         tmp_path,
         LOOP
