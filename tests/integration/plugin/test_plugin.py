@@ -1,4 +1,4 @@
-"""Phases of torch's loops, marked without a line in the script; whatever the calls do, they do."""
+"""Phases of torch's loops, marked without a change in the script or in the calls' behaviour."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Data:
 
 
 def module(forward: Callable[..., object]) -> Any:
-    """Return a module that does this when it is called."""
+    """Return a module that runs a function when it is called."""
     return type("Module", (torch.nn.Module,), {"forward": forward})()
 
 
@@ -74,7 +74,7 @@ def optimizer_of(kind: Any = torch.optim.SGD) -> Any:
 
 
 def step_ranges(action: Callable[[], object]) -> list[str]:
-    """Return the ranges from step to step that an action ends."""
+    """Return the ranges of steps that end during an action."""
     return [name for name in marked(action) if name.startswith("step ")]
 
 
@@ -96,7 +96,7 @@ def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
 
 
 def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
-    """The newest optimizer counts, however often others step; after it, the next to step."""
+    """The newest optimizer counts, however often others step; after its end, the next to step."""
     first = optimizer_of()
 
     def turns() -> None:
@@ -112,7 +112,7 @@ def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
 
 
 def test_a_step_that_calls_that_of_its_base_class_is_one_step() -> None:
-    """Both methods are wrapped; an optimizer inside another one counts as it does alone."""
+    """Both methods are wrapped; a nested optimizer counts as it does alone."""
     sgd: Any = torch.optim.SGD
     derived = optimizer_of(type("Derived", (sgd,), {"step": lambda self: sgd.step(self)}))
     assert step_ranges(lambda: [derived.step() for _ in range(3)]) == ["step 1", "step 2"]
@@ -139,7 +139,7 @@ def test_a_step_that_is_left_out_or_accumulated_belongs_to_the_range_around_it()
 
 
 def test_a_step_that_fails_ends_no_range() -> None:
-    """Its error passes; the next step that succeeds ends it."""
+    """Its error propagates; the next step that succeeds ends the range."""
 
     def closure() -> None:
         raise KeyError
@@ -156,7 +156,7 @@ def test_a_step_that_fails_ends_no_range() -> None:
 
 
 def test_uninstalling_ends_the_range_of_the_step() -> None:
-    """No range stays open, and steps are counted from 1 after the next install."""
+    """No range stays open, and the next install counts from 1."""
     optimizer = optimizer_of()
     optimizer.step()
     assert [one.message for one in open_ranges.all_open()] == ["step 1"]
@@ -200,7 +200,7 @@ def test_what_a_backward_pass_computes_again_is_no_forward_pass(reentrant: bool)
 
 
 def test_an_optimizer_that_was_made_before_it() -> None:
-    """Its class is wrapped as well, once."""
+    """The optimizer's class is wrapped as well, once."""
     dp.plugin.uninstall()
     weights = [torch.ones(2, requires_grad=True)]
     optimizer = torch.optim.Adam(weights)
@@ -210,7 +210,7 @@ def test_an_optimizer_that_was_made_before_it() -> None:
 
 
 def test_without_anybody_who_takes_marks_there_are_none() -> None:
-    """No range is begun, so that none is open when somebody does."""
+    """No range begins, so none is open when a recording starts."""
     seen: list[int] = []
 
     module(lambda _self: seen.append(len(open_ranges.all_open())))()
@@ -250,7 +250,7 @@ def test_a_save_is_a_phase_by_either_name(tmp_path: Path) -> None:
 
 
 def test_threads_have_phases_of_their_own() -> None:
-    """The forward pass of one does not hide that of another."""
+    """A thread's forward pass does not hide that of another."""
     inside, leave = threading.Event(), threading.Event()
 
     def wait(_: object) -> None:
@@ -269,7 +269,7 @@ def test_threads_have_phases_of_their_own() -> None:
 
 
 def test_everything_is_put_back() -> None:
-    """Every attribute is the very object that it was, also of optimizers made meanwhile."""
+    """Every attribute is the original object, also of optimizers made while it was installed."""
     dp.plugin.uninstall()
     watched = [
         (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"),
@@ -292,7 +292,7 @@ def test_everything_is_put_back() -> None:
 
 
 def test_what_somebody_else_put_over_it_stays() -> None:
-    """Another tool's wrapper is not thrown away; ours below it marks no more."""
+    """Another tool's wrapper stays; dynprof's wrapper below it marks no more."""
     ours = torch.save
     torch.save = lambda *args, **kwargs: ours(*args, **kwargs)
     theirs = torch.save
@@ -313,7 +313,7 @@ def test_what_somebody_else_put_over_it_stays() -> None:
 def test_what_somebody_else_put_over_it_for_a_while(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    """A window opened meanwhile, and later ones, leave one wrapper of ours, which goes as well."""
+    """Windows during that time and later leave one wrapper, which can also be removed."""
     ours = vars(owner)[name]
     for _ in range(3):
         with monkeypatch.context() as others:
@@ -326,7 +326,7 @@ def test_what_somebody_else_put_over_it_for_a_while(
 
 
 def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
-    """functools.wraps hands all attributes on; a script's own step is never put away."""
+    """functools.wraps copies all attributes; the script's own step is never removed."""
     train(torch.optim.SGD)
     done: list[str] = []
 
@@ -343,7 +343,7 @@ def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
 
 
 def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
-    """As what lies in another one of its name: it is the same time."""
+    """A nested phase of the same name does not count, because it covers the same time."""
     ours = torch.optim.Optimizer.zero_grad
     torch.optim.Optimizer.zero_grad = lambda self: ours(self)
     theirs = torch.optim.Optimizer.zero_grad
@@ -358,13 +358,13 @@ def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
 
 @pytest.mark.parametrize("function", ["save", "distributed.all_reduce", "autograd.backward"])
 def test_what_is_wrapped_can_be_pickled(function: str) -> None:
-    """A pool's task may be torch.save; it finds the same function again."""
+    """A pool's task may be torch.save: unpickling gives the same function."""
     wrapped = operator.attrgetter(function)(torch)
     assert pickle.loads(pickle.dumps(wrapped)) is wrapped  # noqa: S301
 
 
 def test_stacks_name_modules_as_without_it() -> None:
-    """Torch's tracer of Python takes the module from the frames of ``Module.__call__``."""
+    """Torch's tracer reads the module from the frames of ``Module.__call__``."""
 
     def modules() -> list[str]:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
@@ -405,13 +405,13 @@ print(os.waitpid(child, 0)[1])
 
 
 def test_a_child_forked_while_it_installs_can_subscribe(tmp_path: Path) -> None:
-    """The thread that held the lock is not in the child, and is not waited for."""
+    """The thread that held the lock is not in the child, which does not wait for it."""
     done = warm_interpreter.run(FORKED, tmp_path, os.environ)
     assert done.stdout == "0\n", done.stderr
 
 
 def test_loops_without_torch_have_the_same_phases() -> None:
-    """``phase`` and ``iterate`` are called in the loop itself; what is iterated may fail."""
+    """A loop calls ``phase`` and ``iterate`` itself; the iteration may fail."""
 
     def failing() -> Iterator[int]:
         yield 1
@@ -430,7 +430,7 @@ def test_loops_without_torch_have_the_same_phases() -> None:
 
 @pytest.mark.parametrize("name", [None, "", 7, "x" * 256])
 def test_a_loop_under_a_name_that_cannot_be_taken_goes_on(name: Any) -> None:
-    """It is said, and costs the phases alone."""
+    """A warning says so, and the phase is lost."""
 
     def work() -> None:
         with pytest.warns(UserWarning, match="the message"):
@@ -478,6 +478,6 @@ def test_a_window_of_marks_alone_has_the_phases_of_its_steps(tmp_path: Path, how
     measured = MeasuredTrace(path)
     assert len(measured.phases) == 4
     for phases, (_, _, length) in zip(measured.phases, measured.marked, strict=True):
-        assert sum(phases.values()) == length  # "step N" is none of them, and counts no time twice
+        assert sum(phases.values()) == length  # "step N" is no phase, and counts no time twice
         assert all(phases[name] > 0 for name in ("data loading", "forward", "backward"))
         assert phases["optimizer"] > 0

@@ -1,4 +1,4 @@
-"""What the Ascend PyTorch Profiler document promises and none of its samples shows."""
+"""Promises of the Ascend PyTorch Profiler document that none of its samples shows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_handlers_folder_goes_before_that_of_the_environment(
 
 
 def test_what_analyse_flag_left_out_is_made_later(tmp_path: Path) -> None:
-    """Without ``analyse_flag``, which is on by default, ``analyse()`` makes the tables."""
+    """After a handler with ``analyse_flag=False``, ``analyse()`` writes the tables."""
     with profile(on_trace_ready=tensorboard_trace_handler("at_once")):
         work()
     assert list((tmp_path / "at_once").rglob("operator_details.csv"))

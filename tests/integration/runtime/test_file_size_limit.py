@@ -1,4 +1,4 @@
-"""Processes beside the training cannot fill the disk of the job with one file."""
+"""dynprof's other processes cannot fill the job's disk with one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MORE_THAN_ALLOWED = 65 << 20
-"""Bytes: 64 MB may be written to a disk that has less than the reserve free, as this one."""
+"""Bytes. A disk with less free space than the reserve, as here, allows files of 64 MB."""
 ANALYSIS = f"""
 from pathlib import Path
 from dynprof.analysis import __main__ as analysis

@@ -39,14 +39,14 @@ LOOPS = """
 
 
 def loops(folder: Path, script: str) -> dict[str, tuple[int, str]]:
-    """Return how many steps were counted in each of a script's loops, and from where."""
+    """Return the number and the source of steps in each of a script's loops."""
     run(folder, LOOPS + script + '\n    Path("found").write_text(json.dumps(found))\n')
     found: dict[str, Any] = json.loads((folder / "found").read_text())
     return {name: (steps, source) for name, (steps, source) in found.items()}
 
 
 def test_the_optimizer_that_steps_first_ends_the_steps(tmp_path: Path) -> None:
-    """Of one, of several, over closures, and where a scaler leaves steps out."""
+    """This covers one and several optimizers, closures, and steps that a scaler skips."""
     found = loops(
         tmp_path,
         """
@@ -130,7 +130,7 @@ def test_the_optimizer_that_steps_first_ends_the_steps(tmp_path: Path) -> None:
 
 
 def test_a_script_that_steps_itself_goes_first(tmp_path: Path) -> None:
-    """With ``auto``, from its first step on; one that steps rarely has its own numbers."""
+    """With ``auto`` its first step() takes over; rare steps have their own numbers."""
     found = loops(
         tmp_path,
         """
@@ -164,7 +164,7 @@ def test_a_script_that_steps_itself_goes_first(tmp_path: Path) -> None:
     ],
 )
 def test_a_window_holds_what_was_asked_for(tmp_path: Path, steps: str, source: str) -> None:
-    """Of a job that never calls ``step()``: numbers, operators of the training, who ended them."""
+    """A job that never calls ``step()``: numbers, operators and the source of steps are right."""
     script = TORCH_JOB.replace("Descent()", "torch.optim.SGD(model.parameters(), lr=0.01)")
     script += f"""
 class Trainer:
@@ -190,7 +190,7 @@ while True:
 
 
 def test_what_fails_in_a_source_stays_out_of_the_training(tmp_path: Path) -> None:
-    """The optimizer's step returns as ever and is counted, and the log has the traceback."""
+    """The optimizer's step returns as usual and is counted, and the log has the traceback."""
     log = run(
         tmp_path,
         """

@@ -225,7 +225,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_links_below_analysis_are_not_followed(tmp_path: Path) -> None:
-    """dynprof follows no link to a folder or a file there; the targets stay unchanged."""
+    """A link to a folder or a file there is not followed; the targets stay unchanged."""
     (tmp_path / "window").mkdir()
     write(tmp_path / "window", 0)
     (victim := tmp_path / "victim").write_text("mine")

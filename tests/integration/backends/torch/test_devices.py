@@ -31,7 +31,7 @@ BOTH = ("CPU", "CUDA")
 
 
 def test_nobody_starts_a_driver_to_ask_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """dynprof asks neither of the two questions that start the driver; NVML counts the devices."""
+    """Neither of the two calls that start the driver is used; NVML counts the devices."""
 
     def start() -> None:
         pytest.fail("this starts the driver")
