@@ -1,4 +1,4 @@
-"""communication.json, communication_matrix.json and analysis.db, of messages with known ends."""
+"""communication.json, communication_matrix.json and analysis.db, for messages with known ends."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_the_analysis_database_says_the_same(tmp_path: Path) -> None:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """All-to-all is no message between two, whatever its kernel is called; sums are exact."""
+    """All-to-all is not point-to-point, whatever its kernel's name; sums are exact."""
     found = communication(MeasuredTrace(path))
     events = raw_events(path)
     kernels = [event for event in events if str(event.get("cat")).lower() == "kernel"]
