@@ -1,4 +1,4 @@
-"""What whoever waits for a request is told of one whose ranks have ended."""
+"""The output for a command that waits for a request of ranks that have ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAVED = JobStatus(
 
 
 def write(directory: Path, *found: Status) -> None:
-    """Have ranks write their status."""
+    """Write the status of ranks."""
     (directory / STATUS_DIR).mkdir(exist_ok=True)
     for one in found:
         path = directory / STATUS_DIR / f"rank_{one.rank}.json"
@@ -39,7 +39,7 @@ def write(directory: Path, *found: Status) -> None:
 
 
 def told(directory: Path, capsys: pytest.CaptureFixture[str], *after: Status) -> tuple[int, str]:
-    """Return the exit code of who waits for the request of ranks, and what he is told."""
+    """Return exit code and output of a command that waits for the request of ranks."""
     (directory / CONFIG_NAME).touch()
     write(directory, *after)
     before = [dataclasses.replace(one, state="idle", edits=()) for one in after]
@@ -57,14 +57,14 @@ def ended(job: JobStatus | None, cut: str = CUT) -> Status:
 def test_a_rank_by_itself_says_why_it_was_cut_short(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the end of the process, or by a limit: the capture has not all the steps."""
+    """The process's end or a limit cut it: the capture lacks steps."""
     assert told(tmp_path, capsys, ended(None)) == (0, f"rank 0 was cut short: {CUT}")
 
 
 def test_what_a_window_will_cost_is_said_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the first rank that tells it, however many do."""
+    """It is printed for the first rank that reports it, not for each."""
     (answer,) = ended(None, "").edits
     costly = dataclasses.replace(answer, expected="5 steps take about 9.0 s to save")
     ranks = [dataclasses.replace(ended(None, ""), rank=rank, edits=(costly,)) for rank in (0, 1)]
@@ -79,14 +79,14 @@ def test_what_a_window_will_cost_is_said_once(
 def test_nothing_is_said_of_a_whole_capture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That the process has ended since is of no interest."""
+    """The later end of the process does not matter."""
     assert told(tmp_path, capsys, ended(None, "")) == (0, "")
 
 
 def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who saved it, where the record lies, and each rank that was cut short, once."""
+    """The output has the saved ranks, the record's place, and each rank cut short, once."""
     code, said = told(tmp_path, capsys, ended(SAVED))
     record = tmp_path / SAVED.record
     assert (code, said.splitlines()) == (
@@ -98,7 +98,7 @@ def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
 def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The answer of a process that was gone is about an older save of the same bytes."""
+    """An ended process's result belongs to an older save of the same bytes."""
     (tmp_path / CONFIG_NAME).touch()
     rank = dataclasses.replace(ended(None, ""), rank=1, pid=8)
     write(tmp_path, ended(SAVED), rank)
@@ -110,7 +110,7 @@ def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again
 def test_a_cut_is_said_once_though_a_later_request_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newest that the rank leads is another's."""
+    """The newest request of the leader is another one."""
     window = {one.name: getattr(SAVED, one.name) for one in dataclasses.fields(WindowStatus)}
     job = JobStatus(ranks=4, request=2, asked=4, earlier=(WindowStatus(**window),))
     _, said = told(tmp_path, capsys, ended(job))
@@ -120,7 +120,7 @@ def test_a_cut_is_said_once_though_a_later_request_is_known(
 def test_a_leader_that_has_ended_names_who_was_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is that of a rank that was lost."""
+    """The exit code is that of a lost rank."""
     job = dataclasses.replace(SAVED, saved=3, stragglers={2: "it does not answer"})
     code, said = told(tmp_path, capsys, ended(job))
     assert (code, "rank 2: it does not answer" in said.splitlines()) == (RANK_LOST, True)
@@ -130,7 +130,7 @@ def test_a_leader_that_has_ended_names_who_was_missing(
 def test_a_leader_that_ended_too_early_speaks_for_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pending: int | None
 ) -> None:
-    """What it has not heard of, and will not, nobody waits for."""
+    """The command does not wait for results that the leader will never hear."""
     job = dataclasses.replace(SAVED, saved=2, pending=pending)
     assert told(tmp_path, capsys, ended(job)) == (0, f"rank 0 was cut short: {CUT}")
 
@@ -138,7 +138,7 @@ def test_a_leader_that_ended_too_early_speaks_for_itself(
 def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the manifests beside it are, not by a way up from the config's directory."""
+    """Manifests next to it are named the same way, not relative to the config's directory."""
     (tmp_path / "prof_config").mkdir()
     job = dataclasses.replace(SAVED, record="../captures/step_1-3/info/window.json")
     _, said = told(tmp_path / "prof_config", capsys, ended(job))
@@ -147,14 +147,14 @@ def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
 
 
 def alive(rank: int, *edits: Answer, job: JobStatus | None = None) -> Status:
-    """Return the status of a rank on another machine that goes on."""
+    """Return the status of a live rank on another machine."""
     now_s = time.time()
     here = Status("idle", rank=rank, host="node9", pid=7 + rank, heartbeat=now_s, edits=edits)
     return dataclasses.replace(here, job=job, agreement=LEADS if job else "follows rank 0")
 
 
 def never(_: float) -> None:
-    """Stand in for a pause where nothing is waited for."""
+    """Fail: no pause is expected."""
     raise AssertionError("it is over, and waited for")
 
 
@@ -162,7 +162,7 @@ SUPERSEDED = "superseded by request 2"
 
 
 def superseded_by_start() -> tuple[Answer, Answer]:
-    """Return what became of a save that a rank has superseded by ``dp.start()``: the same bytes."""
+    """Return the results of a save and of the ``dp.start()`` that superseded it; equal bytes."""
     saved_s = time.time()
     by_start = Answer(2, "abc", saved_s + 5.0, "saved", capture="step_7-9/info/rank.json")
     return Answer(1, "abc", saved_s, "superseded", SUPERSEDED), by_start
@@ -175,7 +175,7 @@ def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
     monkeypatch: pytest.MonkeyPatch,
     rank: int,
 ) -> None:
-    """Though it asks for the same bytes; the save is over, and who has lost it is named once."""
+    """The script's window has the same bytes. The save is over, and its rank is named once."""
     monkeypatch.setattr(time, "sleep", never)
     job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={rank: SUPERSEDED}, remarks=())
     saved = Answer(1, "abc", time.time(), "saved", capture=f"step_1-3/info/rank_{1 - rank}.json")
@@ -188,7 +188,7 @@ def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
 def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it has heard of all ranks; they may watch where nobody sees them from here."""
+    """The leader may still hear of ranks in directories that are not visible here."""
     looked: list[float] = []
 
     def hear(pause_s: float) -> None:
@@ -207,7 +207,7 @@ def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
 def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By each rank; how many have saved it is of no interest."""
+    """Each rank is named; the number of saves is left out."""
     job = dataclasses.replace(SAVED, asked=2, saved=0, remarks=())
     (answer, _), words = superseded_by_start(), [f"rank {rank}: {SUPERSEDED}" for rank in (0, 1)]
     code, said = told(tmp_path, capsys, alive(0, answer, job=job), alive(1, answer))
@@ -217,7 +217,7 @@ def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
 def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after ``dp.shutdown()`` and ``dp.init()``: it knows nothing of the save, for good."""
+    """After ``dp.shutdown()`` and ``dp.init()`` the rank does not know the save any more."""
     monkeypatch.setattr(time, "sleep", never)
     why = "not served, shutdown() was called"
     job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={1: why}, remarks=())
@@ -230,7 +230,7 @@ def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
 def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A capture on its way is waited for, an answer is not; no cancel is proposed for either."""
+    """The command waits for a capture, but not for an answer; it suggests no cancel."""
     why = "the process ended; it waits up to 600 s for what is being saved and sent"
     on_its_way = Answer(1, "abc", time.time(), "saving", "its capture is not in s3://b yet: denied")
     ends = dataclasses.replace(alive(0), agreement="", still_s=99.0, ending=why)
@@ -246,7 +246,7 @@ def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
 
 
 def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:
-    """As where ``dp.step()`` was forgotten: a step of minutes is a compilation, or that."""
+    """Perhaps ``dp.step()`` is missing: a step of minutes is a compilation, or that."""
     status = Status("waiting", heartbeat=time.time(), still_s=51.0)
     why = f"{NO_SOURCE}: no step has ended in 30 s: dp.step() was not called"
     said = _stuck_note(status, "starting")

@@ -1,4 +1,4 @@
-"""What ``dynprof status`` shows of ranks, by what they have written."""
+"""``dynprof status``: the output for given statuses of ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rank(number: int, **fields: Any) -> Status:
 
 
 def lines(*found: Status) -> list[str]:
-    """Return what is shown of ranks."""
+    """Return the lines for ranks."""
     shown = Console(file=io.StringIO(), width=120)
     with shown.capture() as captured:
         shown.print(screen(list(found), shown.width))
@@ -29,7 +29,7 @@ def lines(*found: Status) -> list[str]:
 
 
 def test_steps_are_of_a_second_that_all_ranks_have_written() -> None:
-    """A rank that wrote two seconds later has gone on, and is shown where it was."""
+    """A rank that wrote two seconds later is shown at its step of that second."""
     now_s = float(int(time.time()))
     second = rank(
         1, step=600, heartbeat=now_s - 2.5, recent_steps=((now_s - 5, 350), (now_s - 3, 550))
@@ -41,7 +41,7 @@ def test_steps_are_of_a_second_that_all_ranks_have_written() -> None:
 
 
 def test_progress_is_that_of_the_warm_up_or_of_what_is_recorded() -> None:
-    """Ten steps that are asked for are not shown as fifteen."""
+    """Ten requested steps are not shown as fifteen."""
     warming = rank(0, state="warmup", progress=(3, 15), warmup=5)
     recording = rank(1, state="recording", progress=(6, 15), warmup=5)
     _, *rows = lines(warming, recording)
@@ -49,7 +49,7 @@ def test_progress_is_that_of_the_warm_up_or_of_what_is_recorded() -> None:
 
 
 def test_of_many_ranks_those_that_do_as_they_should_are_counted() -> None:
-    """With the steps where they are; the others have a line each."""
+    """The steps are shown where the ranks are equal; the other ranks have a line each."""
     shown = lines(*(rank(n, step=409 + n % 2) for n in range(98)), rank(98, state="waiting"))
     assert len(shown) == 3
     assert shown[1].startswith("98 ")
@@ -57,7 +57,7 @@ def test_of_many_ranks_those_that_do_as_they_should_are_counted() -> None:
 
 
 def test_ranks_that_stand_at_one_place_share_a_line() -> None:
-    """So that the one elsewhere, for which they wait, is found at a look."""
+    """A rank at another place, for which they wait, is then easy to find."""
     stuck = {"still_s": 60.0, "longest_s": 1.0}
     wait, load = "all_reduce (c10d.py:3026)", "/data/job.py:7 in load"
     places = {0: wait, 1: wait, 2: load, 3: wait}
@@ -67,14 +67,14 @@ def test_ranks_that_stand_at_one_place_share_a_line() -> None:
 
 
 def test_a_request_that_waits_says_for_what() -> None:
-    """A step that is far away looks like a request that was forgotten."""
+    """A far start step looks like a forgotten request."""
     text = "accepted, saved 03:15:00.002; opens at step 999999, 3 steps with torch (CPU)"
     waiting = rank(0, state="waiting", edits=(Answer(1, "a", 1.0, "waiting", text),))
     assert lines(waiting)[-1] == f"rank 0: request 1: {text}"
 
 
 def test_a_refused_request_is_named_with_each_of_its_problems() -> None:
-    """Before them the log, and ``arm``, may have had requests of other numbers."""
+    """Earlier problems may belong to requests with other numbers."""
     why = ("line 3: no", "line 4: neither")
     refused = rank(0, problems=why, edits=(Answer(7, "a", 1.0, "refused", why[0]),))
     assert lines(refused)[-2:] == [f"rank 0: request 7 refused: {problem}" for problem in why]

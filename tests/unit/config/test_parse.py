@@ -1,4 +1,4 @@
-"""Bytes -> config, or every problem in them."""
+"""From bytes to a config, or to every problem in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def problems_of(document: Any) -> list[str]:
 
 @pytest.mark.parametrize("document", ['{"active": 5.0}', '{"ranks": [5.0]}'])
 def test_a_whole_number_with_a_point_is_said_what_to_write(document: str) -> None:
-    """JSON Schema lets 5.0 pass for a whole number; the job does not, and says 5."""
+    """JSON Schema accepts 5.0 as a whole number; the job does not, and suggests 5."""
     with pytest.raises(ConfigError) as caught:
         parse_config(document.encode())
     (problem,) = caught.value.problems
@@ -29,7 +29,7 @@ def test_a_whole_number_with_a_point_is_said_what_to_write(document: str) -> Non
 
 
 def test_a_whole_number_with_a_point_is_no_mistake_that_comes_later() -> None:
-    """It is told beside the others, not once these are mended."""
+    """It is reported with the other problems, not after their correction."""
     assert problems_of('{"active": 0, "warmup": 1.0, "analyse": "True"}') == [
         "line 1, column 2, /active: 0 is not allowed; write a whole number of at least 1.",
         "line 1, column 15, /warmup: 1.0 is not allowed; write 1, without a decimal point.",
@@ -57,13 +57,13 @@ def test_a_whole_number_with_a_point_is_no_mistake_that_comes_later() -> None:
 def test_a_value_that_only_quotes_make_wrong_is_said_what_to_write(
     document: dict[str, object], wanted: str
 ) -> None:
-    """A number in quotes, and one that has to be a text; else what the setting takes."""
+    """A quoted number and an unquoted text get the right form; others get the allowed values."""
     (problem,) = problems_of(document)
     assert problem.endswith(wanted)
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    """Slips, unknown keys, wrong values and wrong types come in one report, in file order."""
+    """Errors, unknown keys, wrong values and wrong types are in one report, in file order."""
     problems = problems_of(
         '{\n"activties": ["CPU"],\n"active": 0, // five\n"warmup": "2",\n'
         '"experimental_config": {"profiler_level": "level1", "l2_cache": True},\n'
@@ -136,7 +136,7 @@ def test_all_problems_are_reported_at_once() -> None:
     ],
 )
 def test_each_wrong_value_says_what_is_right(document: Any, words: str) -> None:
-    """An error names the place of a wrong value and what to write instead."""
+    """An error names the place of a wrong value and a correct one."""
     assert any(words in problem for problem in problems_of(document))
 
 
@@ -153,7 +153,7 @@ def test_each_wrong_value_says_what_is_right(document: Any, words: str) -> None:
     ],
 )
 def test_a_number_that_cannot_be_kept_is_answered_once(document: str, problem: str) -> None:
-    """One sentence, with the number as it was written, and none about what stands in for it."""
+    """There is one message, with the number as written, and none on its replacement."""
     (found,) = problems_of(document)
     assert problem in found
 
@@ -167,14 +167,14 @@ def test_a_number_that_cannot_be_kept_is_answered_once(document: str, problem: s
     ],
 )
 def test_bytes_that_are_no_text_are_refused(raw: bytes, words: str) -> None:
-    """Bytes that are not UTF-8, or too many, are refused in words."""
+    """Bytes that are not UTF-8, or too many, are refused with a reason."""
     with pytest.raises(ConfigError) as caught:
         parse_config(raw)
     assert words in str(caught.value)
 
 
 def test_a_byte_order_mark_is_skipped_with_a_remark() -> None:
-    """A file of an editor that writes a byte order mark works, and that is said."""
+    """A byte order mark of an editor works, with a remark."""
     parsed = parse_config(b'\xef\xbb\xbf{"active": 3}')
     assert parsed.config.active == 3
     assert "byte order mark" in parsed.remarks[0].text
@@ -190,7 +190,7 @@ def test_a_byte_order_mark_is_skipped_with_a_remark() -> None:
     ids=["keys", "elements", "metadata"],
 )
 def test_what_would_take_seconds_is_not_looked_into(document: dict[str, object]) -> None:
-    """A file of more values than any config has is refused for that alone."""
+    """A file with more values than any config has is refused for that alone."""
     with pytest.raises(ConfigError) as caught:
         parse_config(json.dumps(document).encode())
     (problem,) = caught.value.problems
@@ -198,7 +198,7 @@ def test_what_would_take_seconds_is_not_looked_into(document: dict[str, object])
 
 
 def test_after_fifty_slips_nobody_reads_on() -> None:
-    """Comments and the like are listed up to a number."""
+    """Comments and similar errors are listed up to a number."""
     with pytest.raises(ConfigError) as caught:
         parse_config(b"{" + b"// x\n" * 1000 + b"}")
     assert len(caught.value.problems) == 50
@@ -244,7 +244,7 @@ def test_analysis_in_a_process_of_its_own_needs_an_analysis() -> None:
 
 
 def test_settings_that_go_together_are_not_remarked() -> None:
-    """What another setting allows passes without a word."""
+    """Allowed combinations give no remark."""
     experimental = {
         "op_attr": True,
         "export_type": ["text", "db"],
@@ -269,7 +269,7 @@ def test_what_is_no_export_type_becomes_text(wrong: Any) -> None:
 
 
 def test_beside_another_mistake_a_wrong_export_type_is_one_too() -> None:
-    """Whoever mends the file reads all at once."""
+    """All problems are reported at once."""
     raw = b'{"active": 0, "experimental_config": {"export_type": "Db"}}'
     with pytest.raises(ConfigError) as caught:
         parse_config(raw)

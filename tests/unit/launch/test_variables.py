@@ -1,4 +1,4 @@
-"""Which variable of the environment names the directory to watch."""
+"""The environment variable that names the directory to watch."""
 
 from __future__ import annotations
 

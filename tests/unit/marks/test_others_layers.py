@@ -1,4 +1,4 @@
-"""What somebody puts over torch's functions while a window listens, and leaves there."""
+"""Wrappers that other code puts over torch's functions during a window, and leaves there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Heard(Sink):
-    """Keeps what it hears."""
+    """Keeps the marks that it receives."""
 
     def __init__(self) -> None:
         self.marks: list[str] = []
@@ -28,12 +28,12 @@ class Heard(Sink):
 
 
 def over(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls a method, and does not say which, as functools.wraps would."""
+    """Return a wrapper of a method without functools.wraps."""
     return lambda *given: method(*given)
 
 
 def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours is left below somebody's; the one that is put on top of both tells alone."""
+    """dynprof's wrapper stays below another one; only the newest wrapper reports."""
     module = SimpleNamespace(_nvtx=SimpleNamespace(markA=lambda _: None))
     monkeypatch.setitem(sys.modules, "torch.cuda.nvtx", module)
     source, heard = NvtxMarks(), [Heard(), Heard()]
@@ -46,7 +46,7 @@ def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_next_window_hears_of_a_record_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So too with those."""
+    """The same holds for record_function."""
 
     class Annotation:
         def __enter__(self) -> None: ...

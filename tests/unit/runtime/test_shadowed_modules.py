@@ -1,4 +1,4 @@
-"""Modules of the job's own that stand in the place of Python's."""
+"""Modules of the job that have the name of Python's modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynprof.runtime.modules import unload_shadowed
 
 
 def test_the_job_imports_meanwhile() -> None:
-    """As one does that trains while it is reached; Python lets nobody go over what changes."""
+    """A training job may import during an attach; Python forbids iteration over a changing dict."""
     ended, before = threading.Event(), sys.getswitchinterval()
 
     def import_much() -> None:

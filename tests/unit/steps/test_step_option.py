@@ -1,4 +1,4 @@
-"""What may be asked for as the source of steps, by argument or by variable."""
+"""The valid sources of steps, by argument or by variable."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SCRIPT = StepOption("script")
 def test_what_can_be_asked_for(
     asked: object, found: StepOption, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an argument; what is text by the variable too."""
+    """The argument accepts them, and the variable does for those that are text."""
     assert step_option_of(asked, otherwise=SCRIPT) == found
     monkeypatch.setenv(VARIABLE, str(asked))
     assert step_option_of(None, otherwise=SCRIPT) == found
 
 
 def test_the_argument_counts_more_than_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an empty variable is none."""
+    """An empty variable does not count."""
     monkeypatch.setenv(VARIABLE, "optimizer")
     assert step_option_of("script", otherwise=StepOption("auto")) == SCRIPT
     monkeypatch.setenv(VARIABLE, "")
@@ -45,7 +45,7 @@ def test_the_argument_counts_more_than_the_variable(monkeypatch: pytest.MonkeyPa
     "asked", ["optimiser", "train.step", "a:b c", ":", "a:", True, -1, 0, float("nan"), [], "1e9"]
 )
 def test_what_is_none_is_refused(asked: object) -> None:
-    """In a sentence that names what was given and what can be."""
+    """The error names the value and the valid ones."""
     with pytest.raises(ValueError, match=r"steps=.*write") as caught:
         step_option_of(asked, otherwise=SCRIPT)
     assert repr(asked) in str(caught.value) or str(asked) in str(caught.value)

@@ -1,4 +1,4 @@
-"""What a window waits for, or is refused for, before it opens or moves."""
+"""Reasons that delay or refuse a window before it opens or ends a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_while_a_save_runs_the_next_window_waits(slow_job: Job) -> None:
 
 
 def test_a_start_step_that_went_by_while_waiting_is_refused(slow_job: Job) -> None:
-    """A request that could not be served in time says so."""
+    """A request that could not be served in time is refused with the reason."""
     slow_job.edit(active=1)
     slow_job.step(2)
     slow_job.edit(start_step=4)
@@ -80,7 +80,7 @@ def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
 
 
 def test_what_will_not_pass_refuses_a_request(job: Job) -> None:
-    """It is answered in the backend's words, and the next one is served once that has gone."""
+    """The answer has the backend's reason, and the next request works after the cause has gone."""
     job.backend.blocked = (Blocked("another profiler is on", "refused"),)
     job.edit(active=1)
     job.step(2)
@@ -93,7 +93,7 @@ def test_what_will_not_pass_refuses_a_request(job: Job) -> None:
 
 
 def test_joined_steps_are_said(job: Job) -> None:
-    """A manifest whose steps were joined around a graph capture names them."""
+    """The manifest names steps that were joined around a graph capture."""
     job.edit(active=3)
     job.step(2)
     job.backend.in_the_way = "a CUDA graph is being captured"

@@ -1,4 +1,4 @@
-"""Turns at libkineto's session outside of windows: one at a time, and seen before it is looked."""
+"""Turns at libkineto's session outside windows: one at a time, and visible before the check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dynprof.backends.torch.kineto import ActiveCollections
 
 
 def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> None:
-    """Else two that ask each other at the same time would both find it free."""
+    """Otherwise two threads that check at the same time would both find it free."""
     collecting, seen = ActiveCollections(), list[bool]()
 
     def taken() -> bool:
@@ -22,7 +22,7 @@ def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> 
 
 
 def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() -> None:
-    """What had begun goes on as before."""
+    """The earlier turn or session continues."""
     collecting = ActiveCollections()
     assert not collecting.begin_exclusive(2, lambda: True)
     assert not collecting
@@ -35,7 +35,7 @@ def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() ->
 
 
 def test_of_many_threads_one_has_its_turn() -> None:
-    """Each that is given it finds nobody else in it."""
+    """A thread with a turn finds no other in it."""
     collecting, inside, turns = ActiveCollections(), list[int](), list[int]()
 
     def come(number: int) -> None:
@@ -56,7 +56,7 @@ def test_of_many_threads_one_has_its_turn() -> None:
 
 
 def test_waiting_ends_with_the_turn_or_in_time() -> None:
-    """With no turn it ends at once."""
+    """Without a turn the wait returns at once."""
     collecting = ActiveCollections()
     collecting.wait()
     collecting.begin(1)
