@@ -111,7 +111,7 @@ def test_profiler_steps_carry_the_numbers_of_the_job(trace: Path) -> None:
     assert sorted(names) == [f"ProfilerStep#{step}" for step in STEPS]
 
 
-def test_the_last_step_is_dropped_unless_hta_is_told_to_keep_it(trace: Path) -> None:
+def test_hta_drops_the_last_step_by_default(trace: Path) -> None:
     """HTA drops the last annotation as an unfinished step, unless told to keep it."""
     analysis = TraceAnalysis(trace_files={RANK: str(trace)})
 

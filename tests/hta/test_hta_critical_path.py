@@ -56,7 +56,7 @@ def ours(name: str, label: str, instance: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("instance", [0, 1])
-def test_a_step_that_waits_for_its_device(instance: int) -> None:
+def test_path_of_a_device_bound_step_matches_hta(instance: int) -> None:
     """Kernels are equal. Gaps between them, with launches, agree to a microsecond."""
     own, other = (path("alexnet", MEASURED, instance) for path in (ours, theirs))
     assert own["kernels"] + own["copies"] == other["gpu_compute_bound"]
@@ -66,7 +66,7 @@ def test_a_step_that_waits_for_its_device(instance: int) -> None:
     assert other["cpu_bound"] < own["host"] < 1.02 * other["cpu_bound"]
 
 
-def test_a_step_that_only_the_host_keeps() -> None:
+def test_path_of_a_host_bound_step_is_on_the_host() -> None:
     """Nothing waits for the device: the whole path is on the host."""
     assert set(ours("triton_example", "ProfilerStep", 0)) == {"host"}
     assert set(theirs("triton_example", "ProfilerStep", 0)) == {"cpu_bound"}

@@ -26,7 +26,7 @@ def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[st
     return warm_interpreter.run(text, folder, {**os.environ, **env}, needs=needs)
 
 
-def test_init_creates_what_an_operator_needs(tmp_path: Path) -> None:
+def test_init_creates_config_schema_log_and_status(tmp_path: Path) -> None:
     """``init()`` creates config, schema, log and status, closed to all but user and group."""
     done = run(tmp_path, 'dp.init("deep/prof_config"); dp.step(); print(dp.status().step)')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
@@ -90,7 +90,7 @@ def test_a_second_init_warns_and_changes_nothing(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_init_after_shutdown_starts_anew(tmp_path: Path) -> None:
+def test_init_after_shutdown_starts_a_new_session(tmp_path: Path) -> None:
     """After ``shutdown()`` steps print nothing, and another ``init()`` starts a new session."""
     script = (
         'dp.init("a"); dp.step(); dp.shutdown(); dp.step(); dp.init("b"); print(dp.status().step)'
@@ -99,7 +99,7 @@ def test_init_after_shutdown_starts_anew(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_switched_off(tmp_path: Path) -> None:
+def test_switched_off_dynprof_does_nothing(tmp_path: Path) -> None:
     """With ``DYNPROF_DISABLE=1`` every call does nothing and prints nothing."""
     script = """
         dp.init("a", watch="poll"); dp.step(); dp.start(); dp.stop()
@@ -136,7 +136,7 @@ def test_a_wrong_state_warns_and_changes_nothing(tmp_path: Path, state: str) -> 
         ("(Path('d') / 'log').touch()", 'dp.init("d")', "cannot work in"),
     ],
 )
-def test_init_raises_on_what_it_cannot_use(
+def test_init_raises_on_an_unusable_argument(
     tmp_path: Path, prepare: str, call: str, words: str
 ) -> None:
     """Before training starts, an unusable argument raises an error with a message."""
@@ -189,13 +189,13 @@ def test_a_directory_that_may_not_be_written(shared_tmp: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["start(7)", 'start("no such file")', 'start("a\\0b")', "stop()"])
-def test_nothing_is_raised_after_init(tmp_path: Path, call: str) -> None:
+def test_a_wrong_argument_after_init_is_logged(tmp_path: Path, call: str) -> None:
     """A wrong argument is logged; training continues."""
     done = run(tmp_path, f'dp.init("a"); dp.{call}; dp.step(); print(dp.status().step)')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-def test_a_file_that_start_does_not_find_is_named(tmp_path: Path) -> None:
+def test_a_file_that_start_cannot_find_is_named(tmp_path: Path) -> None:
     """The log does not say that the watched config is gone if another file is missing."""
     done = run(tmp_path, 'dp.init("a"); dp.start("no such"); print(*dp.status().problems)')
     said = f"there is no file {tmp_path / 'no such'}, so start() opens nothing; "
@@ -221,7 +221,7 @@ def test_a_forked_child_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "soon", "nan"])
-def test_a_wait_that_is_no_number_of_seconds_is_named(tmp_path: Path, value: str) -> None:
+def test_an_invalid_wait_is_named(tmp_path: Path, value: str) -> None:
     """The argument and the variable are checked before training starts."""
     done = run(tmp_path, f'dp.init("prof_config", exit_wait_s=float("{value}"))')
     assert "ValueError" in done.stderr

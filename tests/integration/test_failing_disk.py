@@ -179,7 +179,7 @@ def test_an_unmounted_directory(tmp_path: Path) -> None:
             job.ends_unharmed()
 
 
-def test_a_config_that_is_a_mount_of_its_own(tmp_path: Path) -> None:
+def test_a_config_that_is_a_mounted_file(tmp_path: Path) -> None:
     """``arm`` writes in place there; log and commands name edits that cannot be seen there."""
     config, outside = tmp_path / "prof_config" / CONFIG_NAME, tmp_path / "outside"
     config.parent.mkdir()

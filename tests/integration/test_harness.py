@@ -116,7 +116,7 @@ def _runs(pid: int) -> bool:
         ("test_that_is_interrupted", (), 2, "KeyboardInterrupt"),
     ],
 )
-def test_what_a_test_starts_ends_with_it(
+def test_processes_of_a_test_end_with_it(
     tmp_path: Path, name: str, options: tuple[str, ...], code: int, words: str
 ) -> None:
     """This includes processes in another session and orphans; they end before pytest does."""
@@ -130,7 +130,7 @@ def test_what_a_test_starts_ends_with_it(
     ("name", "count"), [("test_that_hangs", 3), ("test_that_waits_for_a_fork", 4)]
 )
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["pytest", "a worker of xdist"])
-def test_what_a_killed_test_has_started_ends(
+def test_processes_of_a_killed_test_end(
     tmp_path: Path, options: tuple[str, ...], name: str, count: int
 ) -> None:
     """After kill -9 of the testing process, only another process can clean up."""
@@ -140,7 +140,7 @@ def test_what_a_killed_test_has_started_ends(
         wait_for_their_end(pids(tmp_path))
 
 
-def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
+def test_processes_of_tests_can_be_interrupted(tmp_path: Path) -> None:
     """This holds even if the tests run in the background and ignore Ctrl-C."""
     done = run([*DEAF, *pytest_with(tmp_path, "test_that_interrupts")], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -149,9 +149,7 @@ def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unloads", [True, False])
-def test_a_script_in_the_warm_interpreter_ends_as_in_one_of_its_own(
-    tmp_path: Path, unloads: bool
-) -> None:
+def test_a_script_in_a_warm_interpreter_ends_as_in_a_new_one(tmp_path: Path, unloads: bool) -> None:
     """Output, working directory, environment and end are the script's own."""
     pytest.importorskip("torch", reason="torch is not installed")
     text = """

@@ -116,7 +116,7 @@ def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
         )
 
 
-def test_killed_and_restarted_at_once_is_no_second_job(tmp_path: Path) -> None:
+def test_a_job_restarted_at_once_is_not_a_second_job(tmp_path: Path) -> None:
     """The fresh status of a killed process does not look like another job."""
     with RunningJob(tmp_path, LOOP) as killed:
         killed.when("a status", lambda status: status.state == "idle")

@@ -45,7 +45,7 @@ def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, pl
 
 
 @pytest.mark.parametrize("place", ["../elsewhere", "{tmp}/elsewhere"])
-def test_who_alone_writes_the_config_may_send_captures_anywhere(
+def test_captures_may_go_anywhere_if_only_the_user_writes_the_config(
     tmp_path: Path, job: RunningJob, place: str
 ) -> None:
     """Captures may go anywhere if only the job's user may write the config."""
@@ -77,7 +77,7 @@ def test_the_script_may_allow_another_place(tmp_path: Path, way: str) -> None:
     assert str(status.last_capture).startswith(f"{place}/deeper/step_")
 
 
-def test_a_relative_place_is_no_permission(tmp_path: Path) -> None:
+def test_init_refuses_a_relative_place_for_captures(tmp_path: Path) -> None:
     """init() raises before training starts."""
     script = LOOP.replace('"prof_config"', '"prof_config", prof_dirs=["captures"]')
     with RunningJob(tmp_path, script) as job:
@@ -188,7 +188,7 @@ def publish(mount: Path, version: int, config: dict[str, object]) -> None:
     (mount / "..data_tmp").rename(mount / "..data")
 
 
-def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
+def test_a_world_writable_config_is_refused(job: RunningJob) -> None:
     """Each save is refused if the file or its directory is world-writable."""
     job.root.chmod(0o777)
     job.edit(active=1)
@@ -255,7 +255,7 @@ def said_below(folder: Path) -> str:
     return "".join(path.read_text() for path in paths)
 
 
-def test_escapes_reach_no_terminal(tmp_path: Path, job: RunningJob) -> None:
+def test_control_characters_of_a_config_are_escaped(tmp_path: Path, job: RunningJob) -> None:
     """Log and commands escape the control characters of the config's values."""
     nasty = "\x1b[2J\x1b]0;owned\x07\u202e"
     job.edit(**{nasty: 1, "activities": [nasty], "metadata": {nasty: nasty}})
@@ -271,7 +271,7 @@ def test_escapes_reach_no_terminal(tmp_path: Path, job: RunningJob) -> None:
     assert not {character for character in text if not character.isprintable()} - {"\n"}
 
 
-def test_files_are_private_though_the_umask_is_not(tmp_path: Path) -> None:
+def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
     """Log, status, captures and tables are neither readable nor writable by others."""
     both = {"export_type": ["text", "db"]}
     with RunningJob(tmp_path, "import os\nos.umask(0)\n" + LOOP) as job:

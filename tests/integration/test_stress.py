@@ -137,7 +137,7 @@ def whole_captures(folder: Path) -> list[Manifest]:
     return found
 
 
-def test_training_notices_nothing(tmp_path: Path) -> None:
+def test_windows_do_not_change_the_losses(tmp_path: Path) -> None:
     """Losses are bit-identical to those without dynprof, and every trace is whole."""
     expected = run(tmp_path / "off", WORKERS, DYNPROF_DISABLE="1")
     assert run(tmp_path / "on", WORKERS) == expected

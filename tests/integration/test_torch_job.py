@@ -35,7 +35,7 @@ while True:
 METADATA = {"who": 'é "me" \\ \n', '"': {"rank": 7}, "rank": 8}
 
 
-def test_an_edit_captures_exactly_the_steps_asked_for(tmp_path: Path) -> None:
+def test_an_edit_captures_exactly_the_requested_steps(tmp_path: Path) -> None:
     """The trace has the active steps under the job's numbers, and none of the warm-up."""
     with RunningJob(tmp_path, ENDLESS.replace("while", 'dp.set_state({"cur_step": 1000})\nwhile')) \
             as job:  # fmt: skip

@@ -50,7 +50,7 @@ Path("noted.json").write_text(json.dumps([first, train(36, at=12, resume=True)])
 """
 
 
-def test_a_step_is_one_of_the_optimizers(tmp_path: Path) -> None:
+def test_a_step_is_an_optimizer_step_of_accelerate(tmp_path: Path) -> None:
     """A step has three batches. A resumed training continues at its checkpoint's number."""
     first, resumed = windows(tmp_path, JOB)
     assert noted(tmp_path) == [[8, 8], [20, 20]]

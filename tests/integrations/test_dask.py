@@ -46,7 +46,7 @@ def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run([*DYNPROF, *arguments])
 
 
-def test_a_cluster_makes_what_processes_make(tmp_path: Path) -> None:
+def test_a_cluster_gives_the_result_of_processes(tmp_path: Path) -> None:
     """Paths and URLs give identical files, and the late rank is named."""
     for name in ("here", "there", "url"):
         (tmp_path / name).mkdir()

@@ -45,7 +45,7 @@ Path(f"noted_{rank}.json").write_text(
 
 
 @pytest.mark.slow
-def test_restarted_ranks_go_on_with_their_numbers(tmp_path: Path) -> None:
+def test_restarted_ranks_continue_with_their_numbers(tmp_path: Path) -> None:
     """A rank died at step 30. Both restart with step 24, and their windows begin at step 41."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
     once_more = ("--max-restarts=1", "--standalone", "--local-addr=127.0.0.1")

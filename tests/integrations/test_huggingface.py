@@ -78,7 +78,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Window]]:
     return folder, windows(folder, MODEL + TWO_TRAININGS)
 
 
-def test_a_step_is_one_of_the_trainers(job: tuple[Path, list[Window]]) -> None:
+def test_a_step_is_an_optimizer_step_of_the_trainer(job: tuple[Path, list[Window]]) -> None:
     """A step has three batches and the current ``global_step``. Evaluation is no step."""
     _, (window, _) = job
     assert window.steps == (5, 6)
@@ -90,7 +90,7 @@ def test_a_step_is_one_of_the_trainers(job: tuple[Path, list[Window]]) -> None:
     assert not window.inside("evaluating at")[5]
 
 
-def test_a_resumed_training_goes_on_from_its_number(job: tuple[Path, list[Window]]) -> None:
+def test_resumed_training_continues_at_its_step_number(job: tuple[Path, list[Window]]) -> None:
     """A second ``train()`` in the same process, with the same callback, continues the numbers."""
     folder, (_, window) = job
     assert noted(folder) == [8, 8, 20, 20]

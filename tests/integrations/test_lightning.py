@@ -77,7 +77,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Window]]:
     return folder, windows(folder, MODEL + TWO_TRAININGS)
 
 
-def test_a_step_is_one_of_lightnings(job: tuple[Path, list[Window]]) -> None:
+def test_a_step_is_an_optimizer_step_of_lightning(job: tuple[Path, list[Window]]) -> None:
     """A step has three batches and the current ``global_step``. Validation is no step."""
     _, (window, _) = job
     assert window.steps == (5, 6)
@@ -90,7 +90,7 @@ def test_a_step_is_one_of_lightnings(job: tuple[Path, list[Window]]) -> None:
     assert not window.inside("validating at")[5]
 
 
-def test_a_resumed_training_goes_on_from_its_number(job: tuple[Path, list[Window]]) -> None:
+def test_resumed_training_continues_at_its_step_number(job: tuple[Path, list[Window]]) -> None:
     """A second ``fit()`` in the same process, with the same callback, continues the numbers."""
     folder, (_, window) = job
     assert noted(folder) == [8, 8, 20, 20]
@@ -116,7 +116,7 @@ def test_lightnings_phases_are_marked(job: tuple[Path, list[Window]]) -> None:
     assert marked.inside("validation")[6]["validation"] == 1
 
 
-def test_it_goes_together_with_dynprof_run(tmp_path: Path) -> None:
+def test_the_callback_works_under_dynprof_run(tmp_path: Path) -> None:
     """Steps come from the callback, and files go to the callback's directory; also with workers."""
     script = """
     def loader():
@@ -150,7 +150,7 @@ def test_the_package_under_its_older_name(tmp_path: Path, newer: str) -> None:
     assert window.inside("batch of") == {step: Counter({f"batch of {step}": 1}) for step in (5, 6)}
 
 
-def test_nothing_of_it_can_hurt_a_training(tmp_path: Path) -> None:
+def test_a_callback_that_cannot_start_does_not_stop_the_training(tmp_path: Path) -> None:
     """If dynprof is off or cannot make its directory, each ``fit()`` trains as without it."""
     script = """
     Path("file").touch()

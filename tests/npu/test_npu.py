@@ -257,7 +257,7 @@ def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> N
     assert not list(tmp_path.rglob("*_ascend_pt"))
 
 
-def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
+def test_a_trace_that_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
     """If torch_npu writes no file, a warning says so, and its folder takes the file's place."""
     with NpuJob(tmp_path, "2.14.0", EXPORTS.rpartition("prof.")[0], NPU_FAILS="data") as job:
         _, errors = job.process.communicate()
@@ -293,7 +293,7 @@ def test_the_template_is_that_of_the_newest_version() -> None:
     )
 
 
-def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:
+def test_log_names_the_missing_torch_npu(tmp_path: Path) -> None:
     """The log of a job without torch_npu names it as the reason, and torch profiles."""
     with RunningJob(tmp_path, JOB.replace("import torch_npu, sys", "import sys")) as job:
         status = job.when("training", lambda status: status.step > 5)
@@ -435,9 +435,7 @@ assert '["stop"]' in calls().removeprefix(before)
 
 
 @pytest.mark.parametrize("version", WHEELS)
-def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
-    tmp_path: Path, version: str
-) -> None:
+def test_driver_gets_no_call_during_a_graph_capture(tmp_path: Path, version: str) -> None:
     """During a graph capture start() fails, stop() is delayed, and the driver gets no call."""
     with NpuJob(tmp_path, version, GRAPHS) as job:
         _, errors = job.process.communicate()

@@ -49,7 +49,7 @@ def test_edits_are_valid_and_differ_in_each_setting() -> None:
     assert ProfilerConfig.model_fields.keys() - drawn.keys() == {*left_out, "async_mode"}
 
 
-def test_where_memory_grows_the_settings_are_named() -> None:
+def test_memory_growth_names_the_settings() -> None:
     """The error names settings since the last rest. First-use growth of each kind is allowed."""
     guard = MemoryGuard()
     guard.look(500.0)
@@ -85,7 +85,7 @@ print(children.fork())
 """
 
 
-def test_a_child_that_hangs_in_plain_torch_is_told_apart(tmp_path: Path) -> None:
+def test_a_child_that_hangs_in_plain_torch_ends_with_its_stacks(tmp_path: Path) -> None:
     """A child that hangs in plain torch prints its stacks and ends. In dynprof it hangs the job."""
     env = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
     done = warm_interpreter.run(STUCK_CHILDREN, tmp_path, env)

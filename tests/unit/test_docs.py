@@ -71,7 +71,7 @@ def test_generated_files_are_up_to_date(path: Path) -> None:
     assert found == made
 
 
-def test_each_figure_of_what_a_capture_cost_is_defined() -> None:
+def test_each_cost_figure_of_a_manifest_is_defined() -> None:
     """The page on captures defines each figure of a manifest, and when it is null."""
     rows = re.findall(r"^\|(.*?)\|", PAGES["captures.md"], re.M)
     assert set(Cost.model_fields) == set(re.findall(r"`(\w+_ms|events)`", "".join(rows)))
@@ -158,7 +158,7 @@ def test_the_configs_of_the_pages_are_valid(
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_the_commands_of_the_pages_are_there(words: list[str]) -> None:
+def test_the_commands_of_the_pages_exist(words: list[str]) -> None:
     """Names, options and arguments exist in dynprof, the Makefile, the package or the tests."""
     tool, *rest = words
     if tool == "dynprof":
@@ -234,7 +234,7 @@ def named_tests(text: str) -> set[str]:
     return set(re.findall(r"`(test_[a-z0-9_]+)`", text))
 
 
-def test_a_test_that_a_page_names_is_one() -> None:
+def test_a_test_that_a_page_names_exists_once() -> None:
     """Each quoted test exists exactly once, so that its name is enough to find it."""
     files = (ROOT / "tests").rglob("test_*.py")
     there = Counter(name for path in files for name in names_of_tests(path))
@@ -304,7 +304,7 @@ def test_every_promise_of_the_vendors_documents_has_a_test_or_a_reason() -> None
     assert named <= names_of_tests(ROOT / "tests")
 
 
-def test_tests_use_what_their_row_of_the_vendors_promises_names() -> None:
+def test_tests_use_the_names_in_their_row_of_the_vendors_promises() -> None:
     """Each name between backticks and each message in quotes is in the code of the row's tests."""
     tests, wrong = cited_tests(PAGES["seeds.md"]), []
     for cells, shown_by in SEED_ROWS:

@@ -52,7 +52,7 @@ def test_a_package_that_a_finder_blocks_is_missing(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("extra", PACKAGES)
-def test_extra_installs_what_its_part_checks(extra: str) -> None:
+def test_extra_installs_the_packages_that_its_messages_name(extra: str) -> None:
     """Each extra in a message installs the packages that the message reports."""
     extras, brought, waiting = PROJECT["optional-dependencies"], set(), [extra]
     for name in waiting:  # grows during the loop

@@ -75,7 +75,7 @@ def test_processes_are_started_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unit", "integration"])
-def test_tests_stand_in_the_folders_of_the_rooms(kind: str) -> None:
+def test_tests_are_in_the_folders_of_the_rooms(kind: str) -> None:
     """The tests of a room are under its name."""
     for path in (TESTS / kind).rglob("test_*.py"):
         room = PACKAGE / path.parent.relative_to(TESTS / kind)

@@ -204,7 +204,7 @@ def rooms() -> dict[str, set[str]]:
     return {folder: names for folder, names in used.items() if folder}
 
 
-def test_each_room_has_a_door() -> None:
+def test_each_room_lists_its_public_modules() -> None:
     """Every folder's ``__init__`` has its purpose, and exactly the modules that others use."""
     used = rooms()
     for module, path in modules().items():
@@ -218,7 +218,7 @@ def test_each_room_has_a_door() -> None:
             assert named <= used.get(folder, set()), path
 
 
-def test_the_architecture_page_knows_the_house() -> None:
+def test_the_architecture_page_lists_all_rooms() -> None:
     """The page has every room, in this order, and all files that it names exist."""
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
     shown = re.findall(r"`(\w+)/`", "".join(re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)))
@@ -284,7 +284,7 @@ def runs_text(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_what_is_read_is_never_run() -> None:
+def test_data_is_never_executed() -> None:
     """Entry points import by fixed names; only dynprof's own pipes are unpickled."""
     pipes = {"analysis.reading.two_processes", "analysis.runs.executors", "analysis.runs.worker"}
     for module, path in modules().items():

@@ -52,12 +52,12 @@ def broken(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_work(page: Path) -> None:
     """Every relative link names an existing file and an existing heading."""
     assert broken(page) == []
 
 
-def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
+def test_broken_links_are_found(tmp_path: Path) -> None:
     """Missing files and headings are found in every kind of link; examples are no links."""
     (tmp_path / "other.md").write_text("# Some `code`, and more\n\n## Twice\n\n## Twice\n")
     page = tmp_path / "page.md"
@@ -89,7 +89,7 @@ def test_the_readme_fits_on_two_screens() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page: Path) -> None:
+def test_files_that_a_page_names_exist(page: Path) -> None:
     """A path of this repository in the text is that of a file or a folder."""
     named = re.findall(
         r"`((?:benchmarks|docs|dynprof|examples|schemas|tests)/[\w./]+)`", page.read_text()

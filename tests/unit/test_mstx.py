@@ -1,4 +1,4 @@
-"""Marks and ranges: valid messages, invalid ones, and their receivers."""
+"""Marks and ranges: a valid message, an invalid one, and the receivers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def names(events: list[dict[str, Any]]) -> list[str]:
         ("fine", "", "domain"),
     ],
 )
-def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words: str) -> None:
+def test_an_invalid_message_fails_with_a_warning(message: Any, domain: str, words: str) -> None:
     """An empty, missing or too long message gives one warning and fails."""
     with pytest.warns(UserWarning, match=words):
         assert mstx.range_start(message, domain=domain) == mstx.FAILED
@@ -67,7 +67,7 @@ def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words
 
 
 @pytest.mark.parametrize("stream", [object(), "stream", 1.5])
-def test_what_is_no_stream_is_refused_with_a_warning(stream: object) -> None:
+def test_an_invalid_stream_is_refused_with_a_warning(stream: object) -> None:
     """A call without a real stream warns, fails and sets no mark."""
 
     def set_all_kinds() -> None:
@@ -90,7 +90,7 @@ def test_the_message_may_be_left_out() -> None:
     mstx.range_end(0)
 
 
-def test_without_a_window_nothing_is_kept() -> None:
+def test_marks_without_a_window_are_not_kept() -> None:
     """Ranges have ids, nest and end; a later window sees none of them."""
     numbers = [vendors().range_start("a"), vendors().range_start("b")]
     assert numbers[0] != numbers[1]
@@ -113,7 +113,7 @@ def test_ranges_that_are_never_ended_do_not_fill_the_memory() -> None:
     assert open_ranges.end(last)
 
 
-def test_ranges_that_are_never_popped_do_not_either() -> None:
+def test_ranges_that_are_never_popped_do_not_fill_the_memory() -> None:
     """An exception may skip the pop at every step."""
     for _ in range(open_ranges.MAX_PUSHED + 3):
         mstx.range_push("lost", domain="lost")
@@ -122,7 +122,7 @@ def test_ranges_that_are_never_popped_do_not_either() -> None:
         mstx.range_pop("lost")
 
 
-def test_a_domain_that_is_none_has_no_ranges() -> None:
+def test_an_invalid_domain_has_no_ranges() -> None:
     """A warning says so, and no exception is raised."""
     wrong: Any = ["io"]
     assert not mstx.is_open(wrong)
@@ -130,7 +130,7 @@ def test_a_domain_that_is_none_has_no_ranges() -> None:
         assert mstx.range_pop(wrong) == -1
 
 
-def test_what_is_wrong_in_code_without_a_name_is_not_raised() -> None:
+def test_an_error_in_code_without_a_name_is_not_raised() -> None:
     """In a namespace whose name is None, Python cannot warn; only the mark is lost."""
     exec("mark('')", {"__name__": None, "mark": mstx.mark})  # noqa: S102
 
@@ -229,7 +229,7 @@ def test_each_domain_has_tracks_on_which_ranges_nest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_ranges_on_one_track_nest_whatever_the_script_sets(seed: int) -> None:
+def test_random_ranges_on_one_track_nest(seed: int) -> None:
     """Random ranges are all there once; those of a track are nested or apart."""
     choose = Random(seed)  # noqa: S311
     begun: list[int] = []
@@ -270,7 +270,7 @@ class Instant(int):
         return Instant(int(self) + other)
 
 
-def test_thousands_of_ranges_that_cross_find_room_without_a_search() -> None:
+def test_thousands_of_crossing_ranges_need_no_search() -> None:
     """In a server's requests, each is compared with a few of the open ones, not with all."""
     crossing = [{"ts": Instant(at), "dur": 1000} for at in range(3000)]
     Instant.compared = 0
@@ -279,7 +279,7 @@ def test_thousands_of_ranges_that_cross_find_room_without_a_search() -> None:
     assert Instant.compared < 100 * len(crossing)
 
 
-def test_half_of_a_surrogate_pair_does_not_come_into_the_trace() -> None:
+def test_half_of_a_surrogate_pair_is_replaced() -> None:
     """Not all readers of JSON accept it; whole characters stay unchanged."""
     track = MarkTracks(Domains())
     track.start()
@@ -427,7 +427,7 @@ def test_a_generator_is_a_range_from_its_first_item_to_its_end() -> None:
     assert before["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= after["ts"]
 
 
-def test_an_asynchronous_generator_is_one_too() -> None:
+def test_an_asynchronous_generator_is_a_range() -> None:
     """Sent values and thrown exceptions are passed through; an early exit ends its range."""
 
     @mstx.annotate()
@@ -497,7 +497,7 @@ def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
     assert found[0].began_ns == found[0].ended_ns <= found[2].began_ns < found[2].ended_ns
 
 
-def test_a_subscriber_that_sets_marks_does_not_hear_its_own() -> None:
+def test_a_subscriber_does_not_get_its_own_marks() -> None:
     """Otherwise each mark would cause another one, forever."""
     heard: list[str] = []
 
@@ -511,7 +511,7 @@ def test_a_subscriber_that_sets_marks_does_not_hear_its_own() -> None:
     assert heard == ["one", "two"]
 
 
-def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_subscriber_gets_no_more_marks(capfd: pytest.CaptureFixture[str]) -> None:
     """The script continues, with one warning."""
     heard: list[object] = []
 
@@ -551,7 +551,7 @@ def printed(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_ranges_of_a_forked_child_are_of_its_own_thread(tmp_path: Path) -> None:
+def test_ranges_of_a_forked_child_belong_to_its_own_thread(tmp_path: Path) -> None:
     """The thread's number does not come from the parent."""
     assert printed(FORKED, tmp_path) == "True\n"
 
@@ -564,7 +564,7 @@ print(mstx.range_start("aaa"), mstx.__name__)
 """
 
 
-def test_the_vendors_import_works_where_there_is_no_real_one(tmp_path: Path) -> None:
+def test_the_vendors_import_works_without_the_real_module(tmp_path: Path) -> None:
     """``import mstx`` finds dynprof's module; a real module stays."""
     assert printed(INSTALLED, tmp_path) == "1 dynprof.mstx\n"
     (tmp_path / "mstx.py").write_text("range_start = len")

@@ -206,7 +206,7 @@ def test_a_name_that_loads_late_is_looked_up_once(
     assert getattr(dp, name) is first
 
 
-def test_what_is_supported_is_of_the_enumerations() -> None:
+def test_supported_queries_answer_with_members() -> None:
     """Each ``supported_`` query answers with members of its enumeration."""
     assert supported_activities() <= set(ProfilerActivity)
     assert supported_profiler_level() <= set(ProfilerLevel)
@@ -214,7 +214,7 @@ def test_what_is_supported_is_of_the_enumerations() -> None:
     assert supported_export_type() <= set(ExportType)
 
 
-def test_levels_without_torch_are_those_that_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supported_levels_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch ``Level0`` and ``Level_none`` are supported."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert supported_profiler_level() == {ProfilerLevel.Level_none, ProfilerLevel.Level0}

@@ -139,7 +139,7 @@ def test_stamps(tmp_path: Path) -> None:
     assert found == [("X", "crossing"), ("X", "loading"), ("i", "loading")]
 
 
-def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
+def test_a_config_file_selects_what_is_recorded(tmp_path: Path) -> None:
     """A file records all until ``acl.finalize``; calls of ``prof`` are refused."""
     asked = {"switch": "on", "output": "by_file", "host_sys": "cpu,mem", "task_time": "on"}
     (tmp_path / "acl.json").write_text(json.dumps({"profiler": asked}))
@@ -234,7 +234,7 @@ def test_operators_are_iterated_on_another_thread(tmp_path: Path) -> None:
     assert said == ["['aten::ones', 'aten::ones', 'aten::mm'] 0"]
 
 
-def test_a_subscriber_that_fails_does_not_hurt(tmp_path: Path) -> None:
+def test_a_failing_subscriber_is_called_no_more(tmp_path: Path) -> None:
     """A failing callback is logged once and not called again; the job continues."""
     said = run(
         tmp_path,

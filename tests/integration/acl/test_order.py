@@ -189,7 +189,7 @@ def test_init_again_changes_the_folder(tmp_path: Path) -> None:
     assert [len(traces(tmp_path / name)) for name in ("one", "two")] == [2, 2]
 
 
-def test_a_child_forked_amid_a_call(tmp_path: Path) -> None:
+def test_a_child_forked_during_a_call_does_not_wait_for_it(tmp_path: Path) -> None:
     """The child's session does not wait for a call that another thread of the parent was in."""
     said = run(
         tmp_path,
@@ -219,7 +219,7 @@ def test_a_child_forked_amid_a_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["acl.prof.recording", "acl.prof.start"])
-def test_the_scripts_exception_passes_a_session_that_cannot_be_saved(
+def test_the_scripts_exception_propagates_if_the_session_cannot_be_saved(
     tmp_path: Path, how: str
 ) -> None:
     """The script's exception propagates, and the next session works."""
@@ -242,7 +242,7 @@ def test_the_scripts_exception_passes_a_session_that_cannot_be_saved(
     assert len(traces(tmp_path / "out")) == 1
 
 
-def test_a_child_forked_in_a_recording_leaves_it_and_has_sessions_of_its_own(
+def test_a_child_forked_in_a_recording_can_have_its_own_sessions(
     tmp_path: Path,
 ) -> None:
     """A forked child ends its parent's session without output."""

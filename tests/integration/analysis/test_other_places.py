@@ -25,7 +25,7 @@ def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
     return run([*DYNPROF, *arguments])
 
 
-def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
+def test_captures_on_a_remote_file_system_are_fetched_and_results_sent_back() -> None:
     """A file system in memory represents those of clouds: files, ranks, one of them broken."""
     upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
     from dynprof.analysis.runs.many_traces import analyse_each
@@ -64,7 +64,7 @@ def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
         (("--executor", "dask", "--scheduler", "nonsense://x"), "no Dask scheduler answers at"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_said(
+def test_an_unreachable_cluster_is_an_error(
     tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     """The exit code is 2."""
@@ -73,7 +73,7 @@ def test_a_cluster_that_is_not_there_is_said(
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
-def test_an_unknown_kind_of_place_is_said() -> None:
+def test_an_unknown_url_scheme_is_an_error() -> None:
     """The exit code is 2, without a traceback."""
     done = dynprof("analyse", "nosuch://bucket/run")
     assert (done.returncode, "nosuch://bucket/run cannot be reached" in done.stderr) == (2, True)

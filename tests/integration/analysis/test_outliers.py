@@ -96,7 +96,7 @@ def test_a_slow_step_is_named_as_the_job_saw_it(
     assert SLOW in [row["number"] for row in page["steps"]["rows"] if row["outlier"]]
 
 
-def test_what_made_it_slow_is_found(
+def test_the_cause_of_the_slow_step_is_found(
     captured: Captured,
 ) -> None:
     """With stacks, the function that slept is named; without, what the training waited for."""

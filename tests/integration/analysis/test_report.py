@@ -189,7 +189,9 @@ def test_memory_is_drawn(made: str, opened: Any) -> None:
 
 @needs_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_and_the_dark(made: str, opened: Any, scheme: str) -> None:
+def test_page_fits_a_phone_and_follows_the_colour_scheme(
+    made: str, opened: Any, scheme: str
+) -> None:
     """No element is wider than a phone, and the page follows the reader's colour scheme."""
     page = opened(made, viewport={"width": 360, "height": 740}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
@@ -209,7 +211,7 @@ HOSTILE = (
 
 
 @needs_browser
-def test_names_are_text(tmp_path: Path, opened: Any) -> None:
+def test_names_in_a_trace_are_shown_as_text(tmp_path: Path, opened: Any) -> None:
     """Names in a trace and in its file name are shown as text and have no effect."""
     common = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op"}
     events = [{**common, "name": name, "ts": 100 * place, "dur": 50 + place}
@@ -245,7 +247,7 @@ def test_marks_have_a_table(tmp_path: Path, opened: Any) -> None:
 
 
 @needs_browser
-def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
+def test_the_slowest_rank_is_next_to_the_median_one(tmp_path: Path, opened: Any) -> None:
     """The page is about the rank that keeps the others waiting, next to the median one."""
     for rank in range(3):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
@@ -264,7 +266,7 @@ def test_ranks_stand_side_by_side(tmp_path: Path, opened: Any) -> None:
     assert (first[0], first[4:]) == ("aten::mm", ["40.000", "10.000", "30.000"])
 
 
-def test_a_rank_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_rank_sets_the_exit_code(tmp_path: Path) -> None:
     """The others are compared, and the exit code reports the failure."""
     for rank in range(3):
         write(tmp_path, rank)
@@ -286,7 +288,7 @@ def test_a_folder_to_write_to(tmp_path: Path) -> None:
     assert (there / "report.html").is_file()
 
 
-def test_nothing_to_report_on_is_said(tmp_path: Path) -> None:
+def test_report_without_a_trace_exits_with_2(tmp_path: Path) -> None:
     """A missing folder, no trace, or another JSON gives exit code 2 and no report."""
     done = report(str(tmp_path / "no"))
     assert (done.returncode, "there is no such file or folder" in done.stderr) == (2, True)
@@ -398,7 +400,7 @@ SORTED_BY = """(heads) => heads.filter((head) => head.offsetParent).map((head) =
 
 
 @needs_browser
-def test_what_a_table_is_sorted_by_is_in_sight(tmp_path: Path, opened: Any) -> None:
+def test_the_sort_column_is_visible(tmp_path: Path, opened: Any) -> None:
     """Neither that column nor the modules' last column needs horizontal scrolling on a desktop."""
     page = opened(report(str(random_model(tmp_path, 5))).stdout.strip())
     for width in (390, 1200):
@@ -444,7 +446,7 @@ def test_real_devices_give_reports(opened: Any, tmp_path: Path, path: Path) -> N
 
 
 @needs_browser
-def test_where_no_step_is_marked_the_page_is_of_the_trace(tmp_path: Path, opened: Any) -> None:
+def test_page_without_marked_steps_is_about_the_trace(tmp_path: Path, opened: Any) -> None:
     """Cards and heads say so; figures of the whole capture remain; few rows need no search."""
     job = Job()
     job.launch("gemm", 10, 20, 100)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("own_place")
 
 
-def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
+def test_an_edit_is_analysed_during_the_training(tmp_path: Path) -> None:
     """With ``"analyse": true`` tables and databases are written during the training.
 
     The manifest names the files that were not written, each with the reason. The log names those
@@ -79,7 +79,7 @@ def test_a_python_capture_has_tables(tmp_path: Path) -> None:
     assert "memory_record.csv" not in made
 
 
-def test_one_broken_capture_does_not_keep_the_others(
+def test_one_broken_capture_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A warning names a broken capture; two processes make the other tables."""

@@ -49,7 +49,7 @@ def test_operators_are_those_of_torchs_key_averages(
             assert row.own / 1000 == pytest.approx(expected, abs=0.01), name
 
 
-def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
+def test_tables_have_all_rows_of_the_trace(tmp_path: Path) -> None:
     """The tables have a row for each operator with shapes and stack, each step and allocation."""
     path = tmp_path / "a.pt.trace.json.gz"
     recorded(path, record_shapes=True, profile_memory=True, with_stack=True)

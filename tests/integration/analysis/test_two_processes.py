@@ -31,7 +31,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("types", [("text", "db"), ("db",)])
-def test_two_make_what_one_makes(trace: Path, types: tuple[str, ...]) -> None:
+def test_two_processes_give_the_result_of_one(trace: Path, types: tuple[str, ...]) -> None:
     """The files have the same contents, also for the critical path, which one process computes."""
     found = []
     for processes in (1, 2):
@@ -50,7 +50,7 @@ def test_two_make_what_one_makes(trace: Path, types: tuple[str, ...]) -> None:
     assert {"report.html", *text} <= set(found[0][1])
 
 
-def test_the_second_one_is_killed(trace: Path) -> None:
+def test_a_killed_second_process_is_named(trace: Path) -> None:
     """If the system kills a process, as without memory, the error names trace and reason."""
     me = psutil.Process()
     before = me.children()
@@ -68,7 +68,9 @@ def test_the_second_one_is_killed(trace: Path) -> None:
     assert outcome.problems == {trace: "the process that analysed it ended: with code -9"}
 
 
-def test_the_second_one_cannot_be_started(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_process_that_cannot_start_is_named(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the system allows no more processes, the error says so, and the first does not wait."""
 
     def none_left(*_: object, **__: object) -> None:

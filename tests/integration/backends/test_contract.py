@@ -70,7 +70,7 @@ def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
     return recording
 
 
-def test_it_says_what_it_is(backend: Backend) -> None:
+def test_name_offer_and_versions_are_given(backend: Backend) -> None:
     """The backend has a name, an offer and versions, and nothing blocks it."""
     capable = backend.capabilities()
     assert (capable.backend, capable.missing) == (backend.name, "")
@@ -93,7 +93,7 @@ def test_steps_are_named_as_the_job_names_them(
 
 
 @of_profilers
-def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
+def test_the_warm_up_is_not_in_the_trace(backend: Backend, tmp_path: Path) -> None:
     """The trace has what ran after ``start``, and nothing from before."""
     path = tmp_path / "trace.json"
     record(backend, [0], with_stack=True).save(path)
@@ -103,7 +103,9 @@ def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
 
 
 @of_profilers
-def test_it_says_how_it_closes(backend: Backend, request: pytest.FixtureRequest) -> None:
+def test_close_reports_whether_it_was_detached(
+    backend: Backend, request: pytest.FixtureRequest
+) -> None:
     """The backend tells for the log whether it closed detached, or why not."""
     recording = record(backend, [1])
     inline = "torch-inline" in request.node.name
@@ -122,7 +124,7 @@ def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> Non
 
 
 @of_profilers
-def test_one_at_a_time(backend: Backend) -> None:
+def test_a_second_recording_is_refused(backend: Backend) -> None:
     """A second recording is refused with a reason while one runs, and does not disturb it."""
     first = backend.prepare(a_plan(backend), RANK, no_folder)
     first.start()

@@ -29,7 +29,7 @@ def marks_of(trace: dict[str, Any]) -> list[str]:
     return [event["name"] for event in trace["traceEvents"] if event.get("cat") == "mstx"]
 
 
-def test_marks_and_steps_are_all_there_is(tmp_path: Path) -> None:
+def test_trace_has_only_marks_and_steps(tmp_path: Path) -> None:
     """This also works if the config requests a device that is not here; tables are written."""
     with RunningJob(tmp_path, JOB) as job:
         job.when("training", lambda status: status.step > 3)
@@ -55,7 +55,7 @@ def test_marks_and_steps_are_all_there_is(tmp_path: Path) -> None:
         assert "NPU is left out" not in job.log()
 
 
-def test_what_only_a_profiler_serves_is_said(tmp_path: Path) -> None:
+def test_log_names_settings_that_need_a_profiler(tmp_path: Path) -> None:
     """The log names a setting that has no effect without a profiler."""
     with RunningJob(tmp_path, LOOP) as job:
         job.when("training", lambda status: status.state == "idle")

@@ -62,7 +62,7 @@ def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
     assert unfinished == ["long"]
 
 
-def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path) -> None:
+def test_an_operator_that_outlives_a_lost_window(tmp_path: Path) -> None:
     """A lost trace cannot tell which threads were in an operator, so any thread may have been."""
     run(
         tmp_path,
@@ -94,7 +94,9 @@ def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
-def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: bool) -> None:
+def test_a_window_discarded_in_its_warm_up_records_nothing(
+    tmp_path: Path, closing: str, memory: bool
+) -> None:
     """Torch has to start what it ends: dynprof starts it without calls, shapes, other threads."""
     run(
         tmp_path,
@@ -192,7 +194,7 @@ def test_annotations_that_end_with_a_future_across_windows(tmp_path: Path, memor
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
-def test_little_memory_closes_in_place(tmp_path: Path, limit: str) -> None:
+def test_a_window_closes_inline_if_memory_is_low(tmp_path: Path, limit: str) -> None:
     """A thread without memory would abort the process, so dynprof starts none."""
     run(
         tmp_path,

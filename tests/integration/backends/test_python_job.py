@@ -38,7 +38,7 @@ def own_functions(trace: Any) -> set[str]:
     return {name.split(" ")[0] for name in names if f"({home}/" in name}
 
 
-def test_calls_of_exactly_the_steps_asked_for(tmp_path: Path) -> None:
+def test_calls_of_exactly_the_requested_steps_are_recorded(tmp_path: Path) -> None:
     """Every call of the recorded steps is there, none of the warm-up, and torch is not loaded."""
     with RunningJob(tmp_path, JOB.format(count=1)) as job:
         job.when("training", lambda status: status.state == "idle")
@@ -56,7 +56,7 @@ def test_calls_of_exactly_the_steps_asked_for(tmp_path: Path) -> None:
     assert trace["distributedInfo"]["rank"] == 0
 
 
-def test_without_warm_up_what_opened_the_window_is_not_recorded(tmp_path: Path) -> None:
+def test_without_warm_up_the_opening_step_call_is_not_recorded(tmp_path: Path) -> None:
     """The recording begins before that step() returns; the rest of step() is not the job's call."""
     with RunningJob(tmp_path, JOB.format(count=1)) as job:
         job.when("training", lambda status: status.state == "idle")
@@ -88,7 +88,7 @@ for _ in dp.phases.iterate(batches()):
 """
 
 
-def test_what_is_called_through_dynprofs_functions_is_there(tmp_path: Path) -> None:
+def test_calls_through_dynprof_functions_are_recorded(tmp_path: Path) -> None:
     """An annotated function and a loader in a phase are recorded with every call."""
     with RunningJob(tmp_path, MARKED) as job:
         job.when("training", lambda status: status.step > 3)
@@ -99,7 +99,7 @@ def test_what_is_called_through_dynprofs_functions_is_there(tmp_path: Path) -> N
     assert counts == {"work": 3, "inner": 18, "builtins.sum": 18, "time.sleep": 3}
 
 
-def test_torch_is_not_to_be_had_where_the_job_has_not_loaded_it(tmp_path: Path) -> None:
+def test_torch_is_refused_if_the_job_has_not_imported_it(tmp_path: Path) -> None:
     """A request for torch is refused if the job has not imported it; dynprof does not import it."""
     with RunningJob(tmp_path, JOB.format(count=2)) as job:
         job.when("training", lambda status: status.state == "idle")
@@ -130,7 +130,7 @@ with profile(backend="python", on_trace_ready=handler):
 """
 
 
-def test_a_script_ends_in_silence(tmp_path: Path) -> None:
+def test_a_script_ends_without_error_output(tmp_path: Path) -> None:
     """A recording causes no error when Python unloads modules.
 
     Python 3.10 and 3.11 printed ``Exception ignored in m_clear of ...`` of another module.

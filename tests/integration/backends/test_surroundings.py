@@ -81,7 +81,7 @@ def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> No
     assert len(list(tmp_path.rglob("*.gz"))) == 1
 
 
-def test_modes_of_the_script_do_not_see_the_marks_of_steps(tmp_path: Path) -> None:
+def test_modes_of_the_script_do_not_see_step_marks(tmp_path: Path) -> None:
     """A mode that counts operators, or forbids unknown ones, sees only those of the script."""
     run(
         tmp_path,
@@ -162,7 +162,7 @@ for thread in threads:
 """
 
 
-def test_arguments_of_operators_beside_threads_that_compute(tmp_path: Path) -> None:
+def test_arguments_of_operators_with_other_computing_threads(tmp_path: Path) -> None:
     """Torch frees the writer of arguments at the end, so all threads have left it by then."""
     env = {**os.environ, "GLIBC_TUNABLES": TUNABLES}
     done = warm_interpreter.run(BUSY, tmp_path, env)

@@ -34,7 +34,7 @@ for thread in threads:
 """
 
 
-def test_threads_that_were_there_before(tmp_path: Path) -> None:
+def test_calls_of_threads_older_than_the_window_are_counted(tmp_path: Path) -> None:
     """Calls of threads older than the window are counted; up to Python 3.11 they are named."""
     printed = run_without_torch(
         tmp_path,
@@ -65,7 +65,7 @@ begin.wait()
             assert remark.count("(serve)") == 3
 
 
-def test_threads_are_as_they_were_after_the_window(tmp_path: Path) -> None:
+def test_profile_functions_of_threads_are_restored_after_the_window(tmp_path: Path) -> None:
     """A profile function of the script stays where it was; other threads have none afterwards."""
     printed = run_without_torch(
         tmp_path,

@@ -38,7 +38,7 @@ def an_hour_old(root: Path) -> Path:
     return manifest.parent.parent
 
 
-def test_what_a_live_job_is_about_to_send_is_left_to_it(tmp_path: Path, bucket: Bucket) -> None:
+def test_captures_of_a_live_job_are_left_to_it(tmp_path: Path, bucket: Bucket) -> None:
     """A live job's capture is left to it, however old; other jobs of the directory are silent."""
     with job(tmp_path, bucket) as one:
         one.edit(prof_dir=PLACE, active=2)
@@ -55,7 +55,7 @@ def test_what_a_live_job_is_about_to_send_is_left_to_it(tmp_path: Path, bucket: 
     assert (folder / "info/rank_0.info.json").is_file()
 
 
-def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
+def test_captures_of_a_killed_job_are_named_with_the_command_that_sends_them(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next job's log and status name the command. It sends everything, and no file stays."""
@@ -93,7 +93,7 @@ def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket:
     assert f"{place}: it may still arrive, otherwise it stays there" in log(running.root)
 
 
-def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bucket) -> None:
+def test_status_lists_captures_in_a_scratch_directory(tmp_path: Path, bucket: Bucket) -> None:
     """The job's status names its scratch directory, which may be anywhere."""
     scratch = tmp_path / "scratch"
     with job(tmp_path, bucket, allowed=f"{scratch}:{PLACE}") as running:
@@ -117,7 +117,7 @@ def is_told(job: RunningJob, command: str) -> bool | None:
     return f"run {command}" in job.log() or None
 
 
-def test_a_scratch_directory_that_no_rule_names_is_looked_into(tmp_path: Path) -> None:
+def test_captures_in_an_unlisted_scratch_directory_are_found(tmp_path: Path) -> None:
     """All ranks are killed while one waits for its turn: status and later jobs' logs say so."""
     scratch = tmp_path / "scratch"
     with rank(tmp_path, 0) as first, rank(tmp_path, 1) as second:

@@ -80,7 +80,7 @@ def says_on_stderr(job: RunningJob, words: str) -> str:
     raise AssertionError(f"it never said: {words}")
 
 
-def test_the_end_waits_and_says_so(tmp_path: Path) -> None:
+def test_the_end_of_the_script_waits_for_a_save(tmp_path: Path) -> None:
     """The script has ended during a save: the process stays until the trace is whole."""
     with RunningJob(tmp_path, HELD) as job:
         said = says_on_stderr(job, "dynprof:")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_database_is_named_where_nobody_asks_for_it(tmp_path: Path) -> None:
+def test_output_names_the_option_for_the_database(tmp_path: Path) -> None:
     """The message names the option for the database; the option overrides the config."""
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 9}
     trace = tmp_path / "a.trace.json"

@@ -48,7 +48,7 @@ def test_arming_keeps_the_rest_of_the_file(job: RunningJob) -> None:
         (("--export-type", "db"), "db"),
     ],
 )
-def test_several_values_in_one_option_or_in_several(
+def test_several_values_may_be_in_one_option_or_several(
     job: RunningJob, given: tuple[str, ...], written: object
 ) -> None:
     """All values are kept. A setting that may be a single value is written as one."""
@@ -59,7 +59,7 @@ def test_several_values_in_one_option_or_in_several(
     assert config["activities"] == ["CPU"]
 
 
-def test_what_cannot_be_used_changes_nothing(job: RunningJob) -> None:
+def test_a_bad_value_changes_nothing(job: RunningJob) -> None:
     """A bad value is explained as for an edit of the file, and the file stays unchanged."""
     before = job.config.read_bytes()
     code, _, errors = dynprof("arm", job.root, "--backend", "torhc")
@@ -69,7 +69,7 @@ def test_what_cannot_be_used_changes_nothing(job: RunningJob) -> None:
     assert job.config.read_bytes() == before
 
 
-def test_what_has_no_effect_is_said_where_it_was_asked_for(job: RunningJob) -> None:
+def test_arm_names_settings_without_effect(job: RunningJob) -> None:
     """The command names the settings that are left out."""
     code, _, errors = dynprof("arm", job.root, "--activities", "CPU,CUDA", "--l2-cache", "--wait")
     assert code == 0
@@ -78,7 +78,7 @@ def test_what_has_no_effect_is_said_where_it_was_asked_for(job: RunningJob) -> N
     assert dynprof("cancel", job.root)[2].splitlines()[1:] == []
 
 
-def test_a_refusal_is_the_answer(job: RunningJob) -> None:
+def test_a_refusal_ends_the_wait(job: RunningJob) -> None:
     """A rank that refuses ends the wait, with its reason."""
     job.when("the second step", lambda status: status.step > 1)
     code, _, errors = dynprof("arm", job.root, "--start-step", 1, "--wait")
@@ -99,7 +99,7 @@ def test_two_people_arm_at_once(job: RunningJob) -> None:
     assert "rank 0: superseded by request 2" in errors
 
 
-def test_whoever_arms_behind_an_open_window_is_told_for_how_long(job: RunningJob) -> None:
+def test_arm_tells_how_long_an_open_window_remains(job: RunningJob) -> None:
     """A request for a million steps is open: the next command tells how many steps remain."""
     dynprof("arm", job.root, "--active", 10**6)
     job.when("the window", lambda status: status.progress is not None)
@@ -112,7 +112,7 @@ def test_whoever_arms_behind_an_open_window_is_told_for_how_long(job: RunningJob
     job.when("the cancel", lambda status: status.state == "idle")
 
 
-def test_cancel_closes_and_says_so(job: RunningJob) -> None:
+def test_cancel_closes_and_waiting_commands_print_why(job: RunningJob) -> None:
     """The open window is closed and saved; waiting commands print why, and where."""
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
     job.when("the window", lambda status: status.state == "recording")
@@ -125,7 +125,7 @@ def test_cancel_closes_and_says_so(job: RunningJob) -> None:
     assert dynprof("cancel", job.root, "--wait")[:2] == (0, "")
 
 
-def test_a_cancel_in_a_file_that_cannot_be_read_says_what_to_do(job: RunningJob) -> None:
+def test_cancel_on_an_unreadable_file_names_the_remedy(job: RunningJob) -> None:
     """The open window stays open. The content that the error suggests ends it."""
     dynprof("arm", job.root, "--active", 10**6)
     job.when("the window", lambda status: status.state == "recording")
@@ -151,7 +151,7 @@ def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:
     assert "rank 0: the process is dead: its status is no longer written" in errors
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_arm_without_a_live_process_changes_the_file(tmp_path: Path) -> None:
     """Without a live process the file is changed all the same; the last process is named."""
     code, output, _ = dynprof("init", tmp_path / "prof_config")
     assert (code, output) == (0, f"{tmp_path / 'prof_config/profiler_config.json'} was created\n")
@@ -166,13 +166,13 @@ def test_nobody_answers(tmp_path: Path) -> None:
         assert " stopped at " in errors
 
 
-def test_there_is_no_config(tmp_path: Path) -> None:
+def test_arm_without_a_config_names_the_directory(tmp_path: Path) -> None:
     """A wrong directory is named."""
     code, _, errors = dynprof("arm", tmp_path)
     assert (code, "there is no such file; dynprof init creates it" in errors) == (2, True)
 
 
-def test_the_directory_above_names_the_one_below(tmp_path: Path) -> None:
+def test_a_parent_directory_names_the_config_below(tmp_path: Path) -> None:
     """If the given directory has a config further below, the command names its place."""
     assert dynprof("init", tmp_path / "prof_config")[0] == 0
     code, _, errors = dynprof("arm", tmp_path, "--active", 1)
@@ -194,7 +194,7 @@ def test_the_directory_above_names_the_one_below(tmp_path: Path) -> None:
         (("--wait", "--timeout", -3), "Invalid value for '--timeout'"),
     ],
 )
-def test_options_that_mean_nothing_change_nothing(
+def test_options_without_effect_are_refused(
     tmp_path: Path, options: tuple[object, ...], said: str
 ) -> None:
     """An option without an effect is refused, and the config stays unchanged."""
@@ -205,7 +205,7 @@ def test_options_that_mean_nothing_change_nothing(
     assert (tmp_path / "profiler_config.json").read_text() == config
 
 
-def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
+def test_arm_names_settings_kept_from_the_file(job: RunningJob) -> None:
     """Settings stay in the file and are named; start_step and cancel are reset."""
     options = ["--max-seconds", 7, "--prof-dir", "captures", "--metadata", "a=b"]
     dynprof("arm", job.root, "--active", 2, "--start-step", 10**6, *options)
@@ -246,7 +246,7 @@ def test_a_timeout_says_that_the_request_stays(job: RunningJob) -> None:
     assert dynprof("cancel", job.root, "--wait")[0] == 0
 
 
-def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
+def test_arm_on_a_broken_file_names_the_remedy(job: RunningJob) -> None:
     """The error names the lines first. A bad value on the command line gets no such advice."""
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("arm", job.root, "--active", 2)
@@ -259,7 +259,7 @@ def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
     assert "correct the line" not in dynprof("arm", job.root, "--backend", "torhc")[2]
 
 
-def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path) -> None:
+def test_a_missing_directory_is_named(job: RunningJob, tmp_path: Path) -> None:
     """A mistyped directory is not treated as a job that has not started; the config is accepted."""
     for command in ("status", "log", "arm", "cancel"):
         code, _, errors = dynprof(command, tmp_path / "prof_conf")
@@ -271,7 +271,7 @@ def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path)
     assert place in dynprof("status", "no_such_folder")[2]
 
 
-def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
+def test_init_is_a_request_to_a_live_job(job: RunningJob) -> None:
     """Live jobs treat the new config as a save."""
     job.config.unlink()
     job.when("the file to be missed", lambda status: bool(status.problems))
@@ -290,7 +290,7 @@ def test_cancel_reaches_all_ranks(job: RunningJob) -> None:
     assert (code, "rank 0: cancel: disarms the waiting request" in errors) == (0, True)
 
 
-def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     """The others record; the exit code shows that a rank is missing."""
     with RunningJob(tmp_path, LOOP, RANK="0", WORLD_SIZE="3") as job:
         job.when("training", lambda status: status.state == "idle")
@@ -299,7 +299,7 @@ def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert load_manifest(type(job.root)(output.strip())).complete
 
 
-def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
+def test_ranks_that_the_job_does_not_have_are_named(job: RunningJob) -> None:
     """If no requested rank runs, a separate exit code says so; otherwise the others record."""
     code, _, errors = dynprof("arm", job.root, "--ranks", 7)
     assert (code, errors.splitlines()) == (
@@ -320,7 +320,7 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
     assert "this job has" not in dynprof("arm", job.root, "--ranks", "all")[2]
 
 
-def test_what_cannot_be_written_is_said(job: RunningJob, tmp_path: Path) -> None:
+def test_values_that_cannot_be_written_are_named(job: RunningJob, tmp_path: Path) -> None:
     """Values that a config cannot hold give an error message without a traceback."""
     code, _, errors = dynprof("arm", job.root, "--metadata", 'a="\\ud800"')
     assert (code, "half of a surrogate pair is not a character" in errors) == (1, True)

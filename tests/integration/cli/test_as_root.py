@@ -64,7 +64,7 @@ def owners(folder: Path) -> set[int]:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_what_root_makes_in_a_users_folder_is_that_users(
+def test_files_that_root_makes_in_a_users_folder_belong_to_the_user(
     home: Path, command: tuple[object, ...], made: str
 ) -> None:
     """Every process of the command acts as the user."""
@@ -83,7 +83,7 @@ def test_armed_config_keeps_owner_and_permissions(home: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["top", "analyse"])
-def test_link_to_a_file_of_roots_is_not_read(home: Path, secret: Path, command: str) -> None:
+def test_link_to_a_file_of_root_is_not_read(home: Path, secret: Path, command: str) -> None:
     """Its content gets neither into a copy nor onto the terminal."""
     link = home / "link.trace.json"
     link.symlink_to(secret)
@@ -96,7 +96,7 @@ def test_link_to_a_file_of_roots_is_not_read(home: Path, secret: Path, command: 
     assert not (home / "analysis").exists()
 
 
-def test_link_among_the_captures_keeps_no_other_from_being_analysed(
+def test_link_among_the_captures_does_not_stop_the_analysis_of_others(
     home: Path, secret: Path
 ) -> None:
     """The link's target is neither read nor copied."""
@@ -131,7 +131,7 @@ def test_second_folder_is_read_as_the_owner_of_the_first(home: Path, shared_tmp:
     assert f"'{other}' is not readable" in errors
 
 
-def test_folder_is_reached_through_a_link_of_roots_in_a_private_folder(
+def test_folder_is_reached_through_roots_link_in_a_private_folder(
     home: Path, shared_tmp: Path
 ) -> None:
     """The user cannot follow that path, even if root works in the private folder.
@@ -145,7 +145,7 @@ def test_folder_is_reached_through_a_link_of_roots_in_a_private_folder(
     assert (done.returncode, f"{home}/profiler_config.json: valid" in done.stdout) == (0, True)
 
 
-def test_what_root_sends_by_hand_is_sent_as_its_owner(home: Path, secret: Path) -> None:
+def test_capture_that_root_sends_is_sent_as_its_owner(home: Path, secret: Path) -> None:
     """The capture goes where the user may write, not through the user's link to root's folder."""
     folder = left(home)
     (home / "link").symlink_to(secret.parent)

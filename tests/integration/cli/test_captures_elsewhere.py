@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.integration.running import RunningJob
 
 
-def test_newer_captures_elsewhere_are_not_passed_over(job: RunningJob, tmp_path: Path) -> None:
+def test_report_names_newer_captures_elsewhere(job: RunningJob, tmp_path: Path) -> None:
     """A report of the config's folder says that it shows an older capture."""
     for place in ("./", tmp_path / "elsewhere"):
         assert dynprof("arm", job.root, "--prof-dir", place, "--wait")[0] == 0
@@ -26,7 +26,7 @@ def test_newer_captures_elsewhere_are_not_passed_over(job: RunningJob, tmp_path:
 
 
 @pytest.mark.parametrize("command", ["report", "top", "view", "merge"])
-def test_a_url_is_named_as_one(command: str) -> None:
+def test_a_url_of_captures_is_named(command: str) -> None:
     """The other commands say that only ``analyse`` reads a URL."""
     code, said, error = dynprof(command, "s3://bucket/captures")
     assert (code, said) == (2, "")

@@ -84,14 +84,14 @@ def test_a_config_that_the_job_would_refuse(config: Path) -> None:
     assert "CUDA is left out: backend torch on this machine has CPU only." in done.stdout
 
 
-def test_no_config(tmp_path: Path) -> None:
+def test_validate_without_a_file_exits_with_2(tmp_path: Path) -> None:
     """The exit code for a missing file is 2."""
     done = dynprof("validate", str(tmp_path / "nothing.json"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no such file" in done.stderr
 
 
-def test_the_demo_tells_its_story(tmp_path: Path) -> None:
+def test_the_demo_shows_what_was_recorded(tmp_path: Path) -> None:
     """The demo runs a job, edits its config from outside and shows what was recorded."""
     pytest.importorskip("torch", reason="torch is not installed")
     done = dynprof("demo", "--backend", "torch", "--dir", str(tmp_path))
@@ -104,7 +104,7 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
     assert json.loads(manifest.read_text())["complete"]
 
 
-def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
+def test_demo_names_an_unusable_directory(tmp_path: Path) -> None:
     """A file in place of its directory is named, without a traceback."""
     (tmp_path / "file").touch()
     done = dynprof("demo", "--backend", "python", "--dir", str(tmp_path / "file"))
@@ -117,7 +117,7 @@ def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
     ("extra_ms", "said"),
     [(-3.1, "too little to tell"), (1.9, "too little to tell"), (150.2, "150.20 ms")],
 )
-def test_the_demo_claims_no_cost_below_what_was_measured(extra_ms: float, said: str) -> None:
+def test_the_demo_prints_no_cost_below_the_scatter(extra_ms: float, said: str) -> None:
     """If the scatter of steps hides the cost, the demo says so, not 0.00 ms."""
     cost = Cost(open_ms=2, close_ms=0.5, extra_ms=extra_ms)
     assert lost_time(cost).startswith(said)
@@ -130,7 +130,7 @@ def test_version() -> None:
     assert dynprof("--version").stdout == f"dynprof {__version__}\n"
 
 
-def test_a_cancel_that_stands_on_may_be_a_request(config: Path) -> None:
+def test_validate_prints_both_meanings_of_a_remaining_cancel(config: Path) -> None:
     """The meaning depends on the previous save, which is unknown: validate prints both."""
     config.write_text('{"cancel": true, "active": 2}')
     done = dynprof("validate", str(config))

@@ -84,7 +84,7 @@ def test_without_marked_steps_the_whole_is_compared(tmp_path: Path) -> None:
     ]
 
 
-def test_marks_alone_are_no_faster_job(tmp_path: Path) -> None:
+def test_a_capture_without_operators_is_not_called_faster(tmp_path: Path) -> None:
     """A window of ``Level_none`` has no operators: missing ones are not a gain."""
     one = write(tmp_path / "a.trace.json", 2, 3, 10)
     other = tmp_path / "b.trace.json"
@@ -96,7 +96,7 @@ def test_marks_alone_are_no_faster_job(tmp_path: Path) -> None:
     assert shown.stdout.splitlines() == ["b.trace.json", words]
 
 
-def test_other_devices_are_said(tmp_path: Path) -> None:
+def test_captures_of_other_devices_are_named(tmp_path: Path) -> None:
     """Kernels of another device have other names; the command says so without an error."""
     paths = []
     for name in ("NVIDIA A100", "NVIDIA H100"):

@@ -135,7 +135,7 @@ def shell(folder: Path, command: str) -> str:
 @pytest.mark.parametrize(
     "block", blocks(), ids=[f"{n} {block.title}" for n, block in enumerate(blocks())]
 )
-def test_the_commands_print_what_the_page_says(tmp_path: Path, block: Block) -> None:
+def test_documented_commands_print_the_documented_output(tmp_path: Path, block: Block) -> None:
     """Each command of a block runs in order; numbers, times and host names may differ."""
     if block.job in ("torch", "torchrun", "edited"):
         pytest.importorskip("torch", reason="torch is not installed")

@@ -28,7 +28,7 @@ def captures(shared_tmp: Path) -> Path:
 
 
 @pytest.mark.parametrize(("command", "name"), [("report", "x.html"), ("merge", "x.json.gz")])
-def test_output_names_a_place_that_a_reader_may_write(
+def test_a_reader_can_write_with_output(
     captures: Path, shared_tmp: Path, command: str, name: str
 ) -> None:
     """This also works for several ranks, whose tables are usually next to the traces."""
@@ -45,7 +45,7 @@ def test_output_names_a_place_that_a_reader_may_write(
     assert not (captures / "analysis").exists()
 
 
-def test_analysis_that_a_reader_may_not_write_is_named(captures: Path) -> None:
+def test_an_unwritable_analysis_is_named(captures: Path) -> None:
     """``analyse`` has no option for another place; ``report`` has one, and its error names it."""
     done = MALLORY.python(COMMAND, "analyse", captures)
     assert done.returncode == 1

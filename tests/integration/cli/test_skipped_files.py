@@ -53,7 +53,7 @@ def test_a_link_that_the_user_names_is_followed(folder: Path, tmp_path: Path) ->
         assert (code, output.startswith(f"{folder}/analysis/rank0.pt")) == (0, True)
 
 
-def test_of_many_that_are_skipped_some_are_named(folder: Path) -> None:
+def test_only_some_of_many_skipped_files_are_named(folder: Path) -> None:
     """Only some of many skipped files are named, because another user may plant any number."""
     for number in range(30):
         (folder / f"{number}.trace.json").symlink_to("/nowhere")
@@ -62,7 +62,7 @@ def test_of_many_that_are_skipped_some_are_named(folder: Path) -> None:
     assert (len(skipped), skipped[-1]) == (MAX_SKIPPED + 1, "skipped: and 25 more")
 
 
-def test_the_name_of_a_skipped_file_makes_no_line(folder: Path) -> None:
+def test_line_breaks_in_names_of_skipped_files_are_escaped(folder: Path) -> None:
     """A line break in its name is shown escaped."""
     (folder / "a\nskipped: b.trace.json").symlink_to("/nowhere")
     _, _, errors = dynprof("top", folder)

@@ -64,7 +64,7 @@ while True:
 """The time determines the step: each takes 20 ms, and ranks keep pace."""
 
 
-def test_ranks_that_march_together_are_shown_at_the_same_step(tmp_path: Path) -> None:
+def test_ranks_that_keep_pace_are_shown_at_the_same_step(tmp_path: Path) -> None:
     """Ranks write at different moments; status shows each at the step of the same moment."""
     with RunningJob(tmp_path, MARCHING, RANK="0") as first:
         first.when("its first status", lambda status: status.step > 0)
@@ -163,7 +163,7 @@ def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
         assert "alive" in dynprof("status", job.root)[1]
 
 
-def test_captures_that_nobody_sends_fill_no_screens(tmp_path: Path) -> None:
+def test_status_names_a_limited_number_of_unsent_captures(tmp_path: Path) -> None:
     """Captures of a killed job with many ranks are named up to a limit, and counted."""
     manifest = Manifest(
         dynprof="0", backend="fake", versions={}, host="other", pid=42, rank=0, world_size=1,
@@ -190,7 +190,7 @@ WATCHING = "import dynprof as dp, time; dp.init('prof_config'); time.sleep(100)"
 
 @as_root
 @others_run_python
-def test_a_job_whose_output_lies_in_a_folder_of_roots_is_found(shared_tmp: Path) -> None:
+def test_a_job_with_output_in_a_folder_of_root_is_found(shared_tmp: Path) -> None:
     """This happens if a root service opens the log of a user's job; the user cannot stat it."""
     roots, own = shared_tmp / "log", shared_tmp / "own"
     roots.mkdir(mode=0o700)

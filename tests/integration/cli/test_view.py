@@ -130,7 +130,7 @@ def test_only_requests_addressed_to_this_machine_are_answered(served: Server) ->
         assert answer(served, path, host)[0] == 421, host
 
 
-def test_an_answer_says_nothing_of_the_server(served: Server) -> None:
+def test_responses_do_not_name_the_server(served: Server) -> None:
     """Neither its name nor Python's version, also not in errors."""
     for path in (f"/{served.token}/", "/", f"/{served.token}/{served.trace}"):
         for method in ("GET", "HEAD", "PUT"):
@@ -158,7 +158,7 @@ def ends(connection: socket.socket) -> bytes:
     return found
 
 
-def test_many_connections_without_the_token_keep_nobody_out(served: Server) -> None:
+def test_connections_without_the_token_block_no_reader(served: Server) -> None:
     """The oldest connections end; those with the token stay."""
     path = f"/{served.token}/{served.trace}"
     before = threading.active_count()
@@ -172,14 +172,14 @@ def test_many_connections_without_the_token_keep_nobody_out(served: Server) -> N
         assert answer(served, path)[2].decode() == TEXT
 
 
-def test_a_request_of_a_size_that_no_browser_sends_is_refused(served: Server) -> None:
+def test_an_oversized_request_is_refused(served: Server) -> None:
     """The number of lines does not matter; the rest of the request is not read."""
     line = b"X-A: " + b"a" * 1000 + b"\r\n"
     with connected(served, b"GET / HTTP/1.1\r\n" + line * 17) as connection:
         assert ends(connection).startswith(b"HTTP/1.0 431 ")
 
 
-def test_a_request_that_does_not_end_is_given_up(
+def test_a_request_that_does_not_end_times_out(
     served: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timeout starts with the connection and is not extended by single bytes."""
@@ -200,7 +200,7 @@ def test_a_request_that_does_not_end_is_given_up(
             pytest.fail("the connection stays open")
 
 
-def test_head_tells_the_size_alone(served: Server) -> None:
+def test_head_returns_the_size(served: Server) -> None:
     """HEAD gives the sizes of the trace and of the page."""
     for path in (f"/{served.token}/{served.trace}", f"/{served.token}/index.html"):
         code, headers, body = answer(served, path, method="HEAD")
@@ -208,7 +208,7 @@ def test_head_tells_the_size_alone(served: Server) -> None:
         assert int(headers["Content-Length"]) == len(answer(served, path)[2])
 
 
-def test_what_takes_the_place_of_the_trace_is_not_served(served: Server, tmp_path: Path) -> None:
+def test_a_replaced_trace_is_not_served(served: Server, tmp_path: Path) -> None:
     """The trace was opened once, before the first request."""
     (tmp_path / "secret").write_text("S3CRET")
     (tmp_path / "a.trace.json").unlink()
@@ -244,7 +244,7 @@ def test_several_requests_at_a_time_read_the_whole_trace(served: Server, tmp_pat
 
 @as_root
 @others_run_python
-def test_a_trace_of_a_user_with_no_say_in_its_folder_is_not_served(shared_tmp: Path) -> None:
+def test_a_trace_of_a_user_who_does_not_own_its_folder_is_not_served(shared_tmp: Path) -> None:
     """The error names the owner. The folder owner's traces may be served by any user."""
     trace = shared_tmp / "a.trace.json"
     trace.write_text(TEXT)
@@ -257,7 +257,7 @@ def test_a_trace_of_a_user_with_no_say_in_its_folder_is_not_served(shared_tmp: P
     serve(trace, 0).server_close()
 
 
-def test_no_capture_is_said(tmp_path: Path) -> None:
+def test_view_without_a_capture_exits_with_2(tmp_path: Path) -> None:
     """The exit code is 2."""
     done = run([*DYNPROF, "view", tmp_path])
     assert (done.returncode, "holds no trace" in done.stderr) == (2, True)

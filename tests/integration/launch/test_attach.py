@@ -42,7 +42,7 @@ def _is_allowed() -> None:
     needs_reaching()
 
 
-def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
+def test_a_job_without_dynprof_is_attached_and_detached(tmp_path: Path) -> None:
     """The job is attached, captured with exactly the requested steps, detached, and continues."""
     with begun(tmp_path, LOOP) as process:
         output = attached(process, "--step-on", ":work")
@@ -127,7 +127,7 @@ Path("found").write_text(repr(absent))
     assert (tmp_path / "found").read_text() == "[True, True]"
 
 
-def test_one_that_watches_already(tmp_path: Path) -> None:
+def test_a_process_that_already_watches_is_refused(tmp_path: Path) -> None:
     """The error names the watched directory, nothing changes, and the job's session stays."""
     script = LOOP.replace("import sys, time", "import sys, time, dynprof as dp\ndp.init('mine')")
     with begun(tmp_path, script) as process:
@@ -141,7 +141,7 @@ def test_one_that_watches_already(tmp_path: Path) -> None:
         ended(tmp_path, process)
 
 
-def test_one_that_watches_nothing_is_not_detached(tmp_path: Path) -> None:
+def test_detach_of_a_process_without_a_session_is_an_error(tmp_path: Path) -> None:
     """The error says that the process has no session of dynprof."""
     with begun(tmp_path, LOOP) as process:
         code, _, errors = dynprof("detach", process.pid)
@@ -150,7 +150,7 @@ def test_one_that_watches_nothing_is_not_detached(tmp_path: Path) -> None:
         ended(tmp_path, process)
 
 
-def test_one_that_does_not_run_python_is_given_up(tmp_path: Path) -> None:
+def test_attach_times_out_if_the_process_does_not_run_python(tmp_path: Path) -> None:
     """The process is in C with Python's lock; after the timeout nothing begins, now or later."""
     script = """
 import ctypes, sys
@@ -170,7 +170,7 @@ print("dynprof" in sys.modules)
     assert not (tmp_path / "prof_config").exists()
 
 
-def test_what_cannot_be_reached_is_said(tmp_path: Path) -> None:
+def test_attach_names_why_a_process_cannot_be_reached(tmp_path: Path) -> None:
     """The error has the reason: no process, no Python, another user, stopped, ended or debugged."""
     with processes.start(["sleep", "100"]) as process:
         assert refusal(process.pid).endswith("cannot be reached: it runs no Python\n")
@@ -212,7 +212,7 @@ def facts(pid: int) -> str:
         (None, "SYS_PT"),
     ],
 )
-def test_where_the_system_forbids_it_the_setting_is_named(
+def test_attach_names_the_system_setting_that_forbids_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, says: str
 ) -> None:
     """The error says what to do; the thread was never stopped."""
@@ -325,7 +325,7 @@ def test_ranks_that_are_attached_one_after_the_other_record_the_same_steps(tmp_p
     assert [recorded[0]] * 3 + [recorded[3]] * 3 == recorded
 
 
-def test_jobs_with_scripts_of_one_name_are_told_apart_by_the_path(tmp_path: Path) -> None:
+def test_a_path_selects_among_scripts_of_the_same_name(tmp_path: Path) -> None:
     """A bare name attaches to none of them. A path relative to the caller selects one job."""
     name = f"same_{os.getpid()}.py"
     script = LOOP.replace("while", "from pathlib import Path\nPath('begun').touch()\nwhile", 1)
@@ -362,7 +362,7 @@ ctypes.memmove(begin, title.ljust(end - begin, b"\\0"), end - begin)
 """Overwrites the command line, as ``setproctitle`` does."""
 
 
-def test_a_process_is_attached_by_the_title_that_it_gave_itself(tmp_path: Path) -> None:
+def test_a_process_is_attached_by_its_own_title(tmp_path: Path) -> None:
     """The title that ``status --all`` prints selects the process."""
     with begun(tmp_path, f"{TITLED}{LOOP}", **{"A" * 99: ""}) as process:
         title = f"VLLM::Worker_{process.pid}"
@@ -374,7 +374,7 @@ def test_a_process_is_attached_by_the_title_that_it_gave_itself(tmp_path: Path) 
         assert ended(tmp_path, process) == ""
 
 
-def test_signals_that_come_meanwhile_are_not_lost(tmp_path: Path) -> None:
+def test_signals_during_an_attach_are_not_lost(tmp_path: Path) -> None:
     """Ten signals arrive right before the attach or detach: all are counted."""
     script = """
 import signal, sys, time
@@ -404,7 +404,7 @@ def is_counted(folder: Path, wanted: int) -> bool | None:
     return (path.exists() and int(path.read_text() or 0) == wanted) or None
 
 
-def test_ctrl_c_amid_a_call_waits_until_the_thread_is_back(tmp_path: Path) -> None:
+def test_ctrl_c_during_a_call_waits_until_the_thread_returns(tmp_path: Path) -> None:
     """The attaching command is interrupted while the job's thread runs a call."""
     attacher = """
 import os, signal, subprocess, sys
@@ -428,6 +428,6 @@ with StoppedThread(pid, 30) as thread:
         assert ended(tmp_path, process) == ""
 
 
-def test_what_this_python_attaches_with() -> None:
+def test_attach_uses_the_interface_of_this_python() -> None:
     """Python 3.14 has its own interface; these tests use it there."""
     assert hasattr(sys, "remote_exec") == (sys.version_info >= REMOTE_EXEC)

@@ -48,7 +48,7 @@ while"""
         assert ended(tmp_path, process) == ""
 
 
-def test_a_process_that_becomes_another_program_meanwhile(tmp_path: Path) -> None:
+def test_a_process_that_executes_another_program_during_the_attach(tmp_path: Path) -> None:
     """The command does not wait for an answer that cannot come."""
     script = """
 import os, sys, threading

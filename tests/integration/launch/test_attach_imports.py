@@ -47,7 +47,7 @@ def test_modules_where_the_job_works_are_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "planted").exists()
 
 
-def test_modules_beside_the_script_are_not_run_by_a_refusal(tmp_path: Path) -> None:
+def test_a_refusal_runs_no_modules_in_the_scripts_folder(tmp_path: Path) -> None:
     """The refusal does not import them either, after dynprof has been removed."""
     (tmp_path / "file").touch()
     (tmp_path / "job").mkdir()
@@ -130,7 +130,7 @@ Path("found").write_text(repr(found))
     assert "Installed" not in found
 
 
-def test_a_refusal_leaves_what_the_job_had_loaded_itself(tmp_path: Path) -> None:
+def test_a_refusal_leaves_the_jobs_own_dynprof(tmp_path: Path) -> None:
     """The job's own dynprof, which watches nothing yet, is unchanged afterwards."""
     (tmp_path / "file").touch()
     script = "import dynprof as dp\nimport dynprof.dynamic_profile as loaded\n" + LOOP

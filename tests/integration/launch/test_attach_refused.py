@@ -32,7 +32,7 @@ def _is_allowed() -> None:
     needs_reaching()
 
 
-def test_one_with_files_of_its_own(tmp_path: Path) -> None:
+def test_a_process_with_its_own_mounts_is_refused(tmp_path: Path) -> None:
     """As for a container, the error says what to do, and nothing is changed."""
     if not shutil.which(OF_ITS_OWN[0]) or processes.run([*OF_ITS_OWN, "true"]).returncode:
         pytest.skip("no process here may have files of its own")
@@ -114,7 +114,7 @@ def test_a_static_build(tmp_path: Path) -> None:
         assert process.poll() is None
 
 
-def test_one_that_is_at_its_end(tmp_path: Path) -> None:
+def test_a_process_in_its_exit_functions_is_refused(tmp_path: Path) -> None:
     """The script has ended, and its exit functions run: the process ends as usual."""
     script = "import atexit, threading\nfrom pathlib import Path\n"
     script += "atexit.register(lambda: [*iter(Path('enough').exists, True)])\n"

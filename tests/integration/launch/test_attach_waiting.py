@@ -88,7 +88,7 @@ def test_the_place_of_a_main_thread_that_hangs_is_named(tmp_path: Path) -> None:
         assert f", called at {tmp_path}/job.py:{line} in hang" in output
 
 
-def test_a_lock_that_is_held_is_waited_for_no_longer_than_allowed(tmp_path: Path) -> None:
+def test_the_wait_for_pythons_lock_has_a_timeout(tmp_path: Path) -> None:
     """The main thread is in C with Python's lock: a new thread times out and does nothing later."""
     script = """
 import ctypes, sys, threading

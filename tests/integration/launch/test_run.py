@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_window_of_a_script_that_knows_nothing(tmp_path: Path) -> None:
+def test_a_script_without_dynprof_is_captured(tmp_path: Path) -> None:
     """The script is watched, its function ends the steps, and the requested ones are captured."""
     with begun(tmp_path, LOOP, "--step-on", ":work") as process:
         is_stepping(tmp_path)
@@ -69,7 +69,7 @@ fail()
     ("way", "arguments"),
     [(["job.py"], ["--config", "other", "-m", "--help"]), (["-m", "job"], [])],
 )
-def test_the_script_sees_and_says_what_it_does_without(
+def test_the_script_behaves_as_under_plain_python(
     tmp_path: Path, way: list[str], arguments: list[str]
 ) -> None:
     """Arguments, module, path, input, exit code and traceback equal those under plain Python."""
@@ -97,7 +97,7 @@ def test_signals_reach_the_script(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in errors
 
 
-def test_what_a_script_starts_is_left_alone(tmp_path: Path) -> None:
+def test_children_of_a_watched_script_are_left_alone(tmp_path: Path) -> None:
     """Tools, scripts, pools and forks of a watched process neither watch nor write."""
     children = """
 import multiprocessing, os, subprocess
@@ -126,7 +126,7 @@ if __name__ == "__main__":
     assert len(logs(tmp_path)) == 1
 
 
-def test_a_script_with_its_own_init_goes_on_in_the_directory_asked_for(tmp_path: Path) -> None:
+def test_a_script_with_its_own_init_uses_the_directory_of_run(tmp_path: Path) -> None:
     """Its steps count. If it names another directory, one line says which is watched."""
     script = LOOP.replace("import sys, time", "import sys, time, dynprof as dp\ndp.init('mine')")
     with begun(tmp_path, script.replace("    work()", "    work(); dp.step()")) as process:
@@ -245,7 +245,9 @@ def test_another_customization_of_the_site_is_kept(tmp_path: Path) -> None:
         (["run", "--config", "job.py", "job.py"], 2, "job.py cannot be used"),
     ],
 )
-def test_what_cannot_be_run_is_said(tmp_path: Path, typed: list[str], code: int, says: str) -> None:
+def test_a_script_that_cannot_be_run_is_named(
+    tmp_path: Path, typed: list[str], code: int, says: str
+) -> None:
     """The output is one line, and nothing is started."""
     (tmp_path / "job.py").write_text("print('it ran')")
     found = processes.run([*DYNPROF, *typed], cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
@@ -264,7 +266,7 @@ def test_a_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("typed", "watched"), [([], "named"), (["--config", "typed"], "typed")])
-def test_run_watches_what_the_environment_names_unless_told(
+def test_run_without_a_directory_uses_the_environments(
     tmp_path: Path, typed: list[str], watched: str
 ) -> None:
     """The same holds for each other process of that environment."""
@@ -275,7 +277,7 @@ def test_run_watches_what_the_environment_names_unless_told(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["job.py", watched])
 
 
-def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
+def test_the_script_runs_if_the_directory_is_unusable(tmp_path: Path) -> None:
     """A directory that became unusable costs one line."""
     script = tmp_path / "job.py"
     script.write_text("print('it ran')")

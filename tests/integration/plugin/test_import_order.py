@@ -80,7 +80,7 @@ print(*(marker.message for marker in found), sep=", ")
 """
 
 
-def test_the_vendors_import_after_torch_marks_where_the_environment_asks(tmp_path: Path) -> None:
+def test_the_vendors_import_after_torch_marks_if_the_variable_is_set(tmp_path: Path) -> None:
     """With DYNPROF_PLUGIN=1 ``import mstx_torch_plugin`` marks, without a warning."""
     needs = warm_interpreter.WITHOUT_TORCH
     marked, errors = output(ASKED_BY_THE_ENVIRONMENT, tmp_path, needs, DYNPROF_PLUGIN="1")

@@ -95,7 +95,7 @@ def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
     assert second.began_ns <= other.began_ns < other.ended_ns <= second.ended_ns
 
 
-def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
+def test_the_newest_of_several_optimizers_counts_the_steps() -> None:
     """The newest optimizer counts, however often others step; after its end, the next to step."""
     first = optimizer_of()
 
@@ -121,7 +121,7 @@ def test_a_step_that_calls_that_of_its_base_class_is_one_step() -> None:
     assert step_ranges(lambda: [outer.step() for _ in range(2)]) == ["step 3", "step 4"]
 
 
-def test_a_step_that_is_left_out_or_accumulated_belongs_to_the_range_around_it() -> None:
+def test_skipped_and_accumulated_steps_do_not_end_the_range() -> None:
     """A step's range continues if a GradScaler skips a step."""
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -167,7 +167,7 @@ def test_uninstalling_ends_the_range_of_the_step() -> None:
     assert step_ranges(lambda: [optimizer.step() for _ in range(2)]) == ["step 1"]
 
 
-def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
+def test_a_loss_is_not_a_forward_pass() -> None:
     """The plugin marks the model's call, but not torch's losses, which are modules too."""
     model, features = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     perceptual = {"forward": lambda _self, one, _other: features(one).sum()}
@@ -183,7 +183,7 @@ def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_a_backward_pass_computes_again_is_no_forward_pass(reentrant: bool) -> None:
+def test_recomputation_in_a_backward_pass_is_not_a_forward_pass(reentrant: bool) -> None:
     """Calls of checkpointed modules in a backward pass are no forward pass."""
     from torch.utils.checkpoint import checkpoint
 
@@ -209,7 +209,7 @@ def test_an_optimizer_that_was_made_before_it() -> None:
     assert marked(optimizer.step) == ["optimizer.step"]
 
 
-def test_without_anybody_who_takes_marks_there_are_none() -> None:
+def test_without_a_recording_no_range_begins() -> None:
     """No range begins, so none is open when a recording starts."""
     seen: list[int] = []
 
@@ -217,7 +217,7 @@ def test_without_anybody_who_takes_marks_there_are_none() -> None:
     assert seen == [0]
 
 
-def test_what_a_call_raises_passes_and_its_range_ends() -> None:
+def test_an_exception_propagates_and_ends_its_range() -> None:
     """Errors in a loader, a forward pass, a step and a save end the range."""
 
     def fail(*_: object) -> None:
@@ -268,7 +268,7 @@ def test_threads_have_phases_of_their_own() -> None:
     assert marked(work) == ["forward", "forward"]
 
 
-def test_everything_is_put_back() -> None:
+def test_uninstalling_restores_every_attribute() -> None:
     """Every attribute is the original object, also of optimizers made while it was installed."""
     dp.plugin.uninstall()
     watched = [
@@ -291,7 +291,7 @@ def test_everything_is_put_back() -> None:
     assert torch.optim.Adagrad.step is step
 
 
-def test_what_somebody_else_put_over_it_stays() -> None:
+def test_another_tools_wrapper_stays_after_uninstall() -> None:
     """Another tool's wrapper stays; dynprof's wrapper below it marks no more."""
     ours = torch.save
     torch.save = lambda *args, **kwargs: ours(*args, **kwargs)
@@ -310,7 +310,7 @@ def test_what_somebody_else_put_over_it_stays() -> None:
     ("owner", "name"),
     [(torch, "save"), (torch.nn.Module, "__call__"), (torch.autograd, "backward")],
 )
-def test_what_somebody_else_put_over_it_for_a_while(
+def test_a_temporary_wrapper_of_another_tool_leaves_one_wrapper(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
     """Windows during that time and later leave one wrapper, which can also be removed."""
@@ -325,7 +325,7 @@ def test_what_somebody_else_put_over_it_for_a_while(
     assert vars(owner)[name] is ours.__wrapped__
 
 
-def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
+def test_a_step_with_copied_attributes_is_not_taken_for_a_wrapper() -> None:
     """functools.wraps copies all attributes; the script's own step is never removed."""
     train(torch.optim.SGD)
     done: list[str] = []
@@ -342,7 +342,7 @@ def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
     assert done == ["own", "own"]
 
 
-def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
+def test_a_function_that_is_wrapped_twice_is_one_phase() -> None:
     """A nested phase of the same name does not count, because it covers the same time."""
     ours = torch.optim.Optimizer.zero_grad
     torch.optim.Optimizer.zero_grad = lambda self: ours(self)
@@ -357,7 +357,7 @@ def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
 
 
 @pytest.mark.parametrize("function", ["save", "distributed.all_reduce", "autograd.backward"])
-def test_what_is_wrapped_can_be_pickled(function: str) -> None:
+def test_wrapped_functions_can_be_pickled(function: str) -> None:
     """A pool's task may be torch.save: unpickling gives the same function."""
     wrapped = operator.attrgetter(function)(torch)
     assert pickle.loads(pickle.dumps(wrapped)) is wrapped  # noqa: S301
@@ -429,7 +429,7 @@ def test_loops_without_torch_have_the_same_phases() -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", 7, "x" * 256])
-def test_a_loop_under_a_name_that_cannot_be_taken_goes_on(name: Any) -> None:
+def test_a_loop_with_an_invalid_phase_name_continues(name: Any) -> None:
     """A warning says so, and the phase is lost."""
 
     def work() -> None:

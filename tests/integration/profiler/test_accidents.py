@@ -97,7 +97,7 @@ def test_one_profile_never_shows_anothers_trace(
     assert operator["args"]["Input Dims"][0] == [4, 4]
 
 
-def test_what_an_unwanted_profile_held_goes_with_it(tmp_path: Path) -> None:
+def test_a_discarded_profile_leaves_no_resources(tmp_path: Path) -> None:
     """It leaves no folder, descriptor or thread."""
 
     def once() -> None:
@@ -161,7 +161,7 @@ def test_a_thread_that_ends_in_its_profile(tmp_path: Path) -> None:
     assert "its thread has ended" in done.stderr
 
 
-def test_a_profile_that_is_forgotten(tmp_path: Path) -> None:
+def test_a_profile_that_is_never_stopped_blocks_later_ones(tmp_path: Path) -> None:
     """No other profile can replace it, as a warning says; the process ends successfully."""
     done = run(
         """
@@ -179,7 +179,7 @@ def test_a_profile_that_is_forgotten(tmp_path: Path) -> None:
     assert "never stopped" in done.stderr
 
 
-def test_a_session_that_is_forgotten(tmp_path: Path) -> None:
+def test_a_session_that_is_never_stopped(tmp_path: Path) -> None:
     """The process ends successfully, and says that the recording is lost."""
     done = run(
         """
@@ -194,7 +194,7 @@ def test_a_session_that_is_forgotten(tmp_path: Path) -> None:
     assert "never stopped" in done.stderr
 
 
-def test_a_sessions_exception_is_the_scripts(tmp_path: Path) -> None:
+def test_an_exception_in_a_session_reaches_the_script(tmp_path: Path) -> None:
     """Its recording is stopped and saved, and the exception propagates."""
     done = run(
         """
@@ -313,7 +313,7 @@ def test_a_child_forked_in_a_profile_has_profiles_of_its_own(tmp_path: Path, thr
     assert done.stdout.split() == ["1", "1", "1"]
 
 
-def test_a_child_is_served_where_the_profiler_was_imported_after_init(tmp_path: Path) -> None:
+def test_a_child_can_profile_if_the_import_came_after_init(tmp_path: Path) -> None:
     """The order of imports does not matter to a child forked inside a profile."""
     script = """
         import os, sys
@@ -335,7 +335,7 @@ def test_a_child_is_served_where_the_profiler_was_imported_after_init(tmp_path: 
     assert done.stdout.split() == ["1"], done.stderr
 
 
-def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
+def test_a_child_leaves_a_profile_to_its_parent(tmp_path: Path) -> None:
     """The child ends as usual and saves nothing; the parent's profile is whole."""
     done = run(
         """
@@ -474,7 +474,7 @@ def test_stacks_cycle_after_cycle_while_another_thread_saves(tmp_path: Path) -> 
     wait_for("three", lambda: len(list(folder.glob("*.pt.trace.json"))) == 3 or None)
 
 
-def test_a_step_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
+def test_a_step_on_another_thread_is_not_counted(tmp_path: Path) -> None:
     """A step of another thread warns and is not counted."""
     ready: list[int] = []
     with profile(
@@ -538,7 +538,7 @@ def test_metadata_never_breaks_a_trace(tmp_path: Path, key: str, value: Any, kep
     assert len(load_trace(tmp_path / "a.trace.json").spans["start"]) > 0
 
 
-def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
+def test_a_torn_trace_is_named(tmp_path: Path) -> None:
     """The readable part is analysed."""
     recorded().export_chrome_trace("a.trace.json.gz")
     path = tmp_path / "a.trace.json.gz"
@@ -601,7 +601,7 @@ def test_an_export_keeps_the_file_of_another_process(tmp_path: Path) -> None:
     assert (tmp_path / f"{own}.log").stat().st_size
 
 
-def test_kineto_writes_nothing_of_a_profile_and_the_script_all_it_prints(tmp_path: Path) -> None:
+def test_stderr_has_the_scripts_lines_and_none_of_kineto(tmp_path: Path) -> None:
     """The script's own stderr stays complete before, in and after profiles on the CPU."""
     script = """
     print("before", file=sys.stderr)
@@ -649,7 +649,7 @@ def test_ctrl_c_while_a_handler_saves_leaves_a_manifest_that_says_so(tmp_path: P
     assert len(list(tmp_path.glob("result/*.trace.json"))) == 1
 
 
-def test_private_copies_of_a_killed_script_are_removed_by_the_next_that_exports(
+def test_temporary_files_of_a_killed_script_are_removed_by_the_next_one(
     tmp_path: Path,
 ) -> None:
     """A trace is written in the temporary folder first, which may be in memory."""

@@ -70,7 +70,7 @@ def test_at_the_end_of_the_process(tmp_path: Path) -> None:
     assert load_manifest(manifest).trace == path.name
 
 
-def test_in_the_vendors_place(tmp_path: Path) -> None:
+def test_ascend_work_path_is_the_folder_of_saved_profiles(tmp_path: Path) -> None:
     """``ASCEND_WORK_PATH`` works as for a handler without a folder; it may be a link."""
     (tmp_path / "work").mkdir()
     (tmp_path / "link").symlink_to("work")
@@ -89,7 +89,7 @@ def test_in_the_vendors_place(tmp_path: Path) -> None:
         "prof.export_stacks('mine.json')",
     ],
 )
-def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> None:
+def test_requested_results_are_not_saved_again(tmp_path: Path, asked: str) -> None:
     """A script that requests results or a file gets them, and no other file."""
     done = run(tmp_path, f"with profile(with_stack=True) as prof: work()\n{asked}")
     assert SAID not in done.stderr
@@ -107,7 +107,7 @@ def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> No
     ],
 )
 def test_a_trace_whose_export_failed_is_saved(tmp_path: Path, export: str, handler: str) -> None:
-    """The trace is in the usual folder, unless another export has it already."""
+    """After a failed export the trace is in the usual folder, unless another export has it."""
     script = f"""
     Path("file").touch()
     with profile(with_stack={"file" in export}, on_trace_ready={handler.format(export)}) as prof:
@@ -141,7 +141,7 @@ def test_a_trace_that_was_exported_is_not_saved_when_another_export_fails(tmp_pa
         "execution_trace_observer=torch.profiler.ExecutionTraceObserver()",
     ],
 )
-def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
+def test_a_profile_with_a_handler_or_observer_is_not_saved(tmp_path: Path, given: str) -> None:
     """A handler that does nothing means that no result is wanted. So does an observer."""
     done = run(tmp_path, f"with profile({given}): work()")
     assert SAID not in done.stderr
@@ -179,7 +179,9 @@ def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(
         ("tensorboard_trace_handler('log')", False),
     ],
 )
-def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, strict: bool) -> None:
+def test_a_trace_that_a_handler_did_not_save_is_saved(
+    tmp_path: Path, handler: str, strict: bool
+) -> None:
     """The trace of a failed handler is in the folder used without a handler."""
     script = f"""
     Path("file").touch()
@@ -196,7 +198,7 @@ def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, stric
     assert operator["dur"] > 0
 
 
-def test_each_cycle_that_a_handler_failed_with_is_saved(tmp_path: Path) -> None:
+def test_each_cycle_that_a_handler_did_not_save_is_saved(tmp_path: Path) -> None:
     """Cycles for which the handler succeeded are not saved again."""
     script = """
     def ready(prof):
@@ -215,7 +217,7 @@ def test_each_cycle_that_a_handler_failed_with_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("async_mode", [False, True])
-def test_a_trace_that_a_handler_lost_is_said_to_be_lost(tmp_path: Path, async_mode: bool) -> None:
+def test_a_message_says_that_a_trace_is_lost(tmp_path: Path, async_mode: bool) -> None:
     """If the profiler cannot write a trace, a message says that it is lost."""
     script = f"""
     from dynprof.backends.torch.torch_recording import TorchRecording
@@ -236,7 +238,7 @@ def test_a_trace_that_a_handler_lost_is_said_to_be_lost(tmp_path: Path, async_mo
 @pytest.mark.parametrize(
     "handler", ["lambda prof: 1 / 0", "lambda prof: prof.export_chrome_trace('file/mine.json')"]
 )
-def test_what_a_handler_failed_with_can_be_asked_for(tmp_path: Path, handler: str) -> None:
+def test_a_trace_that_a_handler_did_not_save_can_be_exported(tmp_path: Path, handler: str) -> None:
     """A script that exports the trace itself gets no other file."""
     script = f"""
     Path("file").touch()
@@ -249,7 +251,7 @@ def test_what_a_handler_failed_with_can_be_asked_for(tmp_path: Path, handler: st
     assert not list((tmp_path / "place").glob("*.pt.trace.json"))
 
 
-def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
+def test_a_freed_profile_is_saved(tmp_path: Path) -> None:
     """The trace is saved when no object holds the profile any more."""
     script = """
     def train():
@@ -288,7 +290,7 @@ def test_cycles_of_a_schedule(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_is_saved_once_a_profile_was_asked(tmp_path: Path) -> None:
+def test_no_cycle_is_saved_after_results_were_requested(tmp_path: Path) -> None:
     """A script that reads one cycle's results can request the others as well."""
     script = """
     with profile(schedule=schedule(wait=1, warmup=0, active=1, repeat=0)) as prof:
@@ -321,7 +323,7 @@ def test_several_profiles_on_several_threads(tmp_path: Path) -> None:
     assert len(saved(tmp_path / "place")) == 3
 
 
-def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
+def test_a_forked_child_leaves_saving_to_its_parent(tmp_path: Path) -> None:
     """There is one trace, the parent's, although the child frees its copy first."""
     script = """
     with profile() as prof:
@@ -432,7 +434,7 @@ def test_ctrl_c_while_it_is_being_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_saving_lets_the_training_go_on(tmp_path: Path, closing: str) -> None:
+def test_saving_lets_the_training_continue(tmp_path: Path, closing: str) -> None:
     """Python runs while a trace is written; otherwise the trace is written at the end."""
     script = """
     def train(size):

@@ -33,7 +33,7 @@ def child_work(**settings: Any) -> tuple[list[str], str]:
     return [str(one.message) for one in caught], Path("trace.json").read_text()
 
 
-def test_a_child_thread_outside_a_profile_of_one_thread_is_told() -> None:
+def test_a_child_thread_in_a_profile_of_one_thread_gets_a_warning() -> None:
     """A profile of one thread cannot add a child thread; the warning names an alternative."""
     (said,), trace = child_work()
     assert "pass experimental_config=torch.profiler._ExperimentalConfig(profile_all_" in said

@@ -114,7 +114,7 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
         ),
     ],
 )
-def test_a_wrong_argument_is_named_with_what_is_taken(
+def test_a_wrong_argument_is_named_with_the_value_used(
     wrong: Callable[..., object], words: str
 ) -> None:
     """One warning has the wrong value and the one used; ``strict`` raises."""
@@ -263,7 +263,7 @@ def handled_twice(**how: Any) -> None:
         (lambda **how: analyse(".", **how), CaptureError, "holds no trace"),
     ],
 )
-def test_what_fails_is_one_warning_and_raises_where_it_is_strict(
+def test_a_failed_call_gives_one_warning_or_raises_if_strict(
     failing: Callable[..., object], error: type[Exception], words: str
 ) -> None:
     """A failed call gives one warning with the script's line; ``strict=True`` raises."""
@@ -310,7 +310,7 @@ def test_a_strict_profile_that_could_not_start_may_be_started_again() -> None:
 
 
 @pytest.mark.parametrize("stops", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_script_passes(stops: type[BaseException]) -> None:
+def test_ctrl_c_and_exit_end_the_script(stops: type[BaseException]) -> None:
     """Ctrl-C and ``sys.exit()`` in a callback end the script."""
 
     def on_ready(_: object) -> None:
@@ -400,7 +400,7 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
         ),
     ],
 )
-def test_what_may_be_meant_goes_on_with_one_warning(
+def test_a_questionable_call_gives_one_warning(
     questionable: Callable[[], object], words: str
 ) -> None:
     """One warning names the line of the script, and no exception is raised."""
@@ -514,7 +514,7 @@ def test_a_schedule_that_fails_does_not_stop_the_loop(
         train(strict=True)
 
 
-def test_a_schedule_that_always_fails_is_said_once() -> None:
+def test_a_schedule_that_always_fails_gives_one_warning() -> None:
     """A schedule that always fails gives one warning, in two lines."""
 
     def train() -> None:
@@ -631,7 +631,7 @@ def failing_once(action: Callable[..., object]) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("fails", ["saving", "analysis", "callback", "opening"])
-def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
+def test_a_failure_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
     """Each failed cycle gives one warning; the other cycles are complete."""
     ready: list[int] = []
     save = tensorboard_trace_handler("log", analyse_flag=fails == "analysis")

@@ -89,7 +89,7 @@ def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
         assert steps_in(trace) == [step - 2, step - 1]
 
 
-def test_torchs_own_parts_fit(tmp_path: Path) -> None:
+def test_torchs_activities_schedules_and_handlers_work(tmp_path: Path) -> None:
     """Torch's activities, schedules, actions and handler work."""
     theirs = torch.profiler
     with profile(
@@ -233,7 +233,7 @@ def test_collection_is_switched_off_and_on(tmp_path: Path) -> None:
     assert "aten::mul" not in names
 
 
-def test_the_python_profiler_serves_too(tmp_path: Path) -> None:
+def test_python_backend_works_without_torch(tmp_path: Path) -> None:
     """Without torch's profiler, the same calls give a trace of Python calls."""
     with profile(
         backend="python",
@@ -265,7 +265,7 @@ def test_exports_come_again_and_in_any_form(tmp_path: Path) -> None:
     assert len(prof.events()) > 2
 
 
-def test_another_thread_saves(tmp_path: Path) -> None:
+def test_async_mode_saves_on_another_thread(tmp_path: Path) -> None:
     """With ``async_mode`` another thread saves each cycle, and none is lost."""
     SELF_TEST.begin()
     wait_for("the self-test", lambda: SELF_TEST.answer)

@@ -46,7 +46,7 @@ assert rank or len(threads) == 1, threads
 """
 
 
-def test_a_save_and_who_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_costs_other_ranks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All ranks train while one saves. The other one records nothing and starts no thread."""
     begin, loop, end = "rank = dist.get_rank()\n", "    dp.step()\n", 'print("trained")'
     text = JOB.replace(begin, begin + HELD).replace(loop, f"{loop}    look()\n")

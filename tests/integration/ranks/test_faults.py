@@ -164,7 +164,7 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
         assert "rank 2: " in errors
 
 
-def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_rank_is_left_out_until_it_continues(tmp_path: Path) -> None:
     """Its silence delays the others once, by some seconds; it drops what they have given up."""
     with job(tmp_path, 3) as running:
         desk = tmp_path / "desk_0"
@@ -182,7 +182,7 @@ def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> 
     assert set(captured(tmp_path)) == {0, 1, 2}
 
 
-def test_where_the_leader_dies_and_the_store_with_it(tmp_path: Path) -> None:
+def test_ranks_serve_their_own_saves_after_leader_and_store_die(tmp_path: Path) -> None:
     """Each other rank says so, and serves the saves in its own directory."""
     with job(tmp_path, 3) as running:
         killed(running[0])
@@ -334,7 +334,7 @@ class Proxy:
 
 
 @pytest.mark.parametrize("cut_s", [5.0])
-def test_a_rank_whose_way_to_the_store_is_cut_agrees_again_once_it_is_back(
+def test_a_rank_agrees_again_after_its_connection_to_the_store_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_s: float
 ) -> None:
     """Until then it serves its own saves, and the others name it as missing."""

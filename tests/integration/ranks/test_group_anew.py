@@ -49,7 +49,7 @@ for round in range(3):
 """
 
 
-def test_a_process_group_that_is_made_anew(tmp_path: Path) -> None:
+def test_ranks_agree_in_a_new_process_group(tmp_path: Path) -> None:
     """The new store is not that of the previous group, whose addresses no longer answer.
 
     Each rank uses its number in the newest group.
@@ -108,7 +108,7 @@ destroy_process_group()
     ("end", "code"),
     [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1), ("raise KeyboardInterrupt", -2)],
 )
-def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_it_would(
+def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_usual(
     tmp_path: Path, last: int, end: str, code: int
 ) -> None:
     """No thread is in the store as Python ends, whichever rank ends first; torch prints nothing."""
@@ -122,7 +122,7 @@ def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_it_would(
 @pytest.mark.parametrize(
     ("end", "code"), [("raise ValueError", 1), ("raise KeyboardInterrupt", -2)]
 )
-def test_a_job_that_ends_with_its_group_up_ends_as_it_would(
+def test_a_job_that_ends_without_destroying_its_group_ends_as_usual(
     tmp_path: Path, end: str, code: int
 ) -> None:
     """A thread that is still in the store would abort the process with another exit code."""
@@ -177,7 +177,7 @@ dist.destroy_process_group()
 """
 
 
-def test_a_forked_child_has_no_part_in_its_parents_group(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_take_part_in_its_parents_group(tmp_path: Path) -> None:
     """The child does not speak for its parent. Ranks of its own group agree there."""
     script = FORKING.replace("{port}", str(free_port()))
     with ranks(tmp_path, script, 2) as running:

@@ -28,7 +28,7 @@ def edits(root: Path) -> dict[int, str]:
     return {answer.number: answer.outcome for answer in answers}
 
 
-def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Path) -> None:
+def test_the_newest_edit_that_waits_for_an_agreement_counts(tmp_path: Path) -> None:
     """As in a single process. A cancel disarms the newest one too, and all ranks hear at once."""
     root = tmp_path / SHARED
     config = root / "profiler_config.json"

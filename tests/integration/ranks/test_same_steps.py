@@ -77,7 +77,7 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
     assert len({(one.steps.first, one.steps.last) for one in manifests(tmp_path)}) == 1
 
 
-def test_a_window_is_one_thing_wherever_its_captures_lie(tmp_path: Path) -> None:
+def test_a_window_is_joined_wherever_its_captures_are(tmp_path: Path) -> None:
     """The record in the leader's directory finds all captures; missing ranks are named."""
     first, second = tmp_path / "first", tmp_path / "second"
     with job(tmp_path, 3, APART):
@@ -127,7 +127,7 @@ def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
     assert "rank 2 takes no part: it does not run dynprof" in log(tmp_path / SHARED)
 
 
-def test_where_rank_0_has_no_dynprof_each_serves_what_it_reads(tmp_path: Path) -> None:
+def test_ranks_serve_their_own_saves_if_rank_0_has_no_dynprof(tmp_path: Path) -> None:
     """No log says that the ranks agree."""
     root = tmp_path / SHARED
     with job(tmp_path, 3, without=(0,), said="; profilers: "):
@@ -138,7 +138,7 @@ def test_where_rank_0_has_no_dynprof_each_serves_what_it_reads(tmp_path: Path) -
     assert "agree on the steps" not in log(root)
 
 
-def test_ranks_that_count_otherwise_are_refused_with_what_to_call(tmp_path: Path) -> None:
+def test_ranks_with_other_step_numbers_are_refused_with_the_call_to_make(tmp_path: Path) -> None:
     """One rank missed the first steps, and its steps wait for the others."""
     with job(tmp_path, 3, late=70):
         time.sleep(3)  # until each rank knows that its steps have collectives
@@ -164,7 +164,7 @@ while rank == 0 and store.add("ended", 0) < size:  # it has the store
 """
 
 
-def test_ranks_without_a_process_group_agree_over_a_store_of_the_scripts(tmp_path: Path) -> None:
+def test_ranks_without_a_process_group_agree_over_the_scripts_store(tmp_path: Path) -> None:
     """The launcher's variables give the number of ranks; rank 0 leads."""
     with ranks(tmp_path, PLAIN, 2) as running:
         wait_for("the ranks", lambda: everything(tmp_path).count("agree on the steps") == 2 or None)

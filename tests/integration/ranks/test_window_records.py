@@ -16,7 +16,7 @@ from tests.integration.running import below, wait_for
 pytest.importorskip("torch", reason="torch is not installed")
 
 
-def test_who_waits_for_a_cancel_waits_for_the_captures(tmp_path: Path) -> None:
+def test_cancel_with_wait_waits_for_the_captures(tmp_path: Path) -> None:
     """After a cancel, all captures are saved, also those in other directories; else it returns."""
     root = tmp_path / "desk_0"
     with job(tmp_path, 2, APART):

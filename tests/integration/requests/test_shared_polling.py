@@ -83,7 +83,7 @@ def test_one_process_of_a_machine_reads_for_the_others(tmp_path: Path) -> None:
         assert other in left
 
 
-def test_two_configs_that_were_one_file_are_watched_each(tmp_path: Path) -> None:
+def test_two_configs_that_were_one_file_are_watched_separately(tmp_path: Path) -> None:
     """The configs are first links to one file; an editor's save replaces a link by a file."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "profiler_config.json").write_text('{"active": 1}')

@@ -172,7 +172,7 @@ def test_a_touch_is_an_edit_as_soon_as_a_write(
         desk.watcher.stop()
 
 
-def test_what_is_no_save_is_no_edit(desk: Desk) -> None:
+def test_only_a_save_is_an_edit(desk: Desk) -> None:
     """Reading, chmod, other files and a swap file are no requests."""
     desk.shell("cat profiler_config.json; chmod 640 profiler_config.json; touch .x.swp other.json")
     desk.no_more()
@@ -186,7 +186,7 @@ def test_what_is_no_save_is_no_edit(desk: Desk) -> None:
         ("chmod 666 profiler_config.json && touch profiler_config.json", "chmod o-w"),
     ],
 )
-def test_what_cannot_be_read_is_said(desk: Desk, command: str, words: str) -> None:
+def test_an_unreadable_config_is_named(desk: Desk, command: str, words: str) -> None:
     """The problem names what is in place of the file, and watching continues."""
     desk.shell(command)
     edit = desk.next_edit()
@@ -196,7 +196,7 @@ def test_what_cannot_be_read_is_said(desk: Desk, command: str, words: str) -> No
     assert desk.next_edit().raw.decode() == NEW
 
 
-def test_many_saves_in_a_row_end_with_the_last(desk: Desk) -> None:
+def test_the_last_of_many_saves_arrives(desk: Desk) -> None:
     """No save of a burst is torn, and the last one arrives."""
     for number in range(300):
         desk.path.write_text(json.dumps({"active": number + 1}))
@@ -215,7 +215,7 @@ def test_many_saves_in_a_row_end_with_the_last(desk: Desk) -> None:
         (RuntimeError("can't start new thread"), "can't start new thread"),
     ],
 )
-def test_without_inotify_it_polls_and_says_so(
+def test_without_inotify_the_file_is_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     """Without a free inotify instance or thread, the file is polled, and edits arrive."""

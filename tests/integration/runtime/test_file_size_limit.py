@@ -36,7 +36,9 @@ runpy.run_module("dynprof.captures.sender", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize("kind", ["analysis", "delivery"])
-def test_a_file_that_would_fill_the_disk_is_cut_off_in_words(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_would_fill_the_disk_is_cut_off_with_a_message(
+    tmp_path: Path, kind: str
+) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, "100m"):
         trace = disk / "a.trace.json"

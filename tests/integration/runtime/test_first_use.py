@@ -54,7 +54,7 @@ print(sum(not ended_well(trial * 2e-5) for trial in range(150)), "children hang"
 
 
 @pytest.mark.slow
-def test_a_child_forked_meanwhile_is_not_kept_waiting() -> None:
+def test_a_child_forked_during_the_first_use_does_not_hang() -> None:
     """Pydantic holds locks at the first use of a type, and a child would inherit them."""
     forks = "ignore::DeprecationWarning"  # Python 3.12 warns of forks with other threads
     done = run([sys.executable, "-W", forks, "-c", FORKING])

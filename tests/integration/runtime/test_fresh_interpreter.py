@@ -109,7 +109,9 @@ def test_the_demo(tmp_path: Path, hostile: Path) -> None:
     assert not (tmp_path / "planted").exists()
 
 
-def test_what_does_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_larger_than_memory_goes_to_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The database uses a private temporary folder, not the working directory."""
     (tmp_path / "work").mkdir()
     (tmp_path / "temporary").mkdir()
@@ -148,7 +150,9 @@ subprocess.run(command("dynprof.probe", "a b"), env=environment(), check=True)
         ("3.13", "PYTHONPATH"),
     ],
 )
-def test_they_have_the_dynprof_of_their_parent(tmp_path: Path, version: str, way: str) -> None:
+def test_child_interpreters_use_the_dynprof_of_their_parent(
+    tmp_path: Path, version: str, way: str
+) -> None:
     """They use the parent's dynprof, even if another one is installed."""
     python = sys.executable if version == "this" else _found(version)
     if not python:
@@ -182,7 +186,9 @@ def _runs(python: str) -> bool:
     return done.returncode == 0
 
 
-def test_what_is_trusted_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_safe_entries_of_a_path_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Trusted are neither relative entries, nor the working directory, nor unsafe folders."""
     modes = {"own": 0o755, "group": 0o775, "all": 0o777, "sticky": 0o1777, "here": 0o755}
     for name, mode in modes.items():
@@ -233,7 +239,7 @@ def test_a_working_directory_that_was_removed(
     assert trusted([str(tmp_path)], "/nowhere") == [str(tmp_path)]
 
 
-def test_the_system_kills_it_before_the_job() -> None:
+def test_the_system_kills_dynprofs_processes_before_the_job() -> None:
     """If memory is short, the system kills these processes before the job."""
     said = "print(open('/proc/self/oom_score_adj').read())"
     done = processes.run(fresh_interpreter.command("timeit", "-n", "1", "-r", "1", said))

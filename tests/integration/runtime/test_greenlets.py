@@ -50,7 +50,7 @@ def test_init_does_nothing_on_greenlets(tmp_path: Path, order: str) -> None:
     assert not job.root.exists()
 
 
-def test_threads_that_are_replaced_later_cost_the_captures(tmp_path: Path) -> None:
+def test_requests_are_refused_after_threads_are_replaced(tmp_path: Path) -> None:
     """Each request is refused with the reason; the job trains and ends."""
     script = INIT + PATCH.format("") + LOOP.replace("while True", "while not os.path.exists('end')")
     with RunningJob(tmp_path, f"import os\n{script}", through=(sys.executable,)) as job:
@@ -63,7 +63,7 @@ def test_threads_that_are_replaced_later_cost_the_captures(tmp_path: Path) -> No
     assert job.process.returncode == 0
 
 
-def test_with_real_threads_beside_greenlets_captures_are_made(tmp_path: Path) -> None:
+def test_captures_work_with_greenlets_and_real_threads(tmp_path: Path) -> None:
     """Captures work as the warning says, and no thread of dynprof fails."""
     script = PATCH.format(LEAVES) + INIT + LOOP
     with RunningJob(tmp_path, script, through=(sys.executable,)) as job:

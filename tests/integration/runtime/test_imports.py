@@ -94,7 +94,7 @@ assert not watching.found, watching.found
 """
 
 
-def test_nor_do_they_where_ranks_agree(tmp_path: Path) -> None:
+def test_threads_of_agreeing_ranks_import_nothing(tmp_path: Path) -> None:
     """This covers the leader and the other ranks."""
     pytest.importorskip("torch", reason="torch is not installed")
     root = tmp_path / "prof_config"

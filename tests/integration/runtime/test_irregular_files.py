@@ -214,7 +214,9 @@ def test_among_the_leftovers(tmp_path: Path, kind: str) -> None:
     assert os.path.lexists(planted)
 
 
-def test_a_lock_that_somebody_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_waits_for_a_held_lock_with_a_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A command waits for the lock with a timeout, and changes nothing."""
     monkeypatch.setattr(editing, "LOCK_TIMEOUT_S", 0.1)
     descriptor = os.open(tmp_path, os.O_RDONLY)

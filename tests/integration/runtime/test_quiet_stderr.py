@@ -7,7 +7,7 @@ import sys
 from tests.processes import run
 
 
-def test_what_watchdog_logs_stays_out_of_the_jobs_stderr() -> None:
+def test_watchdogs_log_stays_out_of_the_jobs_stderr() -> None:
     """A job with its own logging still gets these lines there."""
     say = "import logging, dynprof.requests.watcher; {}"
     say += "logging.getLogger('watchdog.observers.inotify').error('the thread is inactive')"

@@ -104,7 +104,7 @@ serve_and_operate(lambda: asyncio.run(clients_of_the_loop()), "script")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_window_holds_what_all_threads_of_a_server_did(tmp_path: Path, kind: str) -> None:
+def test_a_window_has_the_work_of_all_server_threads(tmp_path: Path, kind: str) -> None:
     """The steps are the manifest's, and each thread has the operators that it counted."""
     run(tmp_path, SERVER + KINDS[kind])
     calls = json.loads((tmp_path / "calls.json").read_text())

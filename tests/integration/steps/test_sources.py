@@ -129,7 +129,7 @@ def test_the_optimizer_that_steps_first_ends_the_steps(tmp_path: Path) -> None:
     }
 
 
-def test_a_script_that_steps_itself_goes_first(tmp_path: Path) -> None:
+def test_a_script_with_its_own_step_calls_takes_precedence(tmp_path: Path) -> None:
     """With ``auto`` its first step() takes over; rare steps have their own numbers."""
     found = loops(
         tmp_path,
@@ -163,7 +163,9 @@ def test_a_script_that_steps_itself_goes_first(tmp_path: Path) -> None:
         ("0.05s", "a period of 0.05 s"),
     ],
 )
-def test_a_window_holds_what_was_asked_for(tmp_path: Path, steps: str, source: str) -> None:
+def test_a_window_of_a_job_without_step_calls_has_the_requested_steps(
+    tmp_path: Path, steps: str, source: str
+) -> None:
     """A job that never calls ``step()``: numbers, operators and the source of steps are right."""
     script = TORCH_JOB.replace("Descent()", "torch.optim.SGD(model.parameters(), lr=0.01)")
     script += f"""
@@ -189,7 +191,7 @@ while True:
         assert status.steps_from == source
 
 
-def test_what_fails_in_a_source_stays_out_of_the_training(tmp_path: Path) -> None:
+def test_a_failure_in_a_step_source_does_not_reach_the_training(tmp_path: Path) -> None:
     """The optimizer's step returns as usual and is counted, and the log has the traceback."""
     log = run(
         tmp_path,

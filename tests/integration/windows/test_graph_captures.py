@@ -173,7 +173,7 @@ def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
     run(tmp_path, GRAPHS + dedent(script))
 
 
-def test_a_stop_that_waits_too_long_for_a_capture_may_come_again(tmp_path: Path) -> None:
+def test_a_stop_that_times_out_in_a_capture_can_be_repeated(tmp_path: Path) -> None:
     """While another thread captures, stop() is an error, and a later one saves all."""
     script = """
     import warnings

@@ -74,7 +74,7 @@ def test_a_thread_for_each_request(tmp_path: Path, *, with_stack: bool) -> None:
     assert len({event["tid"] for event in seen if event["name"] == "aten::add"}) == 5
 
 
-def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -> None:
+def test_a_step_that_ends_while_a_window_opens_is_not_recorded(tmp_path: Path) -> None:
     """Threads that end a step during the opening wait for it; their steps are not counted."""
     run(
         tmp_path,
@@ -187,7 +187,7 @@ def test_threads_that_end_with_a_window_of_their_own(tmp_path: Path, stacks: boo
     assert len(manifests(tmp_path)) == 3
 
 
-def test_a_window_whose_thread_stays_away(tmp_path: Path) -> None:
+def test_a_window_whose_thread_takes_no_more_steps_delays_the_next_briefly(tmp_path: Path) -> None:
     """Discarded on another thread, it delays the next window briefly, and harms neither."""
     run(
         tmp_path,

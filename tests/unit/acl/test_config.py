@@ -57,7 +57,7 @@ def test_create_config_maps_metrics_and_data_types(
         (0, 0, 0x8000, "unknown bits, which have no effect: 0x8000"),
     ],
 )
-def test_create_config_names_what_nothing_serves(
+def test_create_config_names_arguments_without_effect(
     metrics: int, events: int, data_types: int, words: str
 ) -> None:
     """One warning names an argument without effect, and a config is returned."""

@@ -16,7 +16,7 @@ def test_operators_read_of_backends_in_the_order_of_auto() -> None:
     assert places == sorted(places)
 
 
-def test_the_page_on_captures_names_the_ends_of_all_traces() -> None:
+def test_the_page_on_captures_names_the_suffixes_of_all_traces() -> None:
     """A user who looks for a trace by name needs the suffix."""
     page = (ROOT / "docs" / "captures.md").read_text()
     assert [one.trace_suffix for one in all_backends() if one.trace_suffix not in page] == []

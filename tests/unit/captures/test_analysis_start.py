@@ -61,7 +61,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
     return found
 
 
-def test_one_at_a_time(begun: list[Fake]) -> None:
+def test_analyses_run_one_at_a_time(begun: list[Fake]) -> None:
     """The next starts when the previous one has ended. The log has the results and the reasons."""
     notes = Notes()
     analyses = Analyses(notes)  # type: ignore[arg-type]
@@ -79,7 +79,7 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
     ]  # fmt: skip
 
 
-def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
+def test_the_log_names_files_that_an_analysis_left_out(begun: list[Fake]) -> None:
     """Requested files follow the line on the analysis with a reason, then a count.
 
     The manifest names those. No other output of the process follows.
@@ -99,7 +99,7 @@ def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
     ]
 
 
-def test_the_manifest_says_what_an_analysis_left_out(tmp_path: Path) -> None:
+def test_the_manifest_names_files_that_an_analysis_left_out(tmp_path: Path) -> None:
     """A real analysis adds each missing file and the reason to the manifest.
 
     The job's later measurements are added as well.
@@ -123,7 +123,7 @@ def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
     assert [(one.trace, one.more) for one in begun] == [("a", ()), ("b", ("c",))]
 
 
-def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
+def test_analyses_continue_after_one_fails(tmp_path: Path) -> None:
     """Each failed one is named."""
     paths = [tmp_path / "a.trace.json", tmp_path / "b.trace.json"]
     for path in paths:
@@ -134,7 +134,7 @@ def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
         analyse_now(paths[0], (str(paths[1]),))
 
 
-def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
+def test_a_failed_analysis_has_a_reason(tmp_path: Path) -> None:
     """The reason is the unreadable file's; a waiting caller gets it as well."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
@@ -145,7 +145,7 @@ def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
         analyse_now(path, ())
 
 
-def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
+def test_a_running_analysis_is_kept_without_references(tmp_path: Path) -> None:
     """A session or script may drop it; it stays until it has ended, without a warning."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
@@ -159,7 +159,7 @@ def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
     assert kept() is None
 
 
-def test_one_that_outlives_the_process_is_no_reason_to_warn(tmp_path: Path) -> None:
+def test_an_analysis_that_outlives_the_process_gives_no_warning(tmp_path: Path) -> None:
     """This also holds if Python reports unclosed files at the end."""
     script = """
 from pathlib import Path
@@ -171,7 +171,7 @@ begin_analysis(Path("a.trace.json"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_where_no_process_can_be_started_nothing_stays_open(
+def test_an_analysis_that_cannot_start_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its output file is closed, and the caller gets the reason."""

@@ -57,7 +57,7 @@ def test_a_label_is_in_the_trace_as_the_script_gave_it(chunk: int, labels: list[
 
 @given(labels=st.lists(LABELS.filter(lambda label: not looks_like_members(label))))
 @example(labels=['merge {"layer": "model.0"}', 'x", "pid": 1', '{"device": "cpu"}(12): run'])
-def test_a_label_is_kept_where_torch_writes_several_members_on_a_line(labels: list[str]) -> None:
+def test_a_label_is_kept_if_torch_writes_several_members_on_a_line(labels: list[str]) -> None:
     """This is the older format. A label that itself looks like members of an event is cut."""
     assert_kept(labels, TOGETHER, 1 << 20)
 
@@ -93,7 +93,7 @@ def test_names_that_are_escaped_stay_as_they_are(path: Path) -> None:
     assert json.loads(escaped) == json.loads(text)
 
 
-def test_what_cannot_be_repaired_is_named() -> None:
+def test_a_name_that_cannot_be_repaired_is_reported() -> None:
     """The position counts bytes of the packed trace, with dynprof's members first."""
     raw = written(["one", "two"]).replace(b'"Ev Idx": 0', b'"Ev Idx": ,', 1)
     sink = io.BytesIO()

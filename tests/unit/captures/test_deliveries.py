@@ -37,7 +37,9 @@ def attempt(_: str, action: Callable[[], object]) -> Exception | None:
     return None
 
 
-def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captures_are_sent_in_order_and_unsent_ones_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The result of the running one is unknown; the others stay, and each is named."""
     go_on, told = threading.Event(), list[tuple[str, str]]()
 
@@ -61,7 +63,7 @@ def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.Monkey
     assert told == [(f"/captures/{name}/info/rank_0.info.json", "") for name in ("a", "b")]
 
 
-def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_delivery_is_retried_and_then_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first failure is logged at once, and each new one; the last one remains."""
     reasons = (f"no route, {number // 3}" for number in itertools.count(3))
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.001)
@@ -81,7 +83,7 @@ def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch
     assert end[1] != trouble[0]
 
 
-def test_what_cannot_be_loaded_any_more_is_not_tried_again(
+def test_a_delivery_that_can_no_longer_start_is_not_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the package was removed, for example, the end of the job does not wait."""
@@ -99,7 +101,7 @@ def test_what_cannot_be_loaded_any_more_is_not_tried_again(
     ]
 
 
-def test_what_waits_is_held_by_one_descriptor(
+def test_waiting_captures_need_one_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others leave all waiting captures alone; they may send those that this job has given up."""

@@ -121,7 +121,7 @@ def a_manifest() -> Manifest:
     )
 
 
-def test_who_cannot_tell_its_memory_saves_all_the_same(
+def test_a_process_with_unknown_memory_saves(
     export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process may have too many open files, for example."""
@@ -149,7 +149,7 @@ def test_a_filling_disk_costs_the_capture_not_the_space(
     assert names == ["profiler_metadata.json", "rank_0.info.json"]
 
 
-def test_too_little_disk_is_seen_before_saving(
+def test_a_full_disk_is_noticed_before_saving(
     export: Callable[[FakeRecording, float | None], Manifest],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -191,7 +191,7 @@ class BrokenRecording(FakeRecording):
         return super().save(path.with_name("other"))
 
 
-def test_a_trace_that_is_no_json_is_kept_and_not_called_complete(
+def test_a_trace_that_is_not_json_is_kept_as_incomplete(
     export: Callable[[FakeRecording, float | None], Manifest], tmp_path: Path
 ) -> None:
     """The manifest names the byte; the steps are the recorded ones."""
@@ -205,7 +205,7 @@ def test_a_trace_that_is_no_json_is_kept_and_not_called_complete(
     assert (manifest.trace, manifest.steps.recorded) == (path.name, 2)
 
 
-def test_a_capture_that_the_disk_has_no_room_for_leaves_no_empty_folders(
+def test_a_capture_that_does_not_fit_leaves_no_empty_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[[FakeRecording, None], object]
 ) -> None:
     """Not even the first manifest fits."""
@@ -342,7 +342,7 @@ class HangingRecording(FakeRecording):
         return super().save(path)
 
 
-def test_a_capture_that_is_given_up_is_said_to_be_lost_once(tmp_path: Path) -> None:
+def test_a_capture_that_is_given_up_is_logged_once(tmp_path: Path) -> None:
     """A save that ends after it was given up changes nothing and logs nothing."""
     said, told = list[str](), list[object]()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_is_left_is_named_with_what_sends_it(tmp_path: Path) -> None:
+def test_a_left_capture_is_named_with_the_command_that_sends_it(tmp_path: Path) -> None:
     """The manifest has the destination, and the command names it."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     (one,) = left_behind(tmp_path)
@@ -41,7 +41,7 @@ def test_command_sends_a_left_capture_of_a_role(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
-def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:
+def test_a_held_capture_is_not_left_behind(tmp_path: Path) -> None:
     """Held means by a live job, or by a process that sends for a dead one."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     for held in (folder.parent, folder / "info"):
@@ -50,7 +50,7 @@ def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:
     assert left_behind(tmp_path)
 
 
-def test_what_may_yet_be_sent_is_not_left(tmp_path: Path) -> None:
+def test_a_recent_capture_is_not_left_behind(tmp_path: Path) -> None:
     """It is being saved, or was saved just now."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     saving = folder / "info" / ".host_42.rank0.x.saving"
@@ -62,14 +62,14 @@ def test_what_may_yet_be_sent_is_not_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trace", ["gone.json.gz", "../../../secret", ".."])
-def test_a_trace_that_is_not_there_is_not_sent(tmp_path: Path, trace: str) -> None:
+def test_a_missing_trace_is_not_sent(tmp_path: Path, trace: str) -> None:
     """It has been sent and removed; a manifest cannot name files outside its folder."""
     left(tmp_path / "outgoing", trace, prof_dir="captures")
     (tmp_path / "secret").touch()
     assert left_behind(tmp_path) == []
 
 
-def test_a_capture_that_lies_where_it_was_to_go_is_not_left(tmp_path: Path) -> None:
+def test_a_capture_at_its_destination_is_not_left_behind(tmp_path: Path) -> None:
     """Only its directory's name resembles those of unsent captures."""
     left(tmp_path, prof_dir="host_42.rank0")
     assert left_behind(tmp_path) == []
@@ -97,7 +97,7 @@ def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> Non
     assert not one.target
 
 
-def test_a_capture_in_a_scratch_directory_says_whose_it_is(tmp_path: Path) -> None:
+def test_a_capture_in_a_scratch_directory_names_its_job(tmp_path: Path) -> None:
     """It may belong to one of several jobs; the manifest has prof_dir's base directory."""
     root = tmp_path / "root"
     folder = left(tmp_path / "scratch", directory="/job/prof_config", prof_dir="./")
@@ -105,7 +105,7 @@ def test_a_capture_in_a_scratch_directory_says_whose_it_is(tmp_path: Path) -> No
     assert one.command == f"python -I -m dynprof.captures.sender {folder} /job/prof_config/{FOLDER}"
 
 
-def test_an_older_capture_in_a_scratch_directory_does_not_say_whose_it_is(tmp_path: Path) -> None:
+def test_an_older_capture_in_a_scratch_directory_names_no_job(tmp_path: Path) -> None:
     """Without the base directory of a relative prof_dir, the user has to know the destination."""
     root = tmp_path / "root"
     left(tmp_path / "scratch", prof_dir="captures")
@@ -113,7 +113,7 @@ def test_an_older_capture_in_a_scratch_directory_does_not_say_whose_it_is(tmp_pa
     assert one.command.endswith(" URL-OR-DIRECTORY")
 
 
-def test_a_scratch_directory_that_is_noted_is_looked_into(tmp_path: Path) -> None:
+def test_a_noted_scratch_directory_is_searched(tmp_path: Path) -> None:
     """No setting names it; a note that other users could have written is ignored."""
     root = tmp_path / "root"
     root.mkdir(mode=0o700)
@@ -125,7 +125,7 @@ def test_a_scratch_directory_that_is_noted_is_looked_into(tmp_path: Path) -> Non
     assert left_behind(root) == []
 
 
-def test_names_that_make_lines_of_their_own_are_passed_over(tmp_path: Path) -> None:
+def test_names_with_line_breaks_are_skipped(tmp_path: Path) -> None:
     """Otherwise a user who may write there could forge lines of `dynprof status`."""
     left(tmp_path / "outgoing\ntype rm", prof_dir="captures")
     assert left_behind(tmp_path) == []
@@ -134,7 +134,7 @@ def test_names_that_make_lines_of_their_own_are_passed_over(tmp_path: Path) -> N
     assert not one.target
 
 
-def test_a_manifest_that_would_hold_the_job_up_is_not_read(tmp_path: Path) -> None:
+def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
     """Other users may write where captures wait, and reading 16 MB takes seconds."""
     left(tmp_path / "outgoing", prof_dir="captures", metadata={"padding": "x" * 90_000})
     assert left_behind(tmp_path)
@@ -142,7 +142,7 @@ def test_a_manifest_that_would_hold_the_job_up_is_not_read(tmp_path: Path) -> No
     assert [one.folder.parts[-3] for one in left_behind(tmp_path)] == ["outgoing"]
 
 
-def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
+def test_irregular_files_in_place_of_a_manifest_are_skipped(tmp_path: Path) -> None:
     """This covers a FIFO, a link to an endless device, and files that are not manifests."""
     path = left(tmp_path / "outgoing", prof_dir="captures") / "info" / "rank_0.info.json"
     path.unlink()
@@ -158,14 +158,14 @@ def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["s3://key:secret@runs", "s3://runs/../other", "file:///etc", "s3://runs?x", "a\nb"]
 )
-def test_place_that_nothing_is_sent_to_is_not_in_the_command(tmp_path: Path, place: str) -> None:
+def test_an_invalid_destination_is_not_in_the_command(tmp_path: Path, place: str) -> None:
     """The manifest may be another user's: nobody should paste its content unchecked."""
     left(tmp_path / "outgoing", prof_dir=place)
     (one,) = left_behind(tmp_path)
     assert one.command.endswith(" URL-OR-DIRECTORY")
 
 
-def test_folder_whose_name_changes_what_a_url_means_is_not_in_the_command(tmp_path: Path) -> None:
+def test_a_folder_name_that_changes_a_url_is_not_in_the_command(tmp_path: Path) -> None:
     """Neither parameters nor another bucket get into the command."""
     folder = left(tmp_path / "outgoing", prof_dir="s3://runs")
     folder.rename(folder.with_name("step_1?acl=public"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_is_no_manifest_says_so(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_manifest_is_an_error(tmp_path: Path) -> None:
     """Any other content raises dynprof's own error."""
     (tmp_path / "m.json").write_text('{"backend": 1}')
     with pytest.raises(CaptureError, match="not the manifest"):
@@ -48,7 +48,7 @@ MANIFEST = {
         (load_window_record, RECORD, ("agreed_ms", "world_size", "asked")),
     ],
 )
-def test_numbers_that_nothing_can_count_with_make_a_file_unreadable(
+def test_unusable_numbers_make_a_manifest_unreadable(
     tmp_path: Path, load: Callable[[Path], object], record: dict[str, object], places: list[str]
 ) -> None:
     """So does a text with a NUL character. A config may have numbers of any size."""

@@ -39,7 +39,7 @@ def test_ranks_write_to_a_shared_place_one_after_the_other(tmp_path: Path) -> No
     assert waits(tmp_path, 4, prof_dir=URL) == pytest.approx([0, 0.02, 0.04, 0.06])
 
 
-def test_however_many_ranks_there_are_a_minute_is_enough(tmp_path: Path) -> None:
+def test_no_number_of_ranks_waits_longer_than_a_minute(tmp_path: Path) -> None:
     """With more ranks the distance shrinks; no rank waits as long as a minute."""
     last = delivery(tmp_path, 99_999, 100_000, prof_dir=URL).wait_s()
     before = delivery(tmp_path, 99_998, 100_000, prof_dir=URL).wait_s()
@@ -53,19 +53,19 @@ def test_only_ranks_that_record_have_a_turn(tmp_path: Path) -> None:
     assert [one.wait_s() for one in asked] == pytest.approx([0, 0.02, 0.04])
 
 
-def test_the_machines_own_disk_is_nobody_elses(tmp_path: Path) -> None:
+def test_a_local_disk_needs_no_turns(tmp_path: Path) -> None:
     """A local disk needs no turns."""
     assert waits(tmp_path, 4, prof_dir="captures") == [0] * 4
 
 
-def test_the_config_may_say_how_long(tmp_path: Path) -> None:
+def test_the_config_may_set_the_delay(tmp_path: Path) -> None:
     """This also works for a directory that is not known to be shared; 0 means at once."""
     said = waits(tmp_path, 4, prof_dir="captures", storage={"spread_s": 8})
     assert said == pytest.approx([0, 2, 4, 6])
     assert waits(tmp_path, 4, prof_dir=URL, storage={"spread_s": 0}) == [0] * 4
 
 
-def test_a_rank_alone_waits_for_nobody(tmp_path: Path) -> None:
+def test_a_single_rank_does_not_wait(tmp_path: Path) -> None:
     """This is a job without ranks, or the only requested rank."""
     assert delivery(tmp_path, prof_dir=URL).wait_s() == 0
     assert delivery(tmp_path, 5, 8, prof_dir=URL, ranks="5").wait_s() == 0
@@ -145,7 +145,7 @@ def test_a_window_without_a_trace_sends_its_manifest(tmp_path: Path) -> None:
     assert order.files == ("info/rank_0.info.json",)
 
 
-def test_the_process_that_sends_is_told_all_of_it(tmp_path: Path) -> None:
+def test_an_order_reads_back_equal(tmp_path: Path) -> None:
     """The written order reads back equal."""
     folder = tmp_path / FOLDER
     write(folder, "a.json", "info/rank_0.info.json", "info/window.json")
@@ -161,7 +161,7 @@ def test_the_process_that_sends_is_told_all_of_it(tmp_path: Path) -> None:
         assert Order.from_text(one.to_text()) == one
 
 
-def test_where_another_capture_has_the_names_others_are_given() -> None:
+def test_names_of_another_capture_are_not_reused() -> None:
     """Only files named after the rank are renamed; no two get the same name."""
     files = [
         "host_1.rank0.1.json",

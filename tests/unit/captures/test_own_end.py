@@ -66,14 +66,14 @@ def said_with(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> st
     return sending.last_line(wait=True, most_s=patience_s())
 
 
-def test_a_package_that_does_not_end_quietly(
+def test_output_of_a_package_at_its_end_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An arrived capture counts, whatever a cloud's package prints or waits for at the end."""
     assert said_with(PACKAGE, tmp_path, monkeypatch) == f"{DELIVERED}{URL}/{FILES[0]}"
 
 
-def test_what_a_store_answers_is_not_taken_for_an_arrival(
+def test_an_error_of_a_store_is_not_taken_for_an_arrival(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reason has one line, however many the store's has, and no terminal codes."""
@@ -82,7 +82,7 @@ def test_what_a_store_answers_is_not_taken_for_an_arrival(
     assert (tmp_path / "capture" / FILES[0]).exists()
 
 
-def test_one_that_hangs_ends_though_nobody_waits_for_it(
+def test_a_hanging_sender_ends_without_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The job may have been killed, and the process then ignores the signal."""

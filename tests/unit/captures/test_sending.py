@@ -57,7 +57,7 @@ def arrived(capsys: pytest.CaptureFixture[str]) -> str:
     return said.removeprefix(DELIVERED)
 
 
-def test_what_is_sent_is_there_and_no_longer_here(
+def test_a_sent_capture_is_moved(
     order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The capture arrives whole under its names, and its empty folders are removed."""
@@ -67,7 +67,7 @@ def test_what_is_sent_is_there_and_no_longer_here(
     assert not (tmp_path / "scratch" / "step_1").exists()
 
 
-def test_what_another_left_in_the_folder_stays(order: Order, tmp_path: Path) -> None:
+def test_other_files_in_the_folder_stay(order: Order, tmp_path: Path) -> None:
     """Only sent files are removed."""
     (tmp_path / "scratch/step_1/info/rank_1.info.json").write_text("another's")
     main(order.to_text())
@@ -90,7 +90,7 @@ def test_a_second_capture_of_the_steps_gets_names_of_its_own(
     assert found["info/rank_0.2.stacks"] == f"two {FILES[1]}"
 
 
-def test_metadata_that_is_there_already_stays(order: Order, tmp_path: Path) -> None:
+def test_existing_metadata_stays(order: Order, tmp_path: Path) -> None:
     """Captures with the same metadata share the target's file; others add their own."""
     name = "profiler_metadata.json"
     with_metadata = replace(order, files=(name, *FILES))
@@ -103,7 +103,7 @@ def test_metadata_that_is_there_already_stays(order: Order, tmp_path: Path) -> N
     assert told == {name: "run 7", "profiler_metadata_0.3.json": "run 8"}
 
 
-def test_others_choose_names_once_the_chosen_ones_are_there(
+def test_senders_choose_names_one_after_the_other(
     order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two jobs of one rank send captures of the same steps at once: both arrive, whole."""
@@ -132,7 +132,7 @@ def test_others_choose_names_once_the_chosen_ones_are_there(
     assert len(found) == 5  # both traces have one name here, and no lock is left
 
 
-def test_what_has_arrived_already_gets_no_second_name(
+def test_an_arrived_capture_gets_no_second_name(
     order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sender died after its last file, before its report: the next attempt finds the files."""
@@ -152,7 +152,7 @@ class Full(io.StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_where_it_cannot_be_said_that_it_has_arrived_nothing_is_removed(
+def test_nothing_is_removed_if_the_arrival_cannot_be_reported(
     order: Order,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -170,7 +170,7 @@ def test_where_it_cannot_be_said_that_it_has_arrived_nothing_is_removed(
     assert len(contents(tmp_path / "captures")) == 3
 
 
-def test_a_record_takes_the_place_of_the_last_and_stays_here(order: Order, tmp_path: Path) -> None:
+def test_a_window_record_replaces_the_last_one_and_stays_here(order: Order, tmp_path: Path) -> None:
     """It is written repeatedly during a window."""
     record = replace(order, files=("info/window.json",), keeps=True)
     for content in ("first", "second"):
@@ -181,9 +181,7 @@ def test_a_record_takes_the_place_of_the_last_and_stays_here(order: Order, tmp_p
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_others_put_in_the_place_of_a_file_is_not_sent(
-    order: Order, tmp_path: Path, name: str
-) -> None:
+def test_a_link_in_place_of_a_file_is_not_sent(order: Order, tmp_path: Path, name: str) -> None:
     """A link to a private file of the job's user; its content is not sent."""
     secret = tmp_path / "secret"
     secret.write_text("nobody may read this")
@@ -196,7 +194,7 @@ def test_what_others_put_in_the_place_of_a_file_is_not_sent(
     assert path.is_symlink()
 
 
-def test_what_is_there_already_is_not_removed(order: Order, tmp_path: Path) -> None:
+def test_a_capture_at_its_destination_is_not_removed(order: Order, tmp_path: Path) -> None:
     """A source that is also the destination under another name must not be lost."""
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
     before = contents(tmp_path / "scratch")
@@ -206,8 +204,8 @@ def test_what_is_there_already_is_not_removed(order: Order, tmp_path: Path) -> N
     assert contents(tmp_path / "scratch") == before
 
 
-def test_a_person_sends_to_a_place_that_lasts(order: Order, tmp_path: Path) -> None:
-    """fsspec's in-memory file system would be lost with the process."""
+def test_a_destination_in_memory_is_refused(order: Order, tmp_path: Path) -> None:
+    """The in-memory file system of fsspec would be lost with the process."""
     before = contents(tmp_path / "scratch")
     with pytest.raises(ValueError, match="captures go to directories"):
         send_all(Path(order.folder), "memory://runs/job")
@@ -227,7 +225,7 @@ def test_nothing_elsewhere_is_sent_or_removed(order: Order, tmp_path: Path, file
     assert contents(private)
 
 
-def test_the_disk_there_keeps_what_the_job_needs(
+def test_sending_leaves_the_reserved_disk_space(
     order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check comes before any write; all files stay here."""

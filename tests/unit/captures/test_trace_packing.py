@@ -70,7 +70,7 @@ def test_a_base_time_of_ours_counts_too() -> None:
     assert read["traceEvents"][0]["ts"] == 8.0
 
 
-def test_without_a_list_there_is_no_place_for_events() -> None:
+def test_a_trace_without_a_list_gets_no_events() -> None:
     """The problem is reported, and the trace stays whole."""
     with pytest.raises(BackendError, match="no list of events"):
         packed(b'{"events": 1}', [{"ph": "i", "ts": 1}], a=1)
@@ -82,7 +82,7 @@ def test_packing_is_reproducible() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"torn"])
-def test_what_is_no_object_is_not_packed(raw: bytes) -> None:
+def test_output_that_is_not_an_object_is_not_packed(raw: bytes) -> None:
     """An empty output of a profiler is reported."""
     with pytest.raises(BackendError, match="did not write a JSON object"):
         packed(raw)

@@ -12,7 +12,7 @@ from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NO_SOURCE, Status
 
 
-def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
+def test_arm_names_a_rank_without_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Otherwise the user would wait for a first step that never ends."""
@@ -34,7 +34,7 @@ def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
         (LEADS, "waits for it for 7 s at most, then leaves the rank out (agreement.patience_s); "),
     ],
 )
-def test_for_how_long_a_request_waits_behind_an_open_window(
+def test_arm_tells_how_long_a_request_waits_for_an_open_window(
     capsys: pytest.CaptureFixture[str], agreement: str, waits: str
 ) -> None:
     """Ranks that agree do not wait for the end of one rank's window."""
@@ -58,7 +58,7 @@ def test_for_how_long_a_request_waits_behind_an_open_window(
         ('"warmup": 2', ""),
     ],
 )
-def test_which_steps_are_recorded_after_a_warm_up(
+def test_arm_names_the_steps_recorded_after_a_warm_up(
     capsys: pytest.CaptureFixture[str], config: str, said: str
 ) -> None:
     """The recording starts at the named step; a warm-up kept from the file comes before."""

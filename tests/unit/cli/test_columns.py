@@ -35,7 +35,7 @@ def shown(width: int, rows: Sequence[Sequence[str]] = ROWS) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [18, 25, 40, 69])
-def test_no_line_is_wider_than_the_screen_and_none_is_broken(width: int) -> None:
+def test_no_line_is_wider_than_the_screen_or_broken(width: int) -> None:
     """Each row has one line at any width."""
     lines = shown(width)
     assert len(lines) == 1 + len(ROWS)
@@ -97,7 +97,7 @@ def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_narrow_screen_shows_what_tells_jobs_apart(command: str, shown: str) -> None:
+def test_a_narrow_screen_shows_the_difference_between_jobs(command: str, shown: str) -> None:
     """The screen shows the script and its arguments, not their common interpreter."""
     assert short_command(command) == shown
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_without_torch_it_says_what_to_do_instead(
+def test_demo_without_torch_names_the_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message has one line, and comes before a job that would only fail."""

@@ -77,7 +77,7 @@ def test_the_help_of_arm_is_read_at_a_glance() -> None:
     assert len(names) == sum(1 for line in first if line.startswith("│ "))
 
 
-def test_what_is_on_or_off_is_switched_both_ways() -> None:
+def test_each_switch_has_an_off_option() -> None:
     """The off option exists though the help does not list it; both together are an error."""
     nothing = {"with_stack": False, "no_with_stack": False}
     assert changes(nothing) == {}

@@ -70,25 +70,29 @@ def armed(
     return done.exit_code, done.output
 
 
-def test_who_has_read_the_save_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_has_read_the_save_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rank's status appears just before; "no process watches" would be wrong."""
     code, said = armed(tmp_path, monkeypatch, True)
     assert (code, "requested from 1 live rank" in said, "superseded" in said) == (0, True, False)
 
 
-def test_who_reads_it_soon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_soon_reads_the_save_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rank looks at the file again at most two seconds after its start."""
     code, said = armed(tmp_path, monkeypatch, False, False, True)
     assert (code, "requested from 1 live rank" in said) == (0, True)
 
 
-def test_who_comes_beside_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_joins_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not among the ranks that are missing."""
     code, said = armed(tmp_path, monkeypatch, True, others=1)
     assert (code, "requested from 2 live ranks" in said, "not running" in said) == (0, True, False)
 
 
-def test_who_began_after_the_save_is_not_asked(
+def test_a_rank_that_started_after_the_save_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank does not treat an older file as a request; it does not count as ended either."""

@@ -33,7 +33,7 @@ def answer(*command: str | Path) -> tuple[int, str]:
         ("--patience-s", "1,5", "/agreement/patience_s: {} is not allowed; write a number greater"),
     ],
 )
-def test_a_setting_that_is_no_number_is_answered_as_in_the_file(
+def test_a_setting_that_is_not_a_number_gets_the_error_of_the_file(
     tmp_path: Path, option: str, given: str, instead: str
 ) -> None:
     """The error has the setting's place and a correct value, and the file stays unchanged."""
@@ -58,7 +58,7 @@ def test_a_setting_that_is_no_number_is_answered_as_in_the_file(
         ("view", "--port", "70000", "a whole number of at least 0 and of at most 65535."),
     ],
 )
-def test_an_option_that_is_no_number_says_what_to_write(
+def test_an_option_that_is_not_a_number_gets_a_correct_value(
     command: str, option: str, given: str, instead: str
 ) -> None:
     """The error has the same words, and the name of the option."""

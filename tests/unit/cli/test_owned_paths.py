@@ -77,7 +77,7 @@ def test_url_of_this_machine_is_a_path_too(tmp_path: Path, monkeypatch: pytest.M
     assert seen == [tmp_path]
 
 
-def test_shell_completes_a_line_as_the_caller(
+def test_shell_completion_acts_as_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Completion opens nothing, so it prints nothing."""
@@ -97,7 +97,7 @@ def test_process_id_is_no_path_of_the_working_directory(
     assert (done.exit_code, "no process" in done.output) == (2, True)
 
 
-def test_directory_of_a_process_is_what_the_command_line_names_by_its_id(
+def test_a_process_id_selects_the_directory_that_the_process_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The owner's command gets the directory, because it may not inspect root's process."""
@@ -108,7 +108,7 @@ def test_directory_of_a_process_is_what_the_command_line_names_by_its_id(
     assert seen == [str(2**22 + 1)]
 
 
-def test_lack_of_a_browser_is_said(
+def test_a_missing_browser_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """This is the case in a command that root runs as another user."""

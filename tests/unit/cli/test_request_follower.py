@@ -54,14 +54,14 @@ def ended(job: JobStatus | None, cut: str = CUT) -> Status:
     return dataclasses.replace(here, job=job, agreement=LEADS if job else "")
 
 
-def test_a_rank_by_itself_says_why_it_was_cut_short(
+def test_a_single_rank_prints_why_it_was_cut_short(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The process's end or a limit cut it: the capture lacks steps."""
     assert told(tmp_path, capsys, ended(None)) == (0, f"rank 0 was cut short: {CUT}")
 
 
-def test_what_a_window_will_cost_is_said_once(
+def test_the_expected_cost_of_a_window_is_printed_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is printed for the first rank that reports it, not for each."""
@@ -76,14 +76,14 @@ def test_what_a_window_will_cost_is_said_once(
     assert said == ["rank 0: 5 steps take about 9.0 s to save"]
 
 
-def test_nothing_is_said_of_a_whole_capture(
+def test_a_whole_capture_gives_no_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The later end of the process does not matter."""
     assert told(tmp_path, capsys, ended(None, "")) == (0, "")
 
 
-def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
+def test_a_leader_that_has_ended_reports_all_known_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The output has the saved ranks, the record's place, and each rank cut short, once."""
@@ -95,7 +95,7 @@ def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
     )
 
 
-def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again(
+def test_a_leader_that_ended_earlier_does_not_report_a_repeated_save(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An ended process's result belongs to an older save of the same bytes."""
@@ -107,7 +107,7 @@ def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again
     assert capsys.readouterr().err.strip() == ""
 
 
-def test_a_cut_is_said_once_though_a_later_request_is_known(
+def test_a_cut_is_printed_once_despite_a_later_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The newest request of the leader is another one."""
@@ -117,7 +117,7 @@ def test_a_cut_is_said_once_though_a_later_request_is_known(
     assert said.splitlines()[1:] == [*SAVED.remarks]
 
 
-def test_a_leader_that_has_ended_names_who_was_missing(
+def test_a_leader_that_has_ended_names_missing_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The exit code is that of a lost rank."""
@@ -127,7 +127,7 @@ def test_a_leader_that_has_ended_names_who_was_missing(
 
 
 @pytest.mark.parametrize("pending", [2, None])
-def test_a_leader_that_ended_too_early_speaks_for_itself(
+def test_a_leader_that_ended_early_reports_only_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pending: int | None
 ) -> None:
     """The command does not wait for results that the leader will never hear."""
@@ -135,7 +135,7 @@ def test_a_leader_that_ended_too_early_speaks_for_itself(
     assert told(tmp_path, capsys, ended(job)) == (0, f"rank 0 was cut short: {CUT}")
 
 
-def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
+def test_a_record_outside_the_directory_is_named_by_its_whole_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Manifests next to it are named the same way, not relative to the config's directory."""
@@ -169,7 +169,7 @@ def superseded_by_start() -> tuple[Answer, Answer]:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
+def test_a_window_of_the_script_is_not_a_result_of_the_save(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -185,7 +185,7 @@ def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
     assert (code, said.splitlines()) == (RANK_LOST, names)
 
 
-def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
+def test_other_ranks_are_waited_for_if_the_leader_has_lost_the_window(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader may still hear of ranks in directories that are not visible here."""
@@ -204,7 +204,7 @@ def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
     assert f"1 of 2 ranks saved it: {tmp_path / SAVED.record}" in said.splitlines()
 
 
-def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
+def test_a_window_that_all_ranks_give_up_is_named_by_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each rank is named; the number of saves is left out."""
@@ -214,7 +214,7 @@ def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
     assert (code, said.splitlines()) == (NOT_SERVED, words)
 
 
-def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
+def test_the_leaders_result_of_a_rank_that_rejoined_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After ``dp.shutdown()`` and ``dp.init()`` the rank does not know the save any more."""
@@ -227,7 +227,7 @@ def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
     assert said.splitlines()[0].startswith("1 of 2 ranks saved it")
 
 
-def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
+def test_an_ending_process_saves_but_answers_no_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command waits for a capture, but not for an answer; it suggests no cancel."""
@@ -245,7 +245,7 @@ def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
     assert f"rank 0: still saving: {on_its_way.text}" in capsys.readouterr().err
 
 
-def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:
+def test_waiting_for_a_first_step_hints_at_a_missing_step_call() -> None:
     """Perhaps ``dp.step()`` is missing: a step of minutes is a compilation, or that."""
     status = Status("waiting", heartbeat=time.time(), still_s=51.0)
     why = f"{NO_SOURCE}: no step has ended in 30 s: dp.step() was not called"

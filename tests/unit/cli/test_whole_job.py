@@ -76,7 +76,7 @@ def test_status_says_why_the_last_request_failed() -> None:
         assert (f"rank 0: request 1 failed: {lost.text}" in captured.get()) == said
 
 
-def test_a_window_that_was_called_off_does_not_look_as_if_it_were_to_come() -> None:
+def test_a_cancelled_window_has_no_progress_bar() -> None:
     """The line says how it ended, without a bar."""
     job = replace(JOB, saved=0, pending=0, unsaved={"disarmed": 7, "failed": 1})
     here = Status("idle", host="node9", heartbeat=time.time(), agreement=LEADS, job=job)
@@ -84,7 +84,7 @@ def test_a_window_that_was_called_off_does_not_look_as_if_it_were_to_come() -> N
     assert texts[1] == "request 4: 0 of 8 ranks saved, disarmed on 7, failed on 1"
 
 
-def test_who_waits_for_a_window_that_was_called_off_has_lost_no_rank(
+def test_a_cancelled_window_is_not_a_lost_rank(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """If all other ranks disarmed it, the request counts as not served."""
@@ -94,7 +94,7 @@ def test_who_waits_for_a_window_that_was_called_off_has_lost_no_rank(
     assert capsys.readouterr().err.startswith("1 of 8 ranks saved it, disarmed on 7: prof_config/")
 
 
-def test_who_waits_for_a_window_is_told_what_was_noticed(
+def test_remarks_on_a_window_are_printed_to_the_waiting_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The remarks follow the saved and the missing ranks."""
@@ -107,7 +107,7 @@ def test_who_waits_for_a_window_is_told_what_was_noticed(
     ]
 
 
-def test_who_waits_for_a_window_is_told_of_that_though_a_later_one_is_asked_for(
+def test_an_earlier_windows_result_is_printed_despite_a_later_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its successor belongs to another request."""

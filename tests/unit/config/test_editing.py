@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ),
     ],
 )
-def test_what_is_wrong_is_named_where_the_file_has_it(
+def test_errors_are_named_at_their_place_in_the_file(
     tmp_path: Path, text: str, changes: dict[tuple[str, ...], object], where: list[str]
 ) -> None:
     """The place is that in the user's own file, not in the new text; the file stays."""
@@ -56,7 +56,7 @@ def test_a_link_is_not_replaced_by_a_command(tmp_path: Path) -> None:
 
 
 @as_root
-def test_what_a_member_of_the_group_saves_the_job_reads(shared_tmp: Path) -> None:
+def test_a_save_of_a_group_member_is_readable_by_the_job(shared_tmp: Path) -> None:
     """The file then belongs to the member; root may save it as well."""
     config = shared_tmp / "prof_config" / "profiler_config.json"
     config.parent.mkdir()

@@ -33,7 +33,7 @@ def test_a_regular_file_is_read(tmp_path: Path) -> None:
     assert source.owner == facts.st_uid
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_a_refused_one(tmp_path: Path) -> None:
     """A missing file differs from a refused one."""
     with pytest.raises(FileNotFoundError):
         read_source(tmp_path / "c.json")
@@ -64,7 +64,7 @@ def test_a_config_that_its_owner_keeps_private_is_named_with_its_mode(
     assert f"belongs to uid {MALLORY.uid}, gid {group}, and has mode 0600; {how}" in said
 
 
-def test_a_directory(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     """A directory in place of the file is refused."""
     assert "a directory is in" in refusal(tmp_path)
 
@@ -75,14 +75,14 @@ def test_a_fifo_does_not_block(tmp_path: Path) -> None:
     assert "named pipe" in refusal(tmp_path / "c.json")
 
 
-def test_a_socket(tmp_path: Path) -> None:
+def test_a_socket_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     """A socket in place of the file is refused."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "c.json"))
         assert "socket" in refusal(tmp_path / "c.json")
 
 
-def test_a_file_that_everybody_may_write(tmp_path: Path) -> None:
+def test_a_world_writable_file_is_refused(tmp_path: Path) -> None:
     """A world-writable file is refused with the command that corrects it."""
     path = tmp_path / "c.json"
     path.write_text("{}")
@@ -167,7 +167,7 @@ def test_a_link_into_a_directory_of_another_user_is_refused(config: Path) -> Non
 
 
 @as_root
-def test_a_command_of_a_member_reads_what_the_job_reads(config: Path) -> None:
+def test_a_members_command_reads_the_config_that_the_job_reads(config: Path) -> None:
     """The group may have only read access: the directory's owner counts as the job's user."""
     with MALLORY.acting():
         assert read_source(config).raw == b"{}"

@@ -200,7 +200,7 @@ def test_the_model_accepts_only_what_the_schema_accepts(document: dict[str, Any]
 
 
 @pytest.mark.parametrize("section", [ProfilerConfig, ExperimentalConfig, Limits])
-def test_every_key_is_described_and_has_an_effect(section: Any) -> None:
+def test_every_key_has_a_description_and_an_effect(section: Any) -> None:
     """No key lacks a description for editors, or its effect on each backend."""
     from dynprof.requests.plan import effects
 
@@ -219,7 +219,7 @@ def test_every_key_is_described_and_has_an_effect(section: Any) -> None:
         ("every 12th", (), "every 12th"),
     ],
 )
-def test_ranks_that_only_those_who_agree_can_tell(
+def test_ranks_that_only_the_agreement_can_choose(
     ranks: str, chosen: tuple[str, ...], shown: str
 ) -> None:
     """Each of these ranks may record; the shown text can be written again."""

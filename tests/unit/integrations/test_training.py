@@ -21,7 +21,7 @@ def _ends() -> Iterator[None]:
     dp.shutdown()
 
 
-def test_another_directory_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+def test_another_directory_gives_a_warning(tmp_path: Path) -> None:
     """If another directory is watched already, a warning names both, and the training continues."""
     Training("Some", tmp_path / "one", {}).watch(0)
     with pytest.warns(UserWarning, match="one is watched since the first call"):
@@ -29,7 +29,7 @@ def test_another_directory_is_not_passed_over_in_silence(tmp_path: Path) -> None
     assert not (tmp_path / "two").exists()
 
 
-def test_the_next_training_in_the_same_directory_says_nothing(
+def test_the_next_training_in_the_same_directory_gives_no_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The spelling of the directory does not matter."""

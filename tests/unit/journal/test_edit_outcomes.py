@@ -7,7 +7,7 @@ import pytest
 from dynprof.journal.edit_outcomes import MAX_IN_STATUS, MAX_KEPT, EditOutcomes, in_words
 
 
-def test_what_was_superseded_waits_no_more() -> None:
+def test_a_superseded_request_does_not_wait() -> None:
     """A step that finds at the same moment that it must wait does not undo that."""
     outcomes = EditOutcomes()
     outcomes.enter(1, "", 0.0)
@@ -37,7 +37,7 @@ def test_open_requests_are_remembered_longest() -> None:
     assert outcomes.answer(MAX_KEPT)
 
 
-def test_the_status_tells_of_fewer_than_are_remembered() -> None:
+def test_the_status_has_fewer_edits_than_are_remembered() -> None:
     """Commands ask ranks for a window's result after many more edits."""
     outcomes = EditOutcomes()
     for number in range(1, 101):

@@ -140,7 +140,7 @@ def test_a_log_that_was_moved_away(tmp_path: Path) -> None:
     assert "two" in office.layout.log.read_text()
 
 
-def test_a_log_that_has_a_second_name_is_given_up_for_a_new_one(tmp_path: Path) -> None:
+def test_a_log_with_a_second_name_is_replaced_by_a_new_one(tmp_path: Path) -> None:
     """The file with the log's name may be another one of the job's user."""
     office = Office(tmp_path)
     office.layout.log.parent.mkdir()
@@ -175,7 +175,7 @@ def test_a_log_folder_that_becomes_a_link_at_the_last_moment(
     assert list(elsewhere.glob("*.log")) == []
 
 
-def test_the_log_takes_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_has_at_most_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for any number of lines; the newest lines are there."""
     monkeypatch.setattr("dynprof.journal.journal.LOG_BYTES", 300)
     office = Office(tmp_path)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     ],
     ids=["empty", "list", "half", "types", "text", "deep", "large"],
 )
-def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_status_is_an_error(tmp_path: Path, text: str) -> None:
     """Any other content raises dynprof's own error."""
     (tmp_path / "rank_0.json").write_text(text)
     with pytest.raises(CaptureError, match="not a status file"):
@@ -72,7 +72,7 @@ def test_liveness() -> None:
     assert not Status("stopped", heartbeat=100).is_live(101)
 
 
-def test_a_process_that_is_there_is_not_dead() -> None:
+def test_a_process_that_exists_is_not_dead() -> None:
     """A process of this machine is looked up, however old its status; pids are reused."""
     now_s = time.time()
     mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), heartbeat=now_s)
@@ -102,7 +102,7 @@ def test_a_process_that_ends_is_not_stuck() -> None:
     assert replace(ends, state="stopped").health(ends.heartbeat) == "stopped"
 
 
-def test_a_step_may_take_as_long_as_one_did() -> None:
+def test_a_step_may_take_as_long_as_an_earlier_one() -> None:
     """The limit is 1.5 times the longest step, up to half an hour: a recompilation is not stuck."""
     here = Status("idle", host="node9", heartbeat=100.0, longest_s=125.0)
     assert replace(here, still_s=180.0).health(100) == "alive"
@@ -110,7 +110,7 @@ def test_a_step_may_take_as_long_as_one_did() -> None:
     assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"
 
 
-def test_the_step_at_a_moment_lies_between_those_seen_before_and_after() -> None:
+def test_the_step_at_a_moment_is_interpolated() -> None:
     """It is interpolated; outside the known samples it is the first or the last one."""
     here = Status("idle", step=400, heartbeat=104.5, recent_steps=((102.0, 100), (104.0, 300)))
     found = [here.step_at(moment) for moment in (90, 102, 103, 103.999, 104, 104.25, 104.5, 110)]

@@ -29,7 +29,7 @@ def program(line: str) -> Program:
         ("python", "terminal", ""),
     ],
 )
-def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
+def test_the_program_of_an_interpreter_is_found(line: str, kind: str, name: str) -> None:
     """The interpreter's options and the script's arguments are separated."""
     assert program(line) == Program(kind, name)
 
@@ -57,7 +57,7 @@ def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
         "python",
     ],
 )
-def test_what_is_no_rank(line: str) -> None:
+def test_processes_that_are_not_ranks(line: str) -> None:
     """Launchers, tools, pool workers and a terminal are left alone, with a reason."""
     assert why_not_a_rank(program(line), {}, 1)
 
@@ -78,7 +78,7 @@ def test_a_script_is_a_rank(line: str) -> None:
     assert why_not_a_rank(program(line), {}, 1) == ""
 
 
-def test_children_of_a_rank_are_told_from_ranks_of_a_launcher() -> None:
+def test_children_of_a_rank_are_not_ranks_of_a_launcher() -> None:
     """A child of a watched process is none, unless it has become another rank."""
     script = program("python other.py")
     first = {"RANK": "0", "LOCAL_RANK": "0"}

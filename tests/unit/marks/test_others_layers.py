@@ -32,8 +32,8 @@ def over(method: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *given: method(*given)
 
 
-def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """dynprof's wrapper stays below another one; only the newest wrapper reports."""
+def test_the_next_window_records_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrapper of dynprof stays below another one; only the newest wrapper reports."""
     module = SimpleNamespace(_nvtx=SimpleNamespace(markA=lambda _: None))
     monkeypatch.setitem(sys.modules, "torch.cuda.nvtx", module)
     source, heard = NvtxMarks(), [Heard(), Heard()]
@@ -45,7 +45,7 @@ def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert [sink.marks for sink in heard] == [["a"], ["a"]]
 
 
-def test_the_next_window_hears_of_a_record_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_window_records_record_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same holds for record_function."""
 
     class Annotation:

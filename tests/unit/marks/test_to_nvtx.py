@@ -52,7 +52,7 @@ def nvtx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     mstx.to_nvtx(on=False)
 
 
-def test_every_mark_and_range_goes_there_without_a_window(nvtx: Any) -> None:
+def test_every_mark_and_range_goes_to_nvtx_without_a_window(nvtx: Any) -> None:
     """The message is the domain and the name; after switching off, none is sent."""
     before = mstx.range_start("before")
     mstx.to_nvtx()
@@ -74,7 +74,7 @@ def test_every_mark_and_range_goes_there_without_a_window(nvtx: Any) -> None:
     assert len(nvtx._nvtx.calls) == 7
 
 
-def test_a_window_that_hears_nvtx_does_not_hear_what_is_sent(nvtx: Any) -> None:
+def test_a_window_does_not_record_marks_that_are_sent_to_nvtx(nvtx: Any) -> None:
     """No mark loops, whichever started first; each is recorded once."""
     functions = nvtx._nvtx
     for first in ("window", "sending"):
@@ -96,7 +96,7 @@ def test_a_window_that_hears_nvtx_does_not_hear_what_is_sent(nvtx: Any) -> None:
         assert nvtx._nvtx is functions
 
 
-def test_what_nvtx_cannot_take_costs_the_mark(nvtx: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_mark_that_nvtx_refuses_is_dropped(nvtx: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """A message that is not UTF-8, for example: one warning, and the script continues."""
     mstx.to_nvtx()
     mstx.mark("\udc80")
@@ -105,7 +105,7 @@ def test_what_nvtx_cannot_take_costs_the_mark(nvtx: Any, capfd: pytest.CaptureFi
     assert "sending a mark to NVTX failed: UnicodeEncodeError" in capfd.readouterr().err
 
 
-def test_a_torch_without_nvtx_is_said(nvtx: Any) -> None:
+def test_a_torch_without_nvtx_gives_a_warning(nvtx: Any) -> None:
     """The warning comes once, at the call; marks are not sent."""
     nvtx._nvtx = Without()
     with pytest.warns(UserWarning, match="sends no marks to NVTX: this torch has no NVTX"):
@@ -113,7 +113,7 @@ def test_a_torch_without_nvtx_is_said(nvtx: Any) -> None:
     mstx.mark("here")
 
 
-def test_so_is_one_that_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_is_not_imported_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warning says what to do."""
     monkeypatch.delitem(sys.modules, "torch.cuda.nvtx", raising=False)
     with pytest.warns(UserWarning, match="import torch first"):

@@ -53,9 +53,7 @@ def test_a_profile_ends_inside_any_lock_of_the_exporter(
     assert saved.wait(patience_s())
 
 
-def test_a_saved_window_stays_in_no_memory(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saved_window_is_freed(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A saved window is freed while its profile still exists."""
     monkeypatch.setattr(autosave, "_save", lambda _: None)
     profile, window = _Profile(), _Window()

@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_written_is_named(place: Path) -> None:
         write_file("real/a.json", lambda file: write_atomic(file, "x"))
 
 
-def test_what_is_no_regular_file_is_not_replaced() -> None:
+def test_a_folder_in_place_of_a_file_is_not_replaced() -> None:
     """A folder in place of a file is named, and nothing is written."""
     with pytest.raises(CaptureError, match="real exists and is not a regular file"):
         write_file("real", lambda file: file.write_text("x"))

@@ -85,7 +85,7 @@ def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[obje
     assert [part.group.store for part in Part.made][1:] == ["two"]
 
 
-def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
+def test_ranks_behind_a_lost_store_are_missing_until_they_report(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a minute the record says so; their later reports still count."""
@@ -103,7 +103,7 @@ def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
     assert windows.pending == {7: {1}}
 
 
-def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
+def test_a_save_between_two_groups_is_served_alone_with_a_log_line(
     job: Job, store: list[object]
 ) -> None:
     """The ranks have no group then, and may open at different steps."""
@@ -115,7 +115,7 @@ def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
     assert "the process group is gone; this rank serves the new save alone" in job.log()
 
 
-def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
+def test_a_leader_continues_the_numbers_of_other_ranks(job: Job, store: list[object]) -> None:
     """A rank served its own edits before; the next request has a number that is new for all."""
     store.append("one")
     job.edit(active=3)
@@ -123,7 +123,9 @@ def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[obj
     assert [one.number for one in Part.made[0].proposed] == [7, 8]
 
 
-def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[object]) -> None:
+def test_the_leader_refuses_a_place_that_its_owner_does_not_allow(
+    job: Job, store: list[object]
+) -> None:
     """The leader refuses possible proposals of others with the reason, and proposes none."""
     store.append("one")
     (job.root / "profiler_config.json").touch(0o600)
@@ -138,9 +140,7 @@ def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[obj
     assert job.session.status().edits[0].outcome == "refused"
 
 
-def test_a_cancel_gives_up_what_is_being_agreed_on_and_reaches_all_ranks(
-    job: Job, store: list[object]
-) -> None:
+def test_a_cancel_ends_an_agreement_and_reaches_all_ranks(job: Job, store: list[object]) -> None:
     """The leader waits for no rank any longer, and tells each of them to cancel."""
     store.append("one")
     job.edit(active=3)
@@ -172,7 +172,7 @@ def test_a_save_before_the_leader_began_is_refused_if_it_is_not_proposed(
     )
 
 
-def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
+def test_a_silent_leader_is_waited_for_five_minutes(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank then serves its own file alone."""

@@ -54,7 +54,7 @@ class Store:
         self.timeouts.append(timeout)
 
 
-def test_the_connections_are_others_and_patient() -> None:
+def test_connections_are_separate_and_have_a_long_timeout() -> None:
     """The job's connection keeps its timeout; torch prints on stderr if a call times out."""
     of_job = Store()
     mine = [connection._store for connection in JobGroup(1, 8, lambda: of_job).connect()]
@@ -76,7 +76,7 @@ def test_roles_that_share_a_store_have_keys_of_their_own() -> None:
         assert (reader.leader(), reader.place) == (role.encode(), 1)
 
 
-def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> None:
+def test_a_store_without_a_connection_is_away_without_a_call_of_torch() -> None:
     """Torch would print pages on stderr."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -86,7 +86,7 @@ def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> No
         JobGroup(1, 8, lambda: store).connect()
 
 
-def test_what_closes_connections_at_once_is_no_store() -> None:
+def test_a_proxy_that_closes_connections_is_not_a_store() -> None:
     """A proxy accepts connections while its store is away; torch would try for half an hour."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         store = Store()
@@ -123,7 +123,7 @@ def test_a_store_that_may_run_out_of_files_is_left_alone(monkeypatch: pytest.Mon
     JobGroup(1, 100_000, Store).connect()
 
 
-def test_a_store_that_the_job_has_let_go_of_is_not_reached() -> None:
+def test_a_released_store_is_not_reached() -> None:
     """It belongs to a process group that no longer exists."""
     with pytest.raises(CannotServeError, match="the job has left its process group"):
         JobGroup(1, 8, lambda: None).connect()
@@ -172,7 +172,9 @@ def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
 
 
-def test_a_group_that_is_being_destroyed_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_is_being_destroyed_counts_no_collectives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Another thread may destroy it at any moment."""
     torch_with(monkeypatch, World(error=ValueError("Default process group has not been")))
     group = job_group()
@@ -180,7 +182,7 @@ def test_a_group_that_is_being_destroyed_has_no_count(monkeypatch: pytest.Monkey
     assert group.collectives() is None
 
 
-def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_does_not_take_part_in_its_parents_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child finds the group as if it were its own; one that it makes counts."""
     monkeypatch.setattr(rank, "_inherited", None)
     torch_with(monkeypatch, World())
@@ -194,7 +196,7 @@ def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.Monk
     assert find_rank() == Rank(0, 2, GROUP)
 
 
-def test_where_it_is_switched_off_no_rank_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rank_agrees_if_agreements_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``DYNPROF_AGREE=0`` each rank serves its own file."""
     torch_with(monkeypatch, World())
     layout, rank = Layout(Path(), 0, "host", 42), Rank(0, 2, GROUP)

@@ -52,7 +52,7 @@ def test_a_named_step_is_taken_and_a_past_one_refused() -> None:
     assert made.reasons == ("step 100 has begun already: rank 0 is at step 200",)
 
 
-def test_the_next_multiple_is_one() -> None:
+def test_all_ranks_choose_the_same_multiple() -> None:
     """It is the first multiple that all reach."""
     found = job(2)
     found.run(0.0)
@@ -84,7 +84,7 @@ def test_ranks_are_chosen_by_numbers_hosts_and_step_times(
     assert [rank.number for rank in found.ranks if rank.recorded] == list(ranks)
 
 
-def test_what_one_rank_cannot_serve_none_opens() -> None:
+def test_a_window_that_one_rank_cannot_record_opens_on_none() -> None:
     """The reason names the rank."""
     found = job(3, problem="no such profiler")
     made = found.arm(1)
@@ -94,7 +94,7 @@ def test_what_one_rank_cannot_serve_none_opens() -> None:
 
 
 @pytest.mark.parametrize("downgrade", [True, False])
-def test_a_rank_with_fewer_activities_is_refused_or_all_come_down_to_it(downgrade: bool) -> None:
+def test_a_rank_with_fewer_activities_is_refused_or_limits_all(downgrade: bool) -> None:
     """``agreement.unable`` decides."""
     less = Profiler("torch", ("CPU",))
     found = job(2, usable=(less,))
@@ -121,7 +121,7 @@ def test_a_busy_rank_delays_the_start_until_it_is_free() -> None:
     assert [len(one) for one in recorded(found)] == [1, 1, 1]
 
 
-def test_what_a_rank_said_before_it_was_ready_may_come_late() -> None:
+def test_an_earlier_reply_of_a_rank_may_arrive_late() -> None:
     """Replies and news have two separate keys."""
     found = job(2, busy_until_s=100.0)
     found.propose(1)
@@ -192,7 +192,7 @@ def test_a_silent_rank_is_left_out_past_the_patience_and_takes_part_again_later(
     assert made.ranks == (0, 1, 2)
 
 
-def test_a_silent_rank_that_goes_on_in_time_takes_part() -> None:
+def test_a_silent_rank_that_replies_in_time_takes_part() -> None:
     """Its late reply ends the wait."""
     found = job(2)
     found.stop(1)
@@ -215,7 +215,7 @@ def test_a_rank_without_dynprof_is_named_once_the_job_is_not_young() -> None:
     assert found.made[0].ranks == (0, 1)
 
 
-def test_a_rank_that_joins_late_takes_part_in_what_waits_and_in_what_follows() -> None:
+def test_a_rank_that_joins_late_takes_part_in_waiting_and_later_requests() -> None:
     """Its ``init()`` comes seconds or minutes after that of the others."""
     for late_s in (1.0, 100.0):
         found = job(3, runs=False)
@@ -246,7 +246,7 @@ def test_a_rank_that_dies_before_or_after_its_reply_costs_the_others_no_window(
     assert recorded(found) == [[(1, made.step)]] * 2 + [[]]
 
 
-def test_of_two_edits_at_once_the_newer_is_recorded() -> None:
+def test_the_newer_of_two_simultaneous_edits_is_recorded() -> None:
     """The ranks hear both proposals before they have replied to the first."""
     found = job(3)
     found.propose(1)
@@ -257,7 +257,7 @@ def test_of_two_edits_at_once_the_newer_is_recorded() -> None:
     assert recorded(found) == [[(2, made.step)]] * 3
 
 
-def test_a_newer_edit_takes_the_place_of_one_that_waits() -> None:
+def test_a_newer_edit_supersedes_a_waiting_one() -> None:
     """Each is answered once."""
     found = job(2, busy_until_s=1e9)
     found.propose(1)
@@ -346,7 +346,7 @@ def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
             assert remark.startswith("rank 1 is at step 170, rank 0 at step 100: each opens")
 
 
-def test_ranks_with_other_numbers_wait_until_it_is_known_whether_they_step_together() -> None:
+def test_ranks_with_other_numbers_wait_until_their_relation_is_known() -> None:
     """They are then refused, as later in the job."""
     found = Job([Rank(0, steps_together=None), Rank(1, ahead=70, steps_together=None)])
     found.run(1.0)
@@ -359,7 +359,7 @@ def test_ranks_with_other_numbers_wait_until_it_is_known_whether_they_step_toget
     assert any("call dp.set_state()" in reason for reason in found.made[0].reasons)
 
 
-def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
+def test_a_rank_with_unknown_step_times_is_asked_twice() -> None:
     """Its pace is then known well enough."""
     found = job(2)
     for rank in found.ranks:
@@ -370,7 +370,7 @@ def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
     assert opening.step < 60
 
 
-def test_ranks_whose_first_step_ends_as_they_are_looked_at_open_together() -> None:
+def test_ranks_whose_first_step_ends_during_the_agreement_open_together() -> None:
     """Their next steps are a hundred times shorter."""
     found = Job([Rank(rank, step_s=0.002, is_new=True) for rank in range(2)], lambda: 0.005)
     found.run(1.0)
@@ -449,7 +449,7 @@ def test_a_question_about_another_window_ends_no_waiting() -> None:
     assert [number for number, _ in found.ranks[3].recorded] == [2]
 
 
-def test_a_leader_that_ends_waits_for_what_others_still_save_but_not_forever() -> None:
+def test_a_leader_that_ends_waits_for_other_ranks_saves_with_a_timeout() -> None:
     """It then leaves, and all live ranks leave too."""
     found = job(3)
     found.arm(1, start=100_000)

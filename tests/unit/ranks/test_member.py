@@ -82,7 +82,7 @@ def test_ranks_whose_steps_have_collectives_step_together(
     assert member.answer(Question(0), 0).steps_together == together
 
 
-def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job) -> None:
+def test_a_step_counts_as_collective_before_its_collective_begins(job: Job) -> None:
     """The previous step was seen in its collective, the present one not yet."""
     member, counts = job.session._member, iter([11, 20])
     member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: next(counts), rank=0))
@@ -92,7 +92,7 @@ def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job
     assert member.answer(Question(0), 0).steps_together
 
 
-def test_how_long_steps_take_is_told_once_some_have_ended(job: Job) -> None:
+def test_step_times_are_reported_after_some_steps(job: Job) -> None:
     """The first step does not represent the others: it may have compiled."""
     member, found = job.session._member, []
     for steps in (0, 1, 0, 1, 400, 500, 450):
@@ -107,7 +107,7 @@ def test_how_long_steps_take_is_told_once_some_have_ended(job: Job) -> None:
     ("named", "recorded"),
     [({}, ["CPU", "CUDA"]), ({"activities": ["CPU"]}, ["CPU"])],
 )
-def test_ranks_that_agree_record_all_that_the_template_asks_for(
+def test_ranks_that_agree_record_all_devices_of_the_template(
     named: dict[str, list[str]], recorded: list[str]
 ) -> None:
     """CPU and NPU mean all devices of the ranks; other activities stay."""
@@ -120,7 +120,7 @@ def test_ranks_that_agree_record_all_that_the_template_asks_for(
 
 
 @pytest.mark.parametrize("where", ["plan", "serve"])
-def test_what_dynprof_fails_at_is_said_to_the_leader_and_answered(
+def test_a_failure_of_dynprof_is_reported_to_the_leader(
     job: Job, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """For example, the working directory is gone. The next proposal is considered as usual."""
@@ -143,7 +143,7 @@ def test_what_dynprof_fails_at_is_said_to_the_leader_and_answered(
 
 
 @pytest.mark.parametrize("edited_at_s", [-1e18, -1.0, 1e300, float("inf"), float("nan")])
-def test_the_clock_of_the_leader_may_say_anything(job: Job, edited_at_s: float) -> None:
+def test_the_clock_of_the_leader_may_have_any_time(job: Job, edited_at_s: float) -> None:
     """The save is recorded all the same, in a folder with a valid name."""
     assert consider(job, 1, 2, edited_at_s).takes_part
     assert open_at(job, 1, 3) == ""
@@ -171,7 +171,7 @@ def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, 
     assert folder.name == window_dir_name(5, 6, saved_s)
 
 
-def test_what_was_proposed_is_refused_once_no_leader_will_open_it(job: Job) -> None:
+def test_a_proposal_is_refused_if_no_leader_will_open_it(job: Job) -> None:
     """A rank that is left alone says why, and that the config has to be saved again."""
     assert consider(job, 1).takes_part
     job.session._member.refuse_pending("this rank was away")
@@ -213,7 +213,7 @@ def test_a_window_that_opens_between_two_looks_is_waited_for(
     assert (reply.problem, reply.busy) == ("", "its previous window is not closed and saved")
 
 
-def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> None:
+def test_an_open_window_is_known_after_any_number_of_requests(job: Job) -> None:
     """A rank that forgot it would seem to have started again."""
     consider(job, 1)
     open_at(job, 1, 1_000_000)
@@ -223,7 +223,7 @@ def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> 
     assert len(job.session._member._numbers) < MAX_KEPT + 5
 
 
-def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
+def test_a_request_that_others_superseded_does_not_wait(job: Job) -> None:
     """An open window, and other requests, continue."""
     member = job.session._member
 
@@ -258,7 +258,7 @@ def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
     assert "where rank 0 runs" not in job.log()
 
 
-def test_a_number_that_is_taken_here_is_said_to_be_another(job: Job) -> None:
+def test_a_request_number_that_is_taken_is_replaced_and_named(job: Job) -> None:
     """The leader has not heard of this rank's own edits yet, or counts from one again."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
@@ -296,7 +296,7 @@ def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:
 
 @pytest.mark.parametrize("when", ["as they agree", "while it waits"])
 @pytest.mark.parametrize("number", [2, 600])
-def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
+def test_a_rank_with_a_new_step_number_records_no_agreed_window(
     job: Job, number: int, when: str
 ) -> None:
     """That step is another iteration on the others: it refuses at once."""
@@ -320,7 +320,7 @@ def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
     assert job.manifests()[0].complete
 
 
-def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> None:
+def test_a_cancel_during_an_agreement_disarms_the_request(job: Job) -> None:
     """A second cancel says that there is nothing to cancel."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, 1))
@@ -333,7 +333,7 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
     assert "nothing is open or waiting" in answers[3]
 
 
-def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:
+def test_a_request_refused_by_the_leader_is_answered_once(job: Job) -> None:
     """It is not proposed: each rank reports it with the reason."""
     member = job.session._member
     for _ in range(2):
@@ -356,7 +356,7 @@ def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: 
         {"prof_dir": "s3://bucket/captures"},
     ],
 )
-def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
+def test_a_proposal_from_the_store_may_only_go_to_listed_places(
     tmp_path: Path, asked: dict[str, object], rules: tuple[str, ...]
 ) -> None:
     """The config's permissions do not matter: another process may have written the proposal."""
@@ -385,7 +385,7 @@ def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
     assert job.session.status().edits[-1].outcome == "refused"
 
 
-def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job) -> None:
+def test_an_attached_rank_takes_over_the_leaders_step_numbers(job: Job) -> None:
     """It is busy until its next step has the number; without a known number it says so."""
     member, counts = job.session._member, iter(range(10, 100, 2))
     member.group = cast("JobGroup", Group(job, rank=1))
@@ -408,7 +408,7 @@ def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job)
     assert not member.answer(Question(2, ((70, first - 4), (71, first - 2))), 4).has_own_numbers
 
 
-def test_a_folder_whose_name_is_not_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path) -> None:
+def test_a_folder_name_that_is_not_utf_8_is_sent_escaped(tmp_path: Path) -> None:
     """The message is JSON; its reader gets the byte in escaped form."""
     job = Job(tmp_path / os.fsdecode(b"caf\xe9"))
     consider(job, 1, 2)

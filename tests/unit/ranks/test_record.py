@@ -82,7 +82,7 @@ def asked(edited_at_s: float = 0.0) -> UnplannedRequest:
     return UnplannedRequest(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
 
 
-def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
+def test_the_record_lists_the_ranks_from_the_start(tmp_path: Path) -> None:
     """Steps are counted from the end of the warm-up, as in the folder's name."""
     record = Known(tmp_path).record
     assert (record.start_step, record.first, record.last) == (7, 9, 11)
@@ -125,7 +125,7 @@ def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) 
         assert known.record.remarks == ("rank 1: it is elsewhere",)
 
 
-def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -> None:
+def test_a_rank_that_refuses_at_the_step_is_missing_with_a_reason(tmp_path: Path) -> None:
     """The log and the record name it; the others have their captures."""
     known = Known(tmp_path)
     known.say(2, "refused", why="another profiler")
@@ -134,7 +134,7 @@ def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -
     assert known.warned == ["request 4: rank 2 has no capture of it: refused: another profiler"]
 
 
-def test_a_window_that_all_ranks_give_up_is_lost_by_none(tmp_path: Path) -> None:
+def test_a_window_that_all_ranks_give_up_counts_as_lost_on_none(tmp_path: Path) -> None:
     """It was superseded or disarmed everywhere. If one rank saved it, the others have lost it."""
     known = Known(tmp_path)
     for rank in range(3):
@@ -145,7 +145,7 @@ def test_a_window_that_all_ranks_give_up_is_lost_by_none(tmp_path: Path) -> None
     assert known.record.missing.keys() == {1, 2, 3}
 
 
-def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) -> None:
+def test_a_lost_rank_is_missing_until_it_reports_again(tmp_path: Path) -> None:
     """An earlier save of it stays in the record."""
     known = Known(tmp_path)
     known.say(0, "saved")
@@ -159,7 +159,7 @@ def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) 
     assert known.record.ranks[2].outcome == "saved"
 
 
-def test_a_rank_that_began_again_knows_nothing_of_the_window(tmp_path: Path) -> None:
+def test_a_rank_that_restarted_has_lost_the_window(tmp_path: Path) -> None:
     """An earlier save still counts."""
     known = Known(tmp_path)
     known.say(0, "saved")
@@ -169,14 +169,14 @@ def test_a_rank_that_began_again_knows_nothing_of_the_window(tmp_path: Path) -> 
     assert known.record.ranks[0].outcome == "saved"
 
 
-def test_a_rank_that_records_though_it_was_not_heard_is_no_missing_one(tmp_path: Path) -> None:
+def test_a_rank_that_records_despite_a_late_reply_is_not_missing(tmp_path: Path) -> None:
     """Its reply was too late, its capture was not."""
     known = Known(tmp_path)
     known.say(3, "saved")
     assert known.record.ranks.keys() == {0, 1, 2, 3}
 
 
-def test_where_the_leader_leaves_the_record_comes_to_its_end(tmp_path: Path) -> None:
+def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
     """A stopped rank is not waited for."""
     known = Known(tmp_path, (1,))
     known.say(1, "open", still_s=STALLED_S + 1, step_s=0.1)
@@ -186,7 +186,7 @@ def test_where_the_leader_leaves_the_record_comes_to_its_end(tmp_path: Path) -> 
     assert known.status().pending == 0
 
 
-def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -> None:
+def test_a_rank_that_delays_an_agreement_is_named(tmp_path: Path) -> None:
     """The status names it at once, the log after some seconds, once."""
     known = Known(tmp_path)
     known.begin(5, asked(1.0))
@@ -200,7 +200,7 @@ def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -
     assert known.warned == ["request 5 waits for rank 2: it saves"]
 
 
-def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None:
+def test_results_of_earlier_requests_are_kept(tmp_path: Path) -> None:
     """The newest ones are kept. If no rank opens, there is a reason instead of a record."""
     known = Known(tmp_path)
     for number in range(5, 5 + 2 * MAX_IN_STATUS):
@@ -216,7 +216,7 @@ def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None
     assert known.pending == {4: {0, 1, 2}}
 
 
-def test_a_record_that_cannot_be_written_is_tried_until_it_is(
+def test_a_record_that_cannot_be_written_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk does not stop the agreement."""
@@ -234,7 +234,7 @@ def test_a_record_that_cannot_be_written_is_tried_until_it_is(
     assert known.record.ranks[0].outcome == "saved"
 
 
-def test_what_was_proposed_is_refused_where_the_store_is_lost(tmp_path: Path) -> None:
+def test_a_proposal_is_refused_when_the_store_is_lost(tmp_path: Path) -> None:
     """A waiting client gets the reason."""
     known = Known(tmp_path)
     known.begin(5, asked(1.0))
@@ -242,7 +242,7 @@ def test_what_was_proposed_is_refused_where_the_store_is_lost(tmp_path: Path) ->
     assert known.status().problems == ("the job's store was lost",)
 
 
-def test_a_file_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_record_is_an_error(tmp_path: Path) -> None:
     """Any other content is an error."""
     path = tmp_path / "window.json"
     path.write_text('{"ranks": 3}')

@@ -16,7 +16,7 @@ def both() -> tuple[MemoryStore, LogWriter, LogReader]:
     return store, writer, LogReader(store, store)
 
 
-def test_messages_are_heard_in_order_from_the_place_where_a_rank_came() -> None:
+def test_messages_are_heard_in_order_from_the_place_of_joining() -> None:
     """Earlier messages are not heard; the leader's first message is kept separately."""
     _, writer, reader = both()
     assert reader.leader() == b"hello"
@@ -35,7 +35,7 @@ def test_a_nudge_ends_the_wait_and_takes_no_message_away() -> None:
     assert writer.send("two") == place + 1
 
 
-def test_the_last_reply_wakes_the_leader_which_takes_each_once() -> None:
+def test_the_last_reply_wakes_the_leader() -> None:
     """Late replies wake it too."""
     store, writer, reader = both()
     place = writer.send("where?")
@@ -52,7 +52,7 @@ def test_the_last_reply_wakes_the_leader_which_takes_each_once() -> None:
     assert writer.take() == b"3\n"
 
 
-def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() -> None:
+def test_old_messages_are_deleted_unless_ranks_wait_for_them() -> None:
     """A rank that was away continues with the newest message if its own was deleted."""
     store, writer, reader = both()
     first = reader.place
@@ -67,7 +67,7 @@ def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() ->
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 5])
-def test_a_rank_that_is_far_behind_goes_on_with_the_newest(
+def test_a_rank_that_is_far_behind_continues_with_the_newest(
     monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
     """It may be ahead of its last reply. Few marks are left for it."""
@@ -89,7 +89,7 @@ def test_a_rank_that_is_far_behind_goes_on_with_the_newest(
     assert len(store.values) < 6 * KEPT
 
 
-def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
+def test_a_rank_continues_after_a_deleted_message() -> None:
     """The message may be deleted between the wait and the read."""
     store, writer, reader = both()
     writer.send("one")
@@ -98,7 +98,7 @@ def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
     assert reader.place == writer.send("two")
 
 
-def test_another_leader_goes_on_with_the_log_of_the_one_before() -> None:
+def test_a_new_leader_continues_the_log_of_the_last_one() -> None:
     """Waiting ranks hear its first message."""
     store, writer, reader = both()
     for text in ("one", "two", "farewell"):
@@ -112,7 +112,7 @@ def test_another_leader_goes_on_with_the_log_of_the_one_before() -> None:
     assert reader.wait()[1] == b"again"
 
 
-def test_what_other_programs_write_is_read_past() -> None:
+def test_values_of_other_programs_are_skipped() -> None:
     """The leader ignores all of it."""
     store, writer, reader = both()
     store.values[Keys.news] = b"\xff\xfe"

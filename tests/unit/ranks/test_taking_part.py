@@ -178,7 +178,7 @@ def steps(rank: Rank) -> list[int]:
     return [one.step for one in rank.heard if isinstance(one, Opening) and one.step]
 
 
-def test_ranks_agree_and_an_idle_job_asks_the_store_nothing(
+def test_ranks_agree_and_an_idle_job_makes_no_calls_to_the_store(
     ranks: list[Rank], stores: list[MemoryStore]
 ) -> None:
     """Each gets the same step."""
@@ -200,7 +200,7 @@ def before(store: MemoryStore) -> int:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank], rank: int) -> None:
+def test_a_busy_rank_reports_when_it_is_free(ranks: list[Rank], rank: int) -> None:
     """It checks itself, not the store."""
     ranks[rank].busy = "it saves"
     threading.Timer(0.2, setattr, (ranks[rank], "busy", "")).start()
@@ -210,7 +210,7 @@ def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank], rank: int
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_fails_at_something_goes_on_to_agree(ranks: list[Rank], rank: int) -> None:
+def test_a_rank_that_fails_still_agrees_later(ranks: list[Rank], rank: int) -> None:
     """The others get the reason; the next window is agreed."""
     ranks[rank].fails = True
     made = agree(ranks, 1)
@@ -220,7 +220,7 @@ def test_a_rank_that_fails_at_something_goes_on_to_agree(ranks: list[Rank], rank
     assert agree(ranks, 2).ranks == (0, 1, 2)
 
 
-def test_a_leader_that_stood_still_hears_who_has_joined_before_it_proposes(
+def test_a_leader_that_was_stopped_hears_new_ranks_before_it_proposes(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The duration does not matter: the notification may be read after the edit."""
@@ -253,9 +253,7 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_whose_group_went_unannounced_is_out_of_the_store(
-    ranks: list[Rank], rank: int
-) -> None:
+def test_a_rank_whose_group_is_gone_leaves_the_store(ranks: list[Rank], rank: int) -> None:
     """A thread that blocks in C++ as Python ends would abort the process."""
     ranks[rank].part.group.is_gone = True  # type: ignore[misc]
     ranks[rank].part.end()
@@ -263,7 +261,7 @@ def test_a_rank_whose_group_went_unannounced_is_out_of_the_store(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_agrees_no_more_is_out_of_the_store(
+def test_a_rank_that_stops_agreeing_leaves_the_store(
     ranks: list[Rank], rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a failure of dynprof, no other message would wake the thread that blocks there."""
@@ -274,7 +272,7 @@ def test_a_rank_that_agrees_no_more_is_out_of_the_store(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
+def test_the_leader_renews_each_wait_and_silent_ranks_reconnect(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     """A network may drop an idle connection without notice to either side."""
@@ -321,7 +319,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize("calls", range(14))
-def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
+def test_a_leader_that_dies_leaves_all_or_none_with_a_step(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     """All ranks open its proposal at one step, or none does; they agree with its successor."""
@@ -346,7 +344,7 @@ def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
         rank.part.end()
 
 
-def test_an_edit_waits_once_for_a_leader_that_does_not_run_dynprof(
+def test_an_edit_waits_once_for_a_leader_without_dynprof(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later edits are served at once."""
@@ -364,7 +362,7 @@ def reader() -> int:
     return sum(one.name == "dynprof-hear" for one in threading.enumerate())
 
 
-def test_a_store_that_grows_silent_is_tried_again_soon(
+def test_a_store_that_falls_silent_is_tried_again_soon(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pauses grow with the time without a store, not with the job's age."""
@@ -397,7 +395,7 @@ def test_a_store_that_is_away_is_tried_again_within_a_quarter_of_that_time(
     assert pauses == [pause_s]
 
 
-def test_a_rank_that_was_away_refuses_what_was_proposed_and_agrees_on_the_next(
+def test_a_rank_that_was_away_refuses_the_proposal_and_agrees_on_the_next(
     ranks: list[Rank], stores: list[MemoryStore]
 ) -> None:
     """A rank whose next message was deleted gives up the proposal, and joins again."""

@@ -41,7 +41,7 @@ class Watching:
         return self.detector.observe(reading, self.now_s, 1e9)
 
 
-def test_what_is_there_at_the_start_is_no_edit() -> None:
+def test_the_content_at_the_start_is_not_an_edit() -> None:
     """The first content is no edit, however often it is read."""
     watching = Watching(saved(b"{}"))
     assert [watching.see(saved(b"{}"), 5) for _ in range(3)] == [None] * 3
@@ -111,7 +111,7 @@ def test_a_file_that_goes_and_returns_is_an_edit() -> None:
     assert watching.see(saved(b"{}", mtime=2, inode=7))
 
 
-def test_a_file_that_stays_away_is_said_once() -> None:
+def test_a_missing_file_is_reported_once() -> None:
     """A missing file becomes a problem after a while, once."""
     watching = Watching(saved(b"{}"))
     assert watching.see(GONE) is None
@@ -171,7 +171,7 @@ def test_many_values_are_a_whole_file_where_they_are_one() -> None:
     assert watching.see(saved(many, mtime=2)) == Edit(many, 2e-9)
 
 
-def test_another_owner_of_the_file_alone_is_no_save() -> None:
+def test_a_change_of_the_owner_is_not_a_save() -> None:
     """The edit has the owner of the saved file."""
     detector = EditDetector(Source(b"{}", 1, 1, 1000))
     assert detector.observe(Source(b"{}", 1, 1, 1001), 0.0, 0.0) is None

@@ -47,7 +47,7 @@ def test_auto_takes_the_first_backend_that_can_serve() -> None:
     assert accepted(capabilities=(NO_TORCH, PYTHON)).backend == "python"
 
 
-def test_a_backend_that_cannot_serve_is_refused_in_words() -> None:
+def test_a_missing_backend_is_refused_with_the_reason() -> None:
     """The refusal has the reason, and names the available backends."""
     (text,) = refused(backend="torch", capabilities=(NO_TORCH, PYTHON))
     assert text == (
@@ -82,7 +82,7 @@ def test_the_template_records_all_that_the_machine_has(capable: Capabilities) ->
     assert (found.activities, found.remarks) == (capable.activities, ())
 
 
-def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
+def test_a_script_that_names_an_npu_gets_a_remark_without_one() -> None:
     """A script that names CPU and NPU gets a remark where there is no NPU."""
     config = ProfilerConfig(activities=["CPU", "NPU"])
     found = plan(config, ProcessState(10, 0, (TORCH,), free_disk_mb=5000), Script())
@@ -91,7 +91,7 @@ def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
     assert [remark.pointer for remark in found.remarks] == ["/activities"]
 
 
-def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
+def test_partly_supported_settings_are_named_at_their_place() -> None:
     """A setting of the file is named by its pointer, one of the script by its name."""
     lacks = (Lack("profiler_level", "Level2", "no overloads."), Lack("all_threads", True, "one."))
     capabilities = (Capabilities("torch", ("CPU",), lacks=lacks),)
@@ -115,7 +115,7 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
         ),
     ],
 )
-def test_a_level_says_what_it_adds_where_no_device_is_recorded(level: str, adds: str) -> None:
+def test_a_remark_names_what_a_level_adds_without_a_device(level: str, adds: str) -> None:
     """A remark names the few things that Level1 and Level2 add on the CPU.
 
     With a device there is no remark. A torch without overload names does not promise them.
@@ -131,7 +131,7 @@ def test_a_level_says_what_it_adds_where_no_device_is_recorded(level: str, adds:
     assert not any("overload" in str(remark) for remark in remarks)
 
 
-def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
+def test_available_activities_are_recorded_if_no_requested_one_is() -> None:
     """A config of another machine works, with a remark on missing devices."""
     found = accepted(activities=["NPU", "XPU"])
     assert found.activities == TORCH.activities
@@ -143,7 +143,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("name", ["record_shapes", "with_stack", "with_flops", "with_modules"])
-def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
+def test_host_settings_get_a_remark_without_the_cpu(name: str) -> None:
     """A setting of the host gets a remark if the activities lack CPU."""
     (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
     assert str(remark) == (f"/{name}: has no effect: it needs CPU among the activities.")
@@ -156,7 +156,7 @@ def test_the_next_multiple(step: int, start: int) -> None:
     assert accepted(step=step, start_step="next multiple of 100").start_step == start
 
 
-def test_ranks_to_be_chosen_are_refused_where_nobody_chooses() -> None:
+def test_ranks_to_be_chosen_are_refused_without_an_agreement() -> None:
     """The refusal names an alternative."""
     assert refused(ranks="one per host") == [
         '/ranks: "one per host" is chosen among ranks that agree, and this rank does not; '
@@ -180,7 +180,7 @@ def test_a_later_step_is_waited_for_and_a_past_one_refused() -> None:
     )
 
 
-def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
+def test_a_rank_that_is_not_requested_does_nothing() -> None:
     """The config is valid; it just does not include this rank."""
     found = outcome(rank=5, ranks="0-3,8")
     assert isinstance(found, Refusal)
@@ -197,7 +197,7 @@ def test_too_little_disk_is_refused() -> None:
     assert accepted(limits={"min_free_disk_mb": None})
 
 
-def test_a_place_without_room_is_refused_at_prof_dir() -> None:
+def test_a_full_disk_is_refused_at_prof_dir() -> None:
     """If the config has no limit of its own, the refusal names ``prof_dir``."""
     found = plan(ProfilerConfig(prof_dir="/proc/x"), ProcessState(0, 0, (TORCH,), free_disk_mb=0))
     assert isinstance(found, Refusal)
@@ -293,13 +293,13 @@ def test_an_npus_profiler_has_marks_alone_as_well(backend: str) -> None:
     assert found.backend == "npu"
 
 
-def test_marks_are_never_chosen_unasked() -> None:
+def test_marks_are_only_chosen_on_request() -> None:
     """If no profiler works, the refusal says so."""
     (text,) = refused(capabilities=(NO_TORCH, MARKS))
     assert "no profiler can serve here" in text
 
 
-def test_what_marks_alone_cannot_serve_is_named() -> None:
+def test_settings_without_effect_on_marks_are_named() -> None:
     """A setting for operators is named; one of the collectors is not."""
     found = accepted(
         capabilities=(PYTHON, MARKS),
@@ -330,6 +330,6 @@ def test_fallbacks_are_those_of_this_very_window(config: dict[str, Any], words: 
     assert [text[: len(word)] for text, word in zip(found, words, strict=True)] == words
 
 
-def test_nothing_is_said_where_windows_close_detached() -> None:
+def test_a_detached_close_gives_no_remark() -> None:
     """A detached close gives no remark."""
     assert accepted(activities=["CPU"]).fallbacks == ()

@@ -115,7 +115,7 @@ def test_ordinary_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @as_root
 @others_run_python
-def test_path_of_roots_changes_nothing(shared_tmp: Path) -> None:
+def test_path_of_root_changes_nothing(shared_tmp: Path) -> None:
     """The command continues in the same process."""
     assert act(shared_tmp, "facts").stdout == "all of it is root's\n"
 
@@ -231,7 +231,7 @@ def test_second_ctrl_c_kills_a_process_that_stays(home: Path) -> None:
 
 @as_root
 @others_run_python
-def test_users_process_ends_with_roots(home: Path) -> None:
+def test_users_process_ends_with_roots_process(home: Path) -> None:
     """This holds even if root's process is killed and can pass nothing on."""
     with start(command(home, "wait"), env=ENVIRONMENT) as root:
         assert root.stdout
@@ -295,9 +295,7 @@ def test_code_that_the_owner_cannot_read_is_refused(home: Path, packages: Path) 
 
 @as_root
 @others_run_python
-def test_code_that_a_group_or_a_list_lets_the_owner_read_will_do(
-    home: Path, packages: Path
-) -> None:
+def test_code_that_the_owner_may_read_by_group_or_acl_is_used(home: Path, packages: Path) -> None:
     """Root's process notices an access control list, and lets the system decide."""
     packages.chmod(0o750)
     os.chown(packages, 0, ALICE.uid)

@@ -108,7 +108,7 @@ def test_proxies_and_certificates_are_for_urls_only(monkeypatch: pytest.MonkeyPa
     assert not environment("/a").keys() & told
 
 
-def test_what_loaders_and_torch_need_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_loaders_and_torch_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS", "LC_ALL", "TORCH_DEVICE_BACKEND_AUTOLOAD")
     for name in needed:
         monkeypatch.setenv(name, "1")

@@ -10,7 +10,7 @@ from dynprof.runtime.clock import SystemClock, iso, local
 
 
 def test_times_are_those_of_datetime() -> None:
-    """datetime is not imported for them; its import takes half as long as dynprof's."""
+    """Datetime is not imported for them: that takes half as long as importing dynprof."""
     chance = random.Random(1)  # noqa: S311
     for _ in range(10_000):
         wall_s = round(4e9 * chance.random(), chance.choice([3, 7]))

@@ -35,7 +35,7 @@ def test_a_directory_is_written_in_directly(tmp_path: Path) -> None:
     assert found.folder("step_1-2") == tmp_path / "captures" / "step_1-2"
 
 
-def test_with_a_scratch_directory_each_process_has_its_own_place_there(tmp_path: Path) -> None:
+def test_each_process_has_its_own_folder_in_a_scratch_directory(tmp_path: Path) -> None:
     """Two processes of one rank do not share folders."""
     found = destination(layout(tmp_path), "captures", "scratch")
     other = destination(replace(layout(tmp_path), pid=43), "captures", "scratch")
@@ -45,7 +45,7 @@ def test_with_a_scratch_directory_each_process_has_its_own_place_there(tmp_path:
     assert found.staging_dir != other.staging_dir
 
 
-def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -> None:
+def test_captures_for_a_url_are_written_next_to_the_config_first(tmp_path: Path) -> None:
     """This is the default place."""
     found = destination(layout(tmp_path), f"{URL}/", None)
     assert found.staging_dir.parent == tmp_path / OUTGOING
@@ -79,7 +79,7 @@ def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -
         ("s3://bucket/x::s3://other", "this URL names no place"),
     ],
 )
-def test_what_is_wrong_with_a_url(place: str, why: str) -> None:
+def test_errors_of_a_url_are_named(place: str, why: str) -> None:
     """The error never contains the secret."""
     said = why_no_destination(place)
     assert said.startswith(why)
@@ -87,7 +87,7 @@ def test_what_is_wrong_with_a_url(place: str, why: str) -> None:
     assert "secret" not in said
 
 
-def test_a_url_needs_leave_where_others_may_change_the_config(tmp_path: Path) -> None:
+def test_a_url_must_be_allowed_if_others_may_change_the_config(tmp_path: Path) -> None:
     """A URL below an allowed one is allowed; one that only shares its first characters is not."""
     shared = layout(tmp_path)
     assert not destination(shared, URL, None).why_forbidden(shared)
@@ -121,7 +121,7 @@ def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:
     assert "/elsewhere" in destination(mine, "captures", "/elsewhere").why_forbidden(mine)
 
 
-def test_directories_and_urls_are_told_apart() -> None:
+def test_directories_and_urls_are_distinguished() -> None:
     """``init(prof_dirs=...)`` has both in one list; a URL does not depend on the directory."""
     assert split_urls(["/a", URL, "/b"]) == (["/a", "/b"], (URL,))
     assert absolute_place(Path("/root"), URL) == URL

@@ -19,7 +19,7 @@ class Notes:
         self.errors.append(text.partition("\n")[0])
 
 
-def test_failure_to_give_up_stays_behind_the_wall() -> None:
+def test_a_failed_cleanup_does_not_raise() -> None:
     """If an action and its cleanup fail, both are noted and neither raises."""
     notes = Notes()
 

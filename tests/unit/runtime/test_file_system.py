@@ -27,7 +27,7 @@ def test_the_innermost_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert kind_of(tmp_path / "a" / "c") == "xfs"
 
 
-def test_where_the_system_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a container without /proc, for example, the kind is unknown."""
 
     def tell(**_: object) -> None:

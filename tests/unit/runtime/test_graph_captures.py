@@ -59,7 +59,7 @@ def test_a_capture_is_known_on_all_threads(
     assert captures.under_way() is None
 
 
-def test_several_at_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+def test_several_captures_at_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
     """A capture is in progress until the last has ended."""
     captures, made = graphs
     one, other = made(), made()
@@ -139,7 +139,7 @@ def test_a_profiler_waits_for_the_capture_of_another_thread(
     assert order == ["captured", "closed"]
 
 
-def test_not_for_ever(
+def test_the_wait_for_a_capture_has_a_timeout(
     graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait ends with an error at the timeout, or at once for the thread's own capture."""
@@ -159,7 +159,7 @@ def test_not_for_ever(
         pass
 
 
-def test_what_is_put_off(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+def test_deferred_work_runs_after_the_capture(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
     """Deferred work is done once, by its own thread, after its capture."""
     captures, made = graphs
     done: list[str] = []

@@ -56,7 +56,9 @@ def handled() -> Iterator[Callable[[Any], object]]:
         functools.partial(with_default, text="now"),
     ],
 )
-def test_what_a_handler_raises(handled: Callable[[Any], object], handler: Any) -> None:
+def test_an_exception_of_a_handler_is_recognised(
+    handled: Callable[[Any], object], handler: Any
+) -> None:
     """The handler may have any form, and use its arguments in any way."""
     handled(handler)
     with pytest.raises(PreemptionError) as raised:
@@ -73,7 +75,7 @@ def test_a_handler_that_is_not_installed_any_more(handled: Callable[[Any], objec
     assert came_from_a_signal(raised.value)
 
 
-def test_what_fails_by_itself(handled: Callable[[Any], object]) -> None:
+def test_a_failure_of_dynprof_is_recognised(handled: Callable[[Any], object]) -> None:
     """This holds with and without handlers; other functions with numbers are not handlers."""
     handled(plain)
 

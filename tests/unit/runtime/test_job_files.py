@@ -25,7 +25,7 @@ def made(path: Path, text: str = "{}") -> Path:
     return path
 
 
-def test_a_folder_that_goes_away_meanwhile_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_vanishes_during_the_search_is_ignored(tmp_path: Path) -> None:
     """A capture's temporary folder, for example, may vanish during a report."""
     names = {made(tmp_path / name / "trace.json") for name in "abc"}
     found = files_below(tmp_path)
@@ -36,7 +36,7 @@ def test_a_folder_that_goes_away_meanwhile_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".saving", ".recording"])
-def test_captures_that_are_not_whole_are_none(tmp_path: Path, ending: str) -> None:
+def test_unfinished_captures_are_ignored(tmp_path: Path, ending: str) -> None:
     """A trace that is being written is not a trace, and not the newest, to a command."""
     half = made(tmp_path / f"step_1/info/.host_1.rank0.abc{ending}/a.trace.json", "{")
     with pytest.raises(CaptureError, match="holds no trace"):
@@ -48,7 +48,7 @@ def test_captures_that_are_not_whole_are_none(tmp_path: Path, ending: str) -> No
     assert newest_window(tmp_path) == (tmp_path, [])
 
 
-def test_a_folder_that_only_ends_so_is_looked_into(tmp_path: Path) -> None:
+def test_a_folder_with_only_the_suffix_is_searched(tmp_path: Path) -> None:
     """Only hidden folders with this suffix are dynprof's."""
     whole = [made(tmp_path / name / "a.trace.json") for name in ("x.saving", ".hidden")]
     assert sorted(files_below(tmp_path)) == sorted(whole)
@@ -59,7 +59,7 @@ def test_a_file_that_is_gone_was_written_before_all_others(tmp_path: Path) -> No
     assert written_s(tmp_path / "gone") == 0 < written_s(made(tmp_path / "here"))
 
 
-def test_behind_a_file_system_of_fsspecs_it_is_as_here() -> None:
+def test_file_systems_of_fsspec_behave_alike() -> None:
     """Its paths are not paths of this machine."""
     upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
     folder = upath.UPath("memory://bucket/below")
@@ -84,7 +84,7 @@ def test_links_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
     assert traces_in(links[0]) == traces_in(links[2]) == [there]
 
 
-def test_folders_that_lie_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
+def test_folders_that_are_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
     """Python 3.11 raises RecursionError in folders that are nested a thousand deep."""
     deepest = made(tmp_path.joinpath(*"a" * DEEPEST, "a.trace.json"))
     top = os.open(deepest.parent, os.O_RDONLY)
@@ -101,7 +101,7 @@ def test_folders_that_lie_too_deep_are_named_and_not_entered(tmp_path: Path) -> 
 
 
 @as_root
-def test_files_of_users_with_no_say_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
+def test_files_of_unrelated_users_are_skipped_and_named(tmp_path: Path) -> None:
     """Their owner is neither the folder's owner, nor root, nor the caller; also for folders."""
     mine, theirs = (made(tmp_path / "job" / name) for name in ("a.trace.json", "b.trace.json"))
     inside = made(tmp_path / "job/step_1/a.trace.json")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_names(tmp_path: Path) -> None:
+def test_files_have_the_documented_paths(tmp_path: Path) -> None:
     """Files have the documented paths."""
     layout = Layout(tmp_path, 7, "node-1", 99)
     names = [layout.config, layout.schema, layout.log, layout.status]
@@ -61,7 +61,7 @@ def test_free_disk_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
     assert free_disk_mb(tmp_path / "not" / "yet") > 0
 
 
-def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
+def test_the_directory_may_be_reached_through_a_link(tmp_path: Path) -> None:
     """A link above the directory is followed; one below it is not."""
     root = tmp_path / "real" / "prof_config"
     root.mkdir(parents=True)

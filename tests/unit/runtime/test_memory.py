@@ -39,7 +39,7 @@ V2 = ("memory.max", "memory.current")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def test_without_groups_it_is_what_the_machine_has(groups: Path) -> None:
+def test_without_groups_the_machines_memory_counts(groups: Path) -> None:
     """This is a machine without containers, or one that is not Linux."""
     assert not groups.exists()
     assert memory.free_mb() == 50_000
@@ -56,21 +56,21 @@ def test_ranks_of_a_machine_share_it(
 
 
 @pytest.mark.parametrize("path", ["/", "/pods/this", "/of/the/machine/outside"])
-def test_a_container_has_what_its_group_leaves(groups: Path, path: str) -> None:
+def test_a_container_has_the_free_memory_of_its_group(groups: Path, path: str) -> None:
     """Inside a container the own group is the root; a cache of files can be freed."""
     groups.parent.joinpath("mine").write_text(f"0::{path}\n")
     group(groups, V2, 10 * GB, 8 * GB, f"anon 1\ninactive_file {GB}\nactive_file {2 * GB}\nfile 9")
     assert memory.free_mb() == 5_000
 
 
-def test_a_group_that_tells_of_no_cache(groups: Path) -> None:
+def test_a_group_without_a_cache_figure(groups: Path) -> None:
     """The limit minus the usage counts."""
     groups.parent.joinpath("mine").write_text("0::/\n")
     group(groups, V2, 10 * GB, 8 * GB, "anon 1\n\nodd")
     assert memory.free_mb() == 2_000
 
 
-def test_the_narrowest_group_around_it_counts(groups: Path) -> None:
+def test_the_narrowest_enclosing_group_counts(groups: Path) -> None:
     """A group without a limit says ``max``; a full one has nothing left."""
     groups.parent.joinpath("mine").write_text("0::/pods/this\n")
     group(groups / "pods" / "this", V2, "max", 2 * GB, "inactive_file 0")
@@ -107,12 +107,12 @@ def test_the_limits_of_the_process_leave_less(
     assert memory.free_mb() == 1_000
 
 
-def test_what_this_process_has() -> None:
+def test_memory_of_this_process_is_read() -> None:
     """The value is within that of a second look a moment later."""
     assert memory.resident_mb() == pytest.approx(psutil.Process().memory_info().rss / 1e6, rel=0.1)
 
 
-def test_an_allocator_that_is_slow_to_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_allocator_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It walks all free pieces, and blocks allocation for that time."""
     now_s = iter([0.0, 0.01, 1.0, 1.03])
     monkeypatch.setattr(time, "thread_time", lambda: next(now_s))

@@ -34,7 +34,7 @@ def test_an_atomic_write_leaves_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o007 == 0
 
 
-def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
+def test_one_of_many_processes_creates_the_file(tmp_path: Path) -> None:
     """Ranks that start at once agree on one template, and no edit is overwritten."""
     path = tmp_path / "config"
     with ThreadPoolExecutor(16) as pool:
@@ -44,7 +44,7 @@ def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["config"]
 
 
-def test_of_many_processes_one_takes_a_name(tmp_path: Path) -> None:
+def test_one_of_many_processes_takes_a_name(tmp_path: Path) -> None:
     """Of many files that want one name exactly one gets it; the others keep theirs."""
     files = [tmp_path / str(number) for number in range(64)]
     for file in files:
@@ -197,7 +197,7 @@ def test_library_writes_in_a_private_folder(tmp_path: Path) -> None:
     assert not made.parent.exists()
 
 
-def test_private_folder_is_reached_whatever_has_its_name(tmp_path: Path) -> None:
+def test_private_folder_is_reached_after_a_link_took_its_name(tmp_path: Path) -> None:
     """A group member moves the folder and puts a link there: the library's file stays inside."""
     (tmp_path / "elsewhere").mkdir()
     private = PrivateFolder(tmp_path / ".saving")
@@ -242,7 +242,7 @@ def test_private_folder_goes_with_all_in_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_library_left_there_is_given_to_another_disk(tmp_path: Path) -> None:
+def test_a_librarys_files_can_be_moved_to_another_disk(tmp_path: Path) -> None:
     private = PrivateFolder(Path("/dev/shm") / f".dynprof-test-{os.getpid()}")
     try:
         (private.path / "trace").write_text("events")
@@ -279,7 +279,7 @@ def test_a_log_is_not_opened_in_a_folder_that_became_a_link(tmp_path: Path) -> N
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_modes_are_as_asked_for_whatever_the_umask(tmp_path: Path) -> None:
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         write_atomic(tmp_path / "usual", "")

@@ -80,7 +80,7 @@ def test_one_module_writes_files() -> None:
     assert set(ALLOWED) <= set(found), "an exception that is needed no more"
 
 
-def test_what_it_looks_for(tmp_path: Path) -> None:
+def test_writing_calls_are_found(tmp_path: Path) -> None:
     planted = {
         "open(p, 'w')", "p.open('ab')", "io.open(p, mode='x')", "p.write_text('')", "p.chmod(1)",
         "os.replace(a, b)", "a.rename(b)", "a.replace(b)", "shutil.move(a, b)",

@@ -14,7 +14,7 @@ from tests.users import ALICE, CHECKOUT, MALLORY, PACKAGES, ROOT, as_root
 
 
 @as_root
-def test_first_user_but_root_on_the_way_decides(shared_tmp: Path) -> None:
+def test_first_owner_other_than_root_decides(shared_tmp: Path) -> None:
     """Once a parent folder is a user's, neither the folder nor its content counts."""
     home = shared_tmp / "alice"
     (home / "of_mallory" / "of_root").mkdir(parents=True)
@@ -45,14 +45,14 @@ def test_link_counts_with_its_own_owner(shared_tmp: Path, monkeypatch: pytest.Mo
 
 
 @as_root
-def test_loop_of_links_is_nobody_elses(shared_tmp: Path) -> None:
+def test_a_loop_of_links_has_no_other_owner(shared_tmp: Path) -> None:
     """Opening it gives the error."""
     (shared_tmp / "loop").symlink_to("loop")
     assert owner_on_the_way(shared_tmp / "loop")[0] == 0
 
 
 @as_root
-def test_what_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
+def test_a_path_that_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
     """They could do it between check and opening; the sticky bit protects existing files."""
     there = shared_tmp / "there"
     there.touch()

@@ -45,7 +45,7 @@ def test_first_and_last() -> None:
     )
 
 
-def test_no_sentence_leaves_the_plural_to_its_reader() -> None:
+def test_no_message_has_an_optional_plural() -> None:
     """Messages have no ``step(s)``, and no plural noun after a number that may be one."""
     found = [
         f"{path.relative_to(PACKAGE)}: {line.strip()}"

@@ -10,7 +10,7 @@ import pytest
 from dynprof.runtime.rank import GROUP, SCRIPT, UNKNOWN, Rank, find_rank, role_of
 
 
-def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_group_takes_precedence_over_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.distributed's number precedes the variable's, but not the script's.
 
     A job that makes a new group may number its ranks differently. Without a group, ranks keep their
@@ -66,7 +66,7 @@ def test_the_role_is_that_of_the_argument_else_of_the_variable(
 
 
 @pytest.mark.parametrize("role", ["a b", "a_b", "../x", "r" * 33, "ro\n", "rö", 7])
-def test_what_cannot_be_part_of_a_file_name_is_no_role(
+def test_a_role_that_cannot_be_part_of_a_file_name_is_refused(
     monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     """A role that cannot be part of a file name raises ValueError, which names the allowed form."""

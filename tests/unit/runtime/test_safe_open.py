@@ -37,7 +37,7 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, read: Callable[[Path],
     assert most_bytes < 100_000
 
 
-def test_a_file_is_read_to_its_end_as_long_as_it_is_small(tmp_path: Path) -> None:
+def test_a_small_file_is_read_to_its_end(tmp_path: Path) -> None:
     """It may have grown since its size was read, as those of /proc do."""
     path = tmp_path / "small"
     path.write_bytes(b"x" * 100)
@@ -63,7 +63,7 @@ def test_no_link_leads_to_a_file_inside_a_folder(tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_file_of_a_user_with_no_say_in_its_folder_is_not_read(tmp_path: Path) -> None:
+def test_a_file_of_an_unrelated_user_is_not_read(tmp_path: Path) -> None:
     """The owner of the open file counts."""
     path = tmp_path / "file"
     path.write_bytes(b"x")

@@ -28,7 +28,7 @@ def used(place: Path) -> Path:
     return folder
 
 
-def test_what_was_noted_is_found(root: Path, tmp_path: Path) -> None:
+def test_noted_scratch_directories_are_found(root: Path, tmp_path: Path) -> None:
     """Each is found once, however often it was noted; folders without a process's name are not."""
     folder = used(tmp_path / "scratch")
     (tmp_path / "scratch" / "host_43.rank1").touch()
@@ -39,7 +39,7 @@ def test_what_was_noted_is_found(root: Path, tmp_path: Path) -> None:
     assert staging_dirs(root) == [folder]
 
 
-def test_a_folder_that_is_another_users_or_a_link_is_none(
+def test_a_folder_of_another_user_or_a_link_is_ignored(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All users of a machine may write in a scratch directory."""
@@ -53,7 +53,7 @@ def test_a_folder_that_is_another_users_or_a_link_is_none(
 
 
 @pytest.mark.parametrize("note", ["", "[", "\ud800", '"relative"', "7" * (1 << 17)])
-def test_a_note_that_is_none_is_passed_over(root: Path, tmp_path: Path, note: str) -> None:
+def test_an_invalid_note_is_ignored(root: Path, tmp_path: Path, note: str) -> None:
     """A note may be truncated, or not be one."""
     note_scratch(root, tmp_path / "scratch")
     (path,) = root.glob(".scratch_dir_*")

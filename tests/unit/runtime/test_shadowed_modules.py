@@ -9,7 +9,7 @@ from types import ModuleType
 from dynprof.runtime.modules import unload_shadowed
 
 
-def test_the_job_imports_meanwhile() -> None:
+def test_the_job_may_import_during_the_check() -> None:
     """A training job may import during an attach; Python forbids iteration over a changing dict."""
     ended, before = threading.Event(), sys.getswitchinterval()
 

@@ -64,7 +64,7 @@ def test_one_reads_for_all(machine: Machine) -> None:
     assert [machine.look_all() for _ in range(100)] == [1] * 100
 
 
-def test_all_read_what_has_changed(machine: Machine) -> None:
+def test_all_processes_read_a_change(machine: Machine) -> None:
     """They read it once, within two looks, in any order."""
     for content in (NEW, GONE, OLD):
         machine.file = content
@@ -74,7 +74,7 @@ def test_all_read_what_has_changed(machine: Machine) -> None:
         assert machine.look_all() == 1
 
 
-def test_another_goes_on_where_the_reader_is_silent(machine: Machine) -> None:
+def test_another_process_reads_after_the_reader_falls_silent(machine: Machine) -> None:
     """The reader was killed or stopped: the file is read again after that time."""
     machine.members.pop(0)
     machine.seen.pop(0)
@@ -88,7 +88,7 @@ def test_another_goes_on_where_the_reader_is_silent(machine: Machine) -> None:
     assert machine.look_all() == 1
 
 
-def test_another_goes_on_at_once_where_the_reader_ends(machine: Machine) -> None:
+def test_another_process_reads_at_once_after_the_reader_ends(machine: Machine) -> None:
     """Its notice is removed; the end of a follower leaves the reader's notice."""
     machine.members.pop(5).end()
     assert machine.look_all() == 1
@@ -109,7 +109,7 @@ def test_a_reader_that_comes_back_follows(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "{}", "[1, 2]", "[1, null, 2]", '["a", "b", "c"]', "[" * 900])
-def test_what_is_no_notice_is_none(machine: Machine, tmp_path: Path, raw: str) -> None:
+def test_an_invalid_notice_is_replaced(machine: Machine, tmp_path: Path, raw: str) -> None:
     """The file is then read, and a new notice replaces the invalid one."""
     (notice,) = [path for path in tmp_path.iterdir() if path.is_file()]
     notice.write_text(raw)
@@ -177,7 +177,7 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(
     assert not list(elsewhere.iterdir())
 
 
-def test_where_no_folder_may_be_written_each_reads_for_itself(
+def test_without_a_writable_folder_each_reads_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container may have a read-only root and no shared memory."""

@@ -19,7 +19,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, code: str) -> SideProcess:
     return SideProcess.begin("any")
 
 
-def test_one_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_process_is_killed_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last line says so."""
     sleeping = begun(monkeypatch, "import time; time.sleep(1000)")
     assert sleeping.last_line(wait=True, most_s=0.05) == "it did not end within 0.05 s"

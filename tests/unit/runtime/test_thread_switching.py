@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_it_is_brisk_inside_and_put_back_after() -> None:
+def test_switching_is_frequent_inside_and_restored_after() -> None:
     """Nested or with an exception, the old interval returns when the last one leaves."""
     before = sys.getswitchinterval()
 

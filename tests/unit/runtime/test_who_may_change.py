@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_file_of_ones_own(path: Path) -> None:
+def test_a_file_of_the_user_is_trusted(path: Path) -> None:
     """This holds although all users may write in a sticky parent folder, such as /tmp."""
     assert who_else_may_change(path) == ""
     path.parent.parent.chmod(0o1777)
@@ -41,20 +41,20 @@ def test_a_file_of_ones_own(path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("above", [0, 1, 2])
-def test_others_that_may_write(path: Path, mode: int, above: int) -> None:
+def test_a_path_that_others_may_write_is_named(path: Path, mode: int, above: int) -> None:
     """They may write the file, its folder or a parent, and so replace the file."""
     place = (path, *path.parents)[above]
     place.chmod(mode)
     assert who_else_may_change(path) == f"users other than the job's user may write {place}"
 
 
-def test_a_sticky_folder_keeps_no_file_of_its_own_apart(path: Path) -> None:
+def test_a_sticky_folder_does_not_protect_a_file_directly_in_it(path: Path) -> None:
     """If the config is directly in it, others could take its name while it is absent."""
     path.parent.chmod(0o1770)
     assert str(path.parent) in who_else_may_change(path)
 
 
-def test_links_that_lead_to_what_others_may_write(path: Path) -> None:
+def test_links_to_a_path_that_others_may_write_are_named(path: Path) -> None:
     """With follow_symlinks, a user who may replace the link's target may change the config."""
     apart = path.parent.parent / "apart"
     apart.mkdir()
@@ -98,7 +98,7 @@ def replaced_by(folder: Path) -> str:
 
 @as_root
 @pytest.mark.parametrize("mode", [0o700, 0o770, 0o1777, 0o3777])
-def test_a_folder_of_the_jobs_user_or_root_is_replaced_by_no_other(folder: Path, mode: int) -> None:
+def test_a_folder_of_the_user_or_root_is_trusted(folder: Path, mode: int) -> None:
     """Others may put files into it: each file that is read has its own check."""
     folder.chmod(mode)
     assert replaced_by(folder) == ""
@@ -141,7 +141,7 @@ def test_a_link_of_another_user_on_the_way(folder: Path, shared_tmp: Path) -> No
 
 
 @as_root
-def test_a_container_that_knows_no_other_user(folder: Path, tmp_path: Path) -> None:
+def test_a_container_without_other_users(folder: Path, tmp_path: Path) -> None:
     """Parent folders of a volume show no known owner there; the volume must be the user's."""
     volume = folder / "volume"
     volume.mkdir()

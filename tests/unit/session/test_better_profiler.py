@@ -26,7 +26,7 @@ def coming(job: Job) -> Job:
     return job
 
 
-def test_what_a_step_takes_at_that_moment_waits_no_more(
+def test_a_request_that_a_step_serves_at_that_moment_does_not_wait(
     coming: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The status shows the open window, and not the waiting request again."""
@@ -44,7 +44,7 @@ def test_what_a_step_takes_at_that_moment_waits_no_more(
     assert (answer.outcome, answer.text) == ("open", "opened at step 5")
 
 
-def test_what_was_refused_since_stays_in_the_status(coming: Job) -> None:
+def test_a_later_refusal_stays_in_the_status(coming: Job) -> None:
     """The message belongs to the waiting request, and not to the later edit."""
     coming.edit(active=0)
     problems = coming.session.status().problems

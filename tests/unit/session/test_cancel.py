@@ -33,7 +33,7 @@ def test_cancel_disarms_a_waiting_request(job: Job) -> None:
     assert "nothing is open or waiting; a save without cancel requests a window" in job.log()
 
 
-def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
+def test_a_remaining_cancel_is_answered_once(job: Job) -> None:
     """A changed next save is a request, with a remark; an unchanged one cancels again."""
     job.edit(cancel=True)
     job.edit(cancel=True, active=2)
@@ -49,7 +49,7 @@ def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
     assert job.manifests()[-1].reason == "cancelled by request 4"
 
 
-def test_a_cancel_is_news_after_a_save_without_one(job: Job) -> None:
+def test_a_cancel_takes_effect_after_a_save_without_one(job: Job) -> None:
     """A newly set cancel always cancels; a refused save does not."""
     job.edit(active=100)
     job.step(2)
@@ -60,7 +60,7 @@ def test_a_cancel_is_news_after_a_save_without_one(job: Job) -> None:
     assert job.manifests()[-1].reason == "cancelled by request 3"
 
 
-def test_a_cancel_that_was_there_at_the_start_is_no_news(tmp_path: Path) -> None:
+def test_a_cancel_from_before_the_start_has_no_effect(tmp_path: Path) -> None:
     """A job that restarts with an old cancel treats the next change as a request."""
     (tmp_path / "profiler_config.json").write_text('{"cancel": true, "active": 1}')
     job = Job(tmp_path)

@@ -25,7 +25,7 @@ def test_a_known_fallback_is_in_the_first_line_of_a_request(job: Job) -> None:
     assert job.manifests()[0].remarks == (TEXT,)
 
 
-def test_a_fallback_that_turns_out_as_the_window_opens_is_said_then(job: Job) -> None:
+def test_a_fallback_found_at_the_opening_is_logged_then(job: Job) -> None:
     """A self-test that was still running at the request did not end in time."""
     job.backend.fallbacks = (TEXT,)
     job.edit(active=1)
@@ -36,7 +36,7 @@ def test_a_fallback_that_turns_out_as_the_window_opens_is_said_then(job: Job) ->
     assert job.manifests()[0].remarks == (TEXT,)
 
 
-def test_a_fallback_that_did_not_come_true_is_not_in_the_manifest(job: Job) -> None:
+def test_a_fallback_that_was_not_needed_is_not_in_the_manifest(job: Job) -> None:
     """The self-test passed between the request and the window."""
     job.backend.inline = WHY
     job.edit(active=1)

@@ -29,7 +29,7 @@ def left(root: Path, pid: int) -> Path:
     return info.parent
 
 
-def test_however_many_captures_were_left_is_one_warning(job: Job) -> None:
+def test_any_number_of_left_captures_gives_one_warning(job: Job) -> None:
     """A job of 1,000 ranks may leave as many, and each machine's log would list all."""
     first, *_ = [left(job.root, pid) for pid in range(10, 30)]
     upkeep = job.session._periodic_checks

@@ -40,7 +40,7 @@ def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
     assert job.state == "idle"
 
 
-def test_what_lies_there_afterwards(job: Job) -> None:
+def test_a_capture_has_trace_manifest_and_metadata(job: Job) -> None:
     """The folder has trace, manifest and metadata, under names that all ranks can share."""
     job.edit(active=2, metadata={"run": 7})
     job.step(3)
@@ -58,7 +58,7 @@ def test_what_lies_there_afterwards(job: Job) -> None:
     assert job.session.status().last_capture == f"{folder.name}/info/rank_0.info.json"
 
 
-def test_what_only_saving_finds_missing_is_in_the_log(job: Job) -> None:
+def test_losses_that_only_saving_finds_are_logged(job: Job) -> None:
     """It is logged once, and separately from an early close, which the end's line reports."""
     job.backend.cut = ("the oldest are lost",)
     job.edit(active=2)
@@ -110,7 +110,7 @@ def test_the_newest_edit_waits_its_turn(job: Job) -> None:
     assert behind in log
 
 
-def test_start_opens_now(job: Job) -> None:
+def test_start_opens_at_once(job: Job) -> None:
     """``start()`` takes the config's file or another, ignores its start step, opens at once."""
     job.step(7)
     (job.root / "profiler_config.json").write_text('{"active": 2, "start_step": 99}')
@@ -157,7 +157,7 @@ def test_start_with_a_file_in_a_directory_of_another_user(job: Job, shared_tmp: 
     assert manifest.complete
 
 
-def test_stop_closes_now(job: Job) -> None:
+def test_stop_closes_at_once(job: Job) -> None:
     """``stop()`` keeps the whole steps so far."""
     job.edit(active=100)
     job.step(4)
@@ -167,7 +167,7 @@ def test_stop_closes_now(job: Job) -> None:
     job.session.stop()
 
 
-def test_two_processes_of_one_rank_are_said(job: Job, tmp_path: Path) -> None:
+def test_two_processes_of_one_rank_give_a_warning(job: Job, tmp_path: Path) -> None:
     """A second process with the same rank and directory warns."""
     job.session.begin()
     job.session.end("a test")
@@ -181,7 +181,7 @@ def test_two_processes_of_one_rank_are_said(job: Job, tmp_path: Path) -> None:
     assert log.count("process 7 on node3 is rank 0 in this directory too") == 1
 
 
-def test_a_forked_child_lets_go_of_the_recording(job: Job) -> None:
+def test_a_forked_child_releases_the_recording(job: Job) -> None:
     """The child stops its copy of an open recording, and touches nothing else."""
     job.edit(active=5)
     job.step()

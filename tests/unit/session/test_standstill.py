@@ -64,9 +64,7 @@ def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
     assert len(about_standing(job)) == 1
 
 
-def test_a_process_that_ends_stands_still_nowhere(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ending_process_has_no_stuck_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for captures to be sent; the status says so, and the log names no long step."""
     begin(job)
     pass_seconds(job, 31)
@@ -87,7 +85,7 @@ def test_a_process_that_ends_stands_still_nowhere(
     )
 
 
-def test_what_kept_all_threads_is_logged_afterwards(job: Job) -> None:
+def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
     """The process was stopped, or a call held Python's lock; the step itself may be short."""
     begin(job)
     job.clock.advance(14)

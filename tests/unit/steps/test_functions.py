@@ -149,7 +149,7 @@ def test_a_decorated_function_is_not_mistaken_for_another(
 
 
 @pytest.mark.parametrize("name", ["step", "Trainer.step", "Trainer.of", "decorated", "hidden"])
-def test_a_function_that_is_defined_anew(module: ModuleType, name: str) -> None:
+def test_a_function_that_is_defined_again(module: ModuleType, name: str) -> None:
     """After a reload of the module, its new functions count."""
     *parts, last = name.split(".")
 
@@ -170,7 +170,7 @@ def test_a_function_that_is_defined_anew(module: ModuleType, name: str) -> None:
     assert counted.inbox.step == 3
 
 
-def test_what_stands_over_the_function_is_left_alone(module: ModuleType) -> None:
+def test_a_wrapper_over_the_function_is_left_alone(module: ModuleType) -> None:
     """If a script installs a wrapper that calls it, each call counts once."""
     with Counted("step") as counted:
         counted.source.look()
@@ -182,7 +182,7 @@ def test_what_stands_over_the_function_is_left_alone(module: ModuleType) -> None
         assert counted.inbox.step == 2
 
 
-def test_what_a_function_keeps_of_its_own_stays(module: ModuleType) -> None:
+def test_attributes_of_a_function_stay(module: ModuleType) -> None:
     """It counts its calls under its own name, before, during and after."""
     module.counting(1)
     with Counted("counting") as counted:
@@ -225,7 +225,7 @@ def test_names_that_others_imported_count_too(
     assert other.renamed is module.step
 
 
-def test_it_waits_until_the_function_is_there(
+def test_a_source_waits_until_its_function_exists(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The source says what it waits for, or why it cannot work."""
@@ -281,7 +281,7 @@ assert other.look() == "another has not been imported"
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_calls_that_are_not_heard_are_named(module: ModuleType) -> None:
+def test_calls_that_do_not_count_are_named(module: ModuleType) -> None:
     """If a wrapper replaces it, callers that kept the function itself call that."""
     kept = module.decorated
     with Counted("decorated") as counted:

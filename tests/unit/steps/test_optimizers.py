@@ -49,7 +49,7 @@ def test_the_first_step_of_an_only_optimizer_is_counted() -> None:
     assert watched.said == ["the optimizer Adam"]
 
 
-def test_of_several_the_first_that_steps_is_counted_and_the_log_says_how_to_name_another() -> None:
+def test_the_first_of_several_optimizers_counts_and_the_log_names_the_setting() -> None:
     """A GAN's critic steps more often than its generator; per-parameter optimizers step in turn."""
     watched, critic, generator = Watched(), Adam(), Adam()
     for _ in range(30):
@@ -61,7 +61,7 @@ def test_of_several_the_first_that_steps_is_counted_and_the_log_says_how_to_name
     assert f'steps="{Adam.__module__}:Adam.step" selects another one' in several
 
 
-def test_one_that_is_made_anew_goes_on() -> None:
+def test_a_new_optimizer_continues_the_steps() -> None:
     """This happens at each phase of a training: no step is lost."""
     watched = Watched()
     for _ in range(60):
@@ -73,7 +73,7 @@ def test_one_that_is_made_anew_goes_on() -> None:
 
 
 @pytest.mark.parametrize("parameters", [20, 300])
-def test_each_parameter_has_its_own(parameters: int) -> None:
+def test_optimizers_of_single_parameters_count_once(parameters: int) -> None:
     """They may step during the backward pass: each iteration counts once."""
     watched, optimizers = Watched(), [Adam() for _ in range(parameters)]
     for number in range(30):

@@ -50,7 +50,7 @@ def test_a_window_on_the_returns_of_a_function(tmp_path: Path, trainer: Callable
     assert "steps come from returns of some_trainer:train" in job.log()
 
 
-def test_a_script_that_steps_itself_is_left_alone(
+def test_a_script_that_calls_step_itself_is_left_alone(
     tmp_path: Path, trainer: Callable[[], None]
 ) -> None:
     """The source's count is undone; an open window closes and keeps its steps."""
@@ -71,7 +71,9 @@ def test_a_script_that_steps_itself_is_left_alone(
     assert job.session.inbox.step == 1
 
 
-def test_a_resumed_job_goes_on_from_its_number(tmp_path: Path, trainer: Callable[[], None]) -> None:
+def test_a_resumed_job_continues_at_its_step_number(
+    tmp_path: Path, trainer: Callable[[], None]
+) -> None:
     """``set_state`` is no step of the script."""
     job = job_on(tmp_path, "some_trainer:train")
     trainer()
@@ -88,7 +90,7 @@ def test_a_resumed_job_goes_on_from_its_number(tmp_path: Path, trainer: Callable
         ("nobody:train", "nobody has not been imported"),
     ],
 )
-def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: str) -> None:
+def test_a_job_without_steps_gets_one_warning(tmp_path: Path, steps: str, why: str) -> None:
     """The log says it once, after a while, with the reason and the alternatives."""
     job = job_on(tmp_path, steps)
     job.session._steps.look()
@@ -111,9 +113,7 @@ def test_a_job_that_ends_without_a_step_says_why(tmp_path: Path) -> None:
     assert "no step has ended: absent has not been imported" in job.log()
 
 
-def test_the_first_step_takes_back_that_there_was_none(
-    tmp_path: Path, trainer: Callable[[], None]
-) -> None:
+def test_the_first_step_removes_the_warning(tmp_path: Path, trainer: Callable[[], None]) -> None:
     """The time of the step does not matter."""
     job = job_on(tmp_path, "some_trainer:train")
     job.clock.advance(SILENT_S + 1)
@@ -166,7 +166,7 @@ def test_another_training_has_numbers_of_its_own(tmp_path: Path) -> None:
     assert job.session.inbox.step == 1
 
 
-def test_the_scripts_own_steps_are_the_scripts_from_the_first_on(tmp_path: Path) -> None:
+def test_steps_of_the_script_count_from_the_first_one(tmp_path: Path) -> None:
     """This is a job where the optimizer may be the source too, before the source is known."""
     job = job_on(tmp_path, "auto")
     job.edit(active=2)
@@ -176,7 +176,7 @@ def test_the_scripts_own_steps_are_the_scripts_from_the_first_on(tmp_path: Path)
     assert manifest.steps.source == "dp.step()" == job.session.status().steps_from
 
 
-def test_a_callback_is_not_heard_where_the_script_steps(tmp_path: Path) -> None:
+def test_a_callback_is_ignored_if_the_script_calls_step(tmp_path: Path) -> None:
     """The order does not matter; the number at which the framework resumed counts."""
     job = job_on(tmp_path, "script")
     job.session.reached("Some", 100)
@@ -191,7 +191,7 @@ def test_a_callback_is_not_heard_where_the_script_steps(tmp_path: Path) -> None:
     assert (other.session.inbox.step, other.session.status().steps_from) == (1, "dp.step()")
 
 
-def test_a_callback_is_not_heard_where_another_source_was_asked_for(
+def test_a_callback_is_ignored_if_another_source_is_requested(
     tmp_path: Path, trainer: Callable[[], None]
 ) -> None:
     """The log names the callback once."""
@@ -203,7 +203,7 @@ def test_a_callback_is_not_heard_where_another_source_was_asked_for(
     assert job.log().count("Some's callback ends no steps") == 1
 
 
-def test_what_fails_on_the_way_to_another_number_does_not_reach_the_training(
+def test_a_failure_in_set_state_does_not_reach_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The failure is logged."""

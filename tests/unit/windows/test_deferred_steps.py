@@ -83,7 +83,7 @@ def what_came(job: Job) -> list[dict[str, Any]]:
     bound=st.booleans(),
     actions=st.lists(ACTIONS, max_size=12),
 )
-def test_the_same_windows_whatever_happens(
+def test_deferred_windows_equal_direct_ones(
     tmp_path_factory: pytest.TempPathFactory,
     warmup: int,
     active: int,
@@ -112,7 +112,7 @@ def test_the_same_windows_whatever_happens(
     ]
 
 
-def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
+def test_most_steps_are_only_noted(tmp_path: Path, turns: list[int]) -> None:
     """One in 25 steps of 10 ms is handled, for checks of limits every 250 ms, and the last one."""
     job = a_job(tmp_path / "job", noting=True)
     job.edit(active=62)
@@ -123,7 +123,7 @@ def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
     assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 62, 62)
 
 
-def test_a_later_thread_with_the_number_of_the_one_that_ended_is_another(tmp_path: Path) -> None:
+def test_a_later_thread_with_a_reused_id_is_another_one(tmp_path: Path) -> None:
     """The system reuses thread ids: a later thread's steps are not in the window."""
 
     def step(job: Job) -> int | None:
@@ -244,7 +244,7 @@ def test_a_thread_that_comes_in_between(
     assert len(recording.steps) == manifest.steps.recorded == 30
 
 
-def test_two_threads_that_step_at_will(tmp_path: Path) -> None:
+def test_two_threads_that_step_at_any_time(tmp_path: Path) -> None:
     """Any thread may note and count: each step is there once, in order."""
     for number in range(20):
         job = a_job(tmp_path / str(number), noting=True)

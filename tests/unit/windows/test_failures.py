@@ -110,9 +110,7 @@ def test_a_failing_backend_costs_a_capture_never_the_job(
     assert "given up" not in job.log()
 
 
-def test_a_window_of_which_not_even_a_manifest_can_be_made_is_answered(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_window_without_a_manifest_is_answered(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiting client gets the failure and the reason."""
 
     def unknown() -> dict[str, str]:
@@ -126,9 +124,7 @@ def test_a_window_of_which_not_even_a_manifest_can_be_made_is_answered(
     assert "LookupError: no version" in answer.text
 
 
-def test_a_backend_that_says_why_it_cannot_is_a_refusal(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_backend_is_a_refusal(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy profiler is refused with a reason, without a traceback."""
 
     def busy(*_: object) -> None:
@@ -156,7 +152,7 @@ def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> Non
     assert len(job.backend.recordings) == 4
 
 
-def test_a_backend_that_cannot_say_what_blocks_it_fails(
+def test_a_backend_whose_check_fails_counts_as_failing(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request is given up; after three the backend rests until the next edit."""
@@ -179,7 +175,7 @@ def test_a_backend_that_cannot_say_what_blocks_it_fails(
     assert job.manifests()[-1].complete
 
 
-def test_refusals_are_no_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_not_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that requests repeatedly during its own profiler is served after it."""
     (job.root / "other.json").write_text('{"active": 1}')
 

@@ -112,7 +112,7 @@ def test_fewer_events_or_no_limit_close_nothing(tmp_path: Path, most: int) -> No
     assert (manifest.steps.recorded, manifest.reason) == (20, "")
 
 
-def test_the_first_steps_tell_what_the_window_will_cost(
+def test_the_first_steps_give_an_estimate_of_the_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The estimate is in the log and for ``arm --wait``; the next such window has it earlier."""
@@ -130,7 +130,7 @@ def test_the_first_steps_tell_what_the_window_will_cost(
     assert "; a step records about 1,000 events; 3 steps take about" in job.log()
 
 
-def test_seconds_that_end_the_window_bound_what_it_is_expected_to_cost(
+def test_max_seconds_bounds_the_expected_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step takes 10 ms."""
@@ -144,7 +144,7 @@ def test_seconds_that_end_the_window_bound_what_it_is_expected_to_cost(
     )
 
 
-def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Path) -> None:
+def test_a_window_closes_before_saving_takes_half_of_the_free_memory(tmp_path: Path) -> None:
     """It closes at the last step end before its capture would take half of the free memory."""
     (manifest,) = job_of_many_events(tmp_path, 10.0).manifests()
     assert (manifest.steps.recorded, bool(manifest.trace)) == (5, True)
@@ -154,7 +154,7 @@ def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Pa
     )
 
 
-def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
+def test_a_window_without_memory_to_save_is_discarded(tmp_path: Path) -> None:
     """Nothing is collected: a manifest has the reason, and the next window opens."""
     job = job_of_many_events(tmp_path, 1.2)
     (manifest,) = job.manifests()
@@ -173,7 +173,7 @@ def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
     assert job.manifests()[-1].complete
 
 
-def test_who_lifts_the_limit_of_memory_lifts_that_too(tmp_path: Path) -> None:
+def test_no_memory_limit_also_allows_a_large_save(tmp_path: Path) -> None:
     """The user may decide that."""
     (manifest,) = job_of_many_events(tmp_path, 0.1, max_memory_mb=None).manifests()
     assert manifest.complete

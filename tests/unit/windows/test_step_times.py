@@ -37,7 +37,7 @@ def test_pace_is_the_mean_of_the_samples() -> None:
     assert pace.mean_ms(13, 15) == pytest.approx(100)
 
 
-def test_what_comes_before_the_first_step_is_none_of_a_step() -> None:
+def test_time_before_the_first_step_does_not_count() -> None:
     """Imports, data and compilation stop to count when the counter increases."""
     pace = StepTimes()
     for now_s in range(60):
@@ -56,7 +56,7 @@ def test_a_pace_that_is_known_stays_known() -> None:
     assert pace.mean_ms(1.1, 50) == pytest.approx(10)
 
 
-def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
+def test_renumbered_steps_are_not_averaged(job: Job) -> None:
     """A resumed job's step number does not affect its speed."""
     job.session._tick()
     job.step(100)

@@ -55,7 +55,7 @@ def test_step_from_another_thread_does_not_move_the_window(job: Job) -> None:
     assert "steps of other threads are not recorded" in job.log()
 
 
-def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:
+def test_a_window_whose_thread_has_ended_is_discarded(job: Job) -> None:
     """Training that moves to another thread does not leave a window open forever."""
 
     def open_window() -> None:
@@ -73,7 +73,7 @@ def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:
     assert job.manifests()[-1].complete
 
 
-def test_windows_whose_threads_are_gone_are_no_failures_of_the_profiler(job: Job) -> None:
+def test_windows_whose_threads_have_ended_are_not_profiler_failures(job: Job) -> None:
     """Any number of them may be lost in a row; the next is served."""
     (job.root / "other.json").write_text('{"active": 1}')
     for _ in range(5):
@@ -124,7 +124,7 @@ def test_the_end_on_another_thread_leaves_the_profiler_alone(job: Job) -> None:
     assert job.backend.recordings[0].calls[-1] == "abandon"
 
 
-def test_the_next_session_ends_what_the_last_one_left_to_a_thread(
+def test_a_thread_ends_a_recording_of_the_last_session(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread of a window that shutdown() discarded ends its recording at its next step."""

@@ -90,7 +90,7 @@ def test_warm_up_is_prepared_but_not_kept() -> None:
 
 
 @given(st.integers(0, 5), st.integers(1, 6))
-def test_a_window_records_exactly_the_steps_asked_for(warmup: int, active: int) -> None:
+def test_a_window_records_exactly_the_requested_steps(warmup: int, active: int) -> None:
     """Exactly ``active`` whole steps are recorded, then it ends."""
     window = Window(warmup, active, asked_first=warmup)
     recording = run(window, step=0, steps=warmup + active + 3)
@@ -112,7 +112,7 @@ def test_a_window_closed_in_its_warm_up_keeps_nothing() -> None:
     assert recording.calls == ["prepare"]
 
 
-def test_a_window_closed_early_keeps_what_it_has() -> None:
+def test_a_window_closed_early_keeps_its_steps() -> None:
     """A recording that is closed early is stopped and returned."""
     window = Window(warmup=0, active=9, asked_first=0)
     recording = run(window, step=0, steps=3)

@@ -66,7 +66,7 @@ def test_a_slow_rank_is_no_slow_link(tmp_path: Path) -> None:
     assert float(rows[1, 2]["Waiting(us)"]) > 10_000 > 1_000 > float(rows[0, 1]["Waiting(us)"])
 
 
-def test_a_rank_all_of_whose_links_are_slow(tmp_path: Path) -> None:
+def test_a_rank_with_only_slow_links_is_named(tmp_path: Path) -> None:
     """In groups of two, all groups with rank 3 are slow: the rank is named, not its links."""
     pairs(tmp_path, {(rank, 3): 5.0 for rank in range(3)}, {})
     said = words(tmp_path)
@@ -74,7 +74,7 @@ def test_a_rank_all_of_whose_links_are_slow(tmp_path: Path) -> None:
     assert not any("the link" in one for one in said)
 
 
-def test_one_slow_pair_among_groups_of_two(tmp_path: Path) -> None:
+def test_one_slow_pair_names_the_link(tmp_path: Path) -> None:
     """One slow group of two names the link, not its ranks."""
     pairs(tmp_path, {(0, 3): 5.0}, {})
     said = words(tmp_path)
@@ -82,7 +82,7 @@ def test_one_slow_pair_among_groups_of_two(tmp_path: Path) -> None:
     assert len([one for one in said if "slow" in one]) == 1
 
 
-def test_small_messages_say_nothing_of_links(tmp_path: Path) -> None:
+def test_links_with_only_small_messages_are_not_judged(tmp_path: Path) -> None:
     """Small messages measure latency; a link with only such messages is not judged."""
     ring(tmp_path, {(1, 2): 40.0}, {})
     for path in traces_in(tmp_path):
@@ -92,7 +92,7 @@ def test_small_messages_say_nothing_of_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_waiting_and_moving_are_all_the_time(tmp_path: Path, seed: int) -> None:
+def test_waiting_and_moving_match_a_plain_count(tmp_path: Path, seed: int) -> None:
     """Each link's waiting and moving equal those of a plain loop that knows the clocks."""
     chance = random.Random(seed)  # noqa: S311
     slow = {(rank, (rank + 1) % RANKS): chance.uniform(0.5, 3) for rank in range(RANKS)}
@@ -146,7 +146,7 @@ def test_a_late_rank_makes_no_collective_slower(tmp_path: Path, late_us: float) 
     assert float(row["Bus Bandwidth(GB/s)"]) == 15
 
 
-def test_ends_that_do_not_fit_together_match_nothing(tmp_path: Path) -> None:
+def test_collectives_at_unrelated_times_are_not_matched(tmp_path: Path) -> None:
     """Collectives with the same names and order, but with unrelated times, are not matched."""
     for rank in range(2):
         chance = random.Random(rank)  # noqa: S311
@@ -172,7 +172,7 @@ def test_collectives_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:
     assert first.startswith("0 of 20 collectives could be matched between all ranks of their group")
 
 
-def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
+def test_a_clock_change_makes_no_rank_late(tmp_path: Path) -> None:
     """Rank 1's clock jumps by 100 ms. No rank waited and all left together, so none is late."""
     for rank in range(3):
         mine = []
@@ -190,9 +190,7 @@ def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "late"), [("allreduce", {7}), ("broadcast", set(range(12, 20)))], ids=["once", "root"]
 )
-def test_who_leaves_later_has_its_clock_all_the_same(
-    tmp_path: Path, name: str, late: set[int]
-) -> None:
+def test_a_rank_that_leaves_late_keeps_its_clock(tmp_path: Path, name: str, late: set[int]) -> None:
     """A thread that pauses once, or a root that does not wait, does not look like a new clock."""
     for rank in range(3):
         mine = []

@@ -29,7 +29,7 @@ def matched(ranks: Ranks, taken: list[list[Taken]]) -> list[set[int]]:
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_on_one_host_loose_ends_are_matched(tmp_path: Path, marked: bool) -> None:
+def test_on_one_host_ends_milliseconds_apart_are_matched(tmp_path: Path, marked: bool) -> None:
     """Ranks of one host leave milliseconds apart, and are still matched."""
     job = ONE_HOST.but(marked=marked)
     ranks = job.ranks(tmp_path)
@@ -42,7 +42,7 @@ def test_on_one_host_loose_ends_are_matched(tmp_path: Path, marked: bool) -> Non
     ]
 
 
-def test_on_one_host_a_rank_that_lacks_the_first_is_matched_with_none(tmp_path: Path) -> None:
+def test_on_one_host_a_rank_without_the_first_collective_is_not_matched(tmp_path: Path) -> None:
     """In a job with several collectives at once, its second could pass for the others' first."""
     job = ONE_HOST.but(each=3, lacks={2: {0}})
     ranks = job.ranks(tmp_path)
@@ -50,13 +50,13 @@ def test_on_one_host_a_rank_that_lacks_the_first_is_matched_with_none(tmp_path: 
     assert ranks.words()[0].startswith("0 of 24 collectives could be matched between all ranks")
 
 
-def test_on_one_host_what_is_before_a_lost_one_is_matched(tmp_path: Path) -> None:
+def test_on_one_host_steps_before_a_missing_collective_are_matched(tmp_path: Path) -> None:
     """The whole steps before a missing collective are matched."""
     job = ONE_HOST.but(lacks={1: {9}})
     assert matched(job.ranks(tmp_path), job.taken()) == [{true} for true in range(8)]
 
 
-def test_a_rank_that_is_cut_takes_nothing_from_what_is_before(tmp_path: Path) -> None:
+def test_a_rank_that_ends_early_is_matched_up_to_its_end(tmp_path: Path) -> None:
     """A rank ended two steps before the others: the earlier collectives match and count once."""
     job = ONE_HOST.but(last={0: 5})
     ranks = job.ranks(tmp_path)
@@ -65,7 +65,7 @@ def test_a_rank_that_is_cut_takes_nothing_from_what_is_before(tmp_path: Path) ->
     assert any(one.startswith(said) for one in ranks.words())
 
 
-def test_between_hosts_clocks_are_aligned_as_finely_as_ends_tell(tmp_path: Path) -> None:
+def test_between_hosts_clocks_are_aligned_within_the_uncertainty(tmp_path: Path) -> None:
     """Ranks of one host share a clock. The stated uncertainty covers the true difference."""
     ranks = TWO_HOSTS.ranks(tmp_path)
     assert matched(ranks, TWO_HOSTS.taken()) == [{true} for true in range(80)]
@@ -92,7 +92,7 @@ def test_tight_ends_align_finely(tmp_path: Path) -> None:
     assert ranks.clocks()[3][1] == pytest.approx(MS / 2, abs=MS / 50)
 
 
-def test_hosts_without_a_name_are_not_one(tmp_path: Path) -> None:
+def test_hosts_without_a_unique_name_are_not_one(tmp_path: Path) -> None:
     """Hosts that all have the same name are not one host either."""
     for host in ("", "localhost"):
         ranks = TWO_HOSTS.but(hosts=[host] * 4).ranks(tmp_path)
@@ -100,7 +100,7 @@ def test_hosts_without_a_name_are_not_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_matched_falsely(tmp_path: Path, seed: int) -> None:
+def test_no_match_is_wrong(tmp_path: Path, seed: int) -> None:
     """Matches are right for all ranks despite gaps and different clocks; the rest is counted."""
     chance = random.Random(seed)  # noqa: S311
     hosts = chance.choice([["a"] * 3, ["a", "a", "b"], ["a", "b", "c"]])

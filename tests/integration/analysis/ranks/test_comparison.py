@@ -20,7 +20,7 @@ from tests.rank_traces import MS, STEPS, events, write
 from tests.real_traces import H100
 
 
-def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
+def test_the_late_rank_is_found_despite_different_clocks(tmp_path: Path) -> None:
     """Rank 2 works 30 ms longer. Rank 1's clock is 250 ms ahead, which does not matter."""
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2), ahead_ms=250.0 * (rank == 1))
@@ -36,7 +36,7 @@ def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
     assert {row["Computing(us)"] for row in rows if row["Rank"] == "2"} == {"40000.000"}
 
 
-def test_the_slowest_rank_stands_beside_the_median_one(tmp_path: Path) -> None:
+def test_the_slowest_rank_is_compared_with_the_median_one(tmp_path: Path) -> None:
     """Operators with the largest difference come first."""
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
@@ -86,7 +86,7 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run[1]", "run[0-9]"])
-def test_a_folder_named_like_a_pattern_is_itself(tmp_path: Path, name: str) -> None:
+def test_a_folder_name_is_not_a_pattern(tmp_path: Path, name: str) -> None:
     """A folder whose name is a pattern does not match the tables of another folder."""
     for folder, late in ((tmp_path / "run1", 1), (tmp_path / name, 0)):
         folder.mkdir()
@@ -134,7 +134,7 @@ def test_a_late_rank_on_a_busy_machine(tmp_path: Path) -> None:
     assert verdict.startswith("rank 1 comes last to 5 of 5 collectives, 6")
 
 
-def test_one_rank_is_compared_with_nobody(tmp_path: Path) -> None:
+def test_one_rank_is_not_compared(tmp_path: Path) -> None:
     """A single rank gives no table and no verdict."""
     write(tmp_path, 0)
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
@@ -160,7 +160,7 @@ def test_groups_are_compared_among_themselves(tmp_path: Path) -> None:
     assert verdict.startswith("rank 3 comes last to 5 of 5 collectives, 30.0 ms after the median")
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+def test_output_names_what_cannot_be_compared(tmp_path: Path) -> None:
     """The output names an additional first collective, a missing rank and an older capture."""
     for rank in range(3):
         write(tmp_path, rank)
@@ -194,7 +194,7 @@ def test_ranks_without_collectives(tmp_path: Path) -> None:
     assert said == "no collective was recorded, so it is unknown which rank waits for which"
 
 
-def test_gloos_collectives_beside_a_device(tmp_path: Path) -> None:
+def test_gloo_collectives_of_ranks_with_a_device_are_compared(tmp_path: Path) -> None:
     """Two real ranks share a GPU and use gloo: its spans on the host are compared."""
     for rank in range(2):
         path = tmp_path / f"rank{rank}.pt.trace.json.gz"
@@ -205,7 +205,7 @@ def test_gloos_collectives_beside_a_device(tmp_path: Path) -> None:
     assert any(path.name == "links.csv" for path in outcome.made)
 
 
-def test_captures_without_anything(tmp_path: Path) -> None:
+def test_empty_captures_are_no_problem(tmp_path: Path) -> None:
     """Captures without steps and ranks give neither a verdict nor a problem."""
     for name in "ab":
         (tmp_path / f"{name}.pt.trace.json").write_text('{"traceEvents": []}')
@@ -213,7 +213,7 @@ def test_captures_without_anything(tmp_path: Path) -> None:
     assert (outcome.problems, outcome.verdicts) == ({}, {})
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
     """The error names the trace; the others are analysed."""
     write(tmp_path, 0)
     odd = os.fsencode(tmp_path) + b"/\xff.trace.json"
@@ -243,7 +243,7 @@ def test_links_below_analysis_are_not_followed(tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_the_ranks_stand_in_one_database_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_database_of_the_ranks_is_written_on_request(tmp_path: Path) -> None:
     """The vendor's table has a row in us for each step of each rank. Text output makes none."""
     for rank in range(3):
         write(tmp_path, rank, work_ms=10 * rank)

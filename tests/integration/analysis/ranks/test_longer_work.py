@@ -20,7 +20,7 @@ def said(folder: Path) -> str:
     return "\n".join(report_on(folder).words)
 
 
-def test_what_the_late_rank_does_longer_is_found(tmp_path: Path) -> None:
+def test_the_late_ranks_longer_operator_is_found(tmp_path: Path) -> None:
     """Rank 2's matrix products take 30 ms longer; their number is the same."""
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
@@ -60,7 +60,7 @@ def test_two_ranks_are_compared_with_each_other(tmp_path: Path) -> None:
     )
 
 
-def test_where_nobody_waits_the_question_stays(tmp_path: Path) -> None:
+def test_exposed_communication_without_a_late_rank_names_what_to_check(tmp_path: Path) -> None:
     """Communication is exposed on all ranks: the report names what to check first."""
     for rank in range(4):
         write(tmp_path, rank)

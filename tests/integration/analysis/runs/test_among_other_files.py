@@ -45,7 +45,7 @@ def folder_of_all_kinds(base: Path) -> Path:
     return folder
 
 
-def test_the_newest_that_is_a_trace(tmp_path: Path) -> None:
+def test_the_newest_trace_is_found_among_other_files(tmp_path: Path) -> None:
     """Other files are skipped with a reason."""
     folder = folder_of_all_kinds(tmp_path)
     measured, passed_over = newest_measured(folder)
@@ -55,7 +55,7 @@ def test_the_newest_that_is_a_trace(tmp_path: Path) -> None:
         assert path.name in why
 
 
-def test_report_and_analyse(tmp_path: Path) -> None:
+def test_report_and_analyse_use_the_trace_and_name_other_files(tmp_path: Path) -> None:
     """``report`` and ``analyse`` use the trace, and name the other files."""
     folder = folder_of_all_kinds(tmp_path)
     made = report_on(folder)
@@ -69,7 +69,7 @@ def test_report_and_analyse(tmp_path: Path) -> None:
     assert any(path.parts[-2:] == ("good", "report.html") for path in outcome.made)
 
 
-def test_an_empty_trace_alone(tmp_path: Path) -> None:
+def test_an_empty_trace_is_used_if_it_is_the_only_one(tmp_path: Path) -> None:
     """An empty trace is used if all other files are not traces."""
     for number, text in enumerate((EMPTY[0], "{}")):
         (tmp_path / f"{number}.trace.json").write_text(text)
@@ -91,7 +91,7 @@ def test_a_file_of_any_name(tmp_path: Path, name: str) -> None:
     assert not analyse_each(traces_in(path), processes=1).problems
 
 
-def test_in_the_terminal(tmp_path: Path) -> None:
+def test_terminal_commands_print_skipped_files(tmp_path: Path) -> None:
     """``top`` and ``diff`` print the skipped files."""
     folder = folder_of_all_kinds(tmp_path)
     good = folder / "good.trace.json"

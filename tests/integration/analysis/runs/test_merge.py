@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_event_is_there_on_one_clock(whole: Path) -> None:
+def test_a_merged_trace_has_every_event_on_one_clock(whole: Path) -> None:
     """Events keep all but process, ids, and the error of their rank's clock."""
     given = given_ranks()
     found = of_rank(merged(whole / "analysis" / "merged.json.gz"))
@@ -105,7 +105,7 @@ def test_every_event_is_there_on_one_clock(whole: Path) -> None:
         assert times == {(content(e), e["ts"] + ahead) for e in found[rank]}
 
 
-def test_nothing_of_two_ranks_has_one_id(whole: Path) -> None:
+def test_ranks_share_no_ids(whole: Path) -> None:
     """Neither processes nor flows share ids; both ends of a flow keep one; names have the rank."""
     found = merged(whole / "analysis" / "merged.json.gz")
     by_rank = of_rank(found)
@@ -123,7 +123,7 @@ def test_nothing_of_two_ranks_has_one_id(whole: Path) -> None:
     assert by_order == [0, 1, 2, 3]
 
 
-def test_arrows_lead_from_the_first_to_the_last(whole: Path) -> None:
+def test_arrows_lead_from_the_first_rank_to_the_last(whole: Path) -> None:
     """Each collective has one arrow through all ranks, from slice to slice, forward in time."""
     found = merged(whole / "analysis" / "merged.json.gz")
     slices = {(e["pid"], e["tid"], e["ts"]): e["name"] for e in found if e["ph"] == "X"
@@ -141,7 +141,7 @@ def test_arrows_lead_from_the_first_to_the_last(whole: Path) -> None:
         assert ranks[in_time[-1]["pid"]] == LATE
 
 
-def test_steps_lie_below_each_other(whole: Path) -> None:
+def test_steps_of_all_ranks_are_in_one_process(whole: Path) -> None:
     """A process of its own has a thread for each rank, with the steps at the same times."""
     found = merged(whole / "analysis" / "merged.json.gz")
     (pid,) = (e["pid"] for e in found if e["name"] == "process_name"
@@ -161,7 +161,7 @@ def test_steps_lie_below_each_other(whole: Path) -> None:
     ("wanted", "ranks"),
     [("slowest,median", {1, 2}), ("0-1", {0, 1}), ("3, slowest", {2, 3}), ("", {0, 1, 2, 3})],
 )
-def test_some_ranks(whole: Path, tmp_path: Path, wanted: str, ranks: set[int]) -> None:
+def test_some_ranks_are_merged(whole: Path, tmp_path: Path, wanted: str, ranks: set[int]) -> None:
     """Ranks are chosen by number or by role; arrows only connect the chosen ones."""
     made = merge(whole, wanted, tmp_path)
     found = merged(made.path)
@@ -172,7 +172,7 @@ def test_some_ranks(whole: Path, tmp_path: Path, wanted: str, ranks: set[int]) -
 
 
 @pytest.mark.parametrize("wanted", ["9", "fastest", "1-", "-1"])
-def test_ranks_that_are_none_are_refused(whole: Path, tmp_path: Path, wanted: str) -> None:
+def test_unknown_ranks_are_refused(whole: Path, tmp_path: Path, wanted: str) -> None:
     """The error names the available ranks, or the correct syntax; no file is left."""
     with pytest.raises(CaptureError, match=r"there are ranks 0 to 3|write slowest, median"):
         merge(whole, wanted, tmp_path)
@@ -218,7 +218,7 @@ def test_names_that_are_not_escaped_are_merged(
 
 
 @pytest.mark.parametrize("base", [10**18, None])
-def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
+def test_events_without_a_time_are_left_out(tmp_path: Path, base: int | None) -> None:
     """Events without a valid time are left out, also if they come first."""
     given = rich_ranks(tmp_path)
     path = tmp_path / "rank0.pt.trace.json"
@@ -233,14 +233,14 @@ def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
     assert len(found) == len([event for event in given[0] if event["ph"] != "M"])
 
 
-def test_a_merged_trace_is_none_of_one_rank(tmp_path: Path) -> None:
+def test_a_merged_trace_is_not_measured(tmp_path: Path) -> None:
     """A merged trace has devices and steps of many processes, so dynprof measures nothing."""
     rich_ranks(tmp_path)
     with pytest.raises(CaptureError, match=r"merges several ranks; open it with dynprof view$"):
         MeasuredTrace(merge(tmp_path).path)
 
 
-def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
+def test_a_rank_without_common_collectives_is_named(tmp_path: Path) -> None:
     """Rank 3 has no collective: its clock is used unchanged, and the output says so."""
     rich_ranks(tmp_path)
     path = tmp_path / "rank3.pt.trace.json"
@@ -254,7 +254,7 @@ def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
     assert words[2].startswith("rank 3 shared no collective with the others")
 
 
-def test_where_nobody_shares_any_there_are_no_others(tmp_path: Path) -> None:
+def test_ranks_without_common_collectives_are_named_together(tmp_path: Path) -> None:
     """Ranks without common collectives are named together, and no arrows are counted."""
     for rank in range(2):
         write(tmp_path, rank)
@@ -291,7 +291,7 @@ def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [7, {"ranks": 7}, {"ranks": [None, "a", {}]}, {}])
-def test_other_members_of_that_name_mean_nothing(tmp_path: Path, said: Any) -> None:
+def test_invalid_members_named_dynprof_are_ignored(tmp_path: Path, said: Any) -> None:
     """Any trace may have members with these names."""
     path = tmp_path / "a.trace.json"
     trace = {"dynprof": said, "traceEvents": events(0, 0, 0, rank=0)}

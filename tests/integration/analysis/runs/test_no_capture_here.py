@@ -43,7 +43,7 @@ def window(root: Path, *elsewhere: int) -> Path:
 @pytest.mark.parametrize(
     ("command", "elsewhere"), [("report", ()), ("merge", (0, 1)), ("diff", (0, 1))]
 )
-def test_who_is_missing_and_where_the_others_lie_is_said(
+def test_missing_ranks_and_other_hosts_are_named(
     tmp_path: Path, command: str, elsewhere: tuple[int, ...]
 ) -> None:
     """The error has a line for each rank, though there is no capture to read."""
@@ -84,7 +84,7 @@ def disarmed(record: Path, outcome: str = "disarmed") -> None:
         ("diff", "disarmed"),
     ],
 )
-def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
+def test_the_newest_window_with_captures_is_used(
     tmp_path: Path, command: str, outcome: str
 ) -> None:
     """A window that was cancelled before it opened, or is being recorded, is skipped."""
@@ -110,7 +110,7 @@ def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
         ("diff", "saved elsewhere"),
     ],
 )
-def test_a_window_that_is_named_or_saved_elsewhere_is_not_passed_over(
+def test_a_window_that_is_named_or_saved_elsewhere_is_not_skipped(
     tmp_path: Path, command: str, named: str
 ) -> None:
     """The error names the reason; no older window replaces the requested one."""

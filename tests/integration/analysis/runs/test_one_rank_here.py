@@ -42,7 +42,7 @@ def window(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_report_says_where_the_others_are(window: Path) -> None:
+def test_a_report_names_the_hosts_of_the_others(window: Path) -> None:
     """A report on one trace names the captures on other machines, and the missing rank."""
     words = report_on(window).words
     assert words[:2] == [f"R{ELSEWHERE[1:]}.", "Rank 2 is missing: it does not answer."]
@@ -50,7 +50,7 @@ def test_a_report_says_where_the_others_are(window: Path) -> None:
     assert "node1" not in " ".join(report_on(trace).words)  # a trace's path means only that one
 
 
-def test_where_there_is_nothing_to_merge_it_says_where_the_others_are(window: Path) -> None:
+def test_merge_of_one_trace_names_the_other_hosts(window: Path) -> None:
     """The error says that the captures have to be copied here first."""
     with pytest.raises(CaptureError, match="holds a single rank") as refused:
         merge(window)

@@ -92,7 +92,7 @@ def test_the_host_is_sampled_on_counter_tracks(captures: Captures) -> None:
     assert any("NUMA is not sampled" in text for text in manifest.lost)
 
 
-def test_long_collections_stand_on_a_track(captures: Captures) -> None:
+def test_long_collections_have_a_track(captures: Captures) -> None:
     """Collections longer than the threshold are recorded with their generation, others are not."""
     (_, trace), (_, other), *_ = captures
     begin, end = span_of_steps(trace)
@@ -102,7 +102,7 @@ def test_long_collections_stand_on_a_track(captures: Captures) -> None:
     assert events_of(other, cat="gc") == []
 
 
-def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
+def test_marks_and_ranges_are_in_the_trace(captures: Captures) -> None:
     """Moments, ranges, and ranges that another thread ends are in their steps."""
     _, trace = captures[0]
     begin, end = span_of_steps(trace)
@@ -123,7 +123,7 @@ def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
     assert {tracks[e["tid"]] for e in crossing} == {"marks: io"}
 
 
-def test_domains_are_kept_or_left_out(captures: Captures) -> None:
+def test_domains_are_included_or_excluded(captures: Captures) -> None:
     """The trace has only marks of domains that are included, or not excluded."""
     names = ("crossing", "training")
     shown = [[bool(events_of(trace, name=name)) for name in names] for _, trace in captures[1:]]

@@ -119,7 +119,7 @@ WRONG = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') 
 
 
 @needs_browser
-def test_perfetto_shows_them_as_they_are(capture: Path, raw: list[dict[str, Any]]) -> None:
+def test_perfetto_shows_tracks_names_and_times(capture: Path, raw: list[dict[str, Any]]) -> None:
     """Perfetto's tables have the tracks, names and times, and Perfetto reports no error."""
     expected = [
         (f"marks: {e['args']['domain']}", str(e["tid"]), e["name"], e["end"] - e["begin"])
@@ -190,12 +190,12 @@ def of_database(folder: Path) -> Iterator[Plain]:
 
 
 @pytest.mark.parametrize("kind", [of_csv, of_parquet, of_database])
-def test_each_table_has_what_a_plain_count_has(capture: Path, tables: Path, kind: Any) -> None:
+def test_each_table_matches_a_plain_count(capture: Path, tables: Path, kind: Any) -> None:
     """Tables have every mark with name, kind, domain, thread, and times in ns; and no other."""
     assert sorted(kind(tables)) == plain(capture)
 
 
-def test_the_report_adds_up_what_a_plain_count_has(capture: Path) -> None:
+def test_the_report_matches_a_plain_count(capture: Path) -> None:
     """A row for each name, kind and domain has the number, the total time and the longest time."""
     times = defaultdict(list)
     for name, kind, domain, begin, end, _ in plain(capture):

@@ -47,9 +47,7 @@ early.__enter__()
 
 
 @pytest.mark.parametrize("settings", [NONE, PYTHON], ids=["marks", "python"])
-def test_record_function_stands_in_windows_without_torchs_profiler(
-    tmp_path: Path, settings: str
-) -> None:
+def test_record_function_is_recorded_without_torchs_profiler(tmp_path: Path, settings: str) -> None:
     """Ranges are recorded as context and decorator, on all threads, crossing, with exceptions."""
     script = f"""
     weight = torch.ones(3, requires_grad=True)
@@ -142,7 +140,7 @@ LEVELS = {"torch": 'experimental_config={"mstx": True}', "marks": NONE}
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_nvtx_stands_in_every_window_of_marks(tmp_path: Path, level: str) -> None:
+def test_nvtx_is_recorded_in_every_window_with_marks(tmp_path: Path, level: str) -> None:
     """Moments and ranges that nest, cross, or cross the window's ends are recorded."""
     script = f"""
     nvtx._nvtx = noted = Noted()
@@ -214,7 +212,7 @@ def test_nvtx_raises_in_a_window_as_outside(tmp_path: Path) -> None:
     assert "cut" not in step["args"]
 
 
-def test_domains_leave_them_out(tmp_path: Path) -> None:
+def test_domain_filters_apply_to_torch_marks(tmp_path: Path) -> None:
     """Domain filters work for them as for marks of ``mstx``."""
     script = """
     nvtx._nvtx = Noted()
@@ -238,7 +236,7 @@ def test_domains_leave_them_out(tmp_path: Path) -> None:
     assert [event["name"] for event in marks(tmp_path, 1)] == ["decorated", "decorated"]
 
 
-def test_two_windows_at_a_time_each_have_their_own(tmp_path: Path) -> None:
+def test_overlapping_windows_each_have_the_marks(tmp_path: Path) -> None:
     """A script's window of marks overlaps an operator's; either may close first."""
     script = f"""
     from dynprof.profiler import ProfilerLevel, _ExperimentalConfig, profile
@@ -274,7 +272,7 @@ def ranged(x):
 """
 
 
-def test_what_is_compiled_is_compiled_as_without_a_window(tmp_path: Path) -> None:
+def test_compiled_code_is_the_same_as_without_a_window(tmp_path: Path) -> None:
     """Ranges in compiled code cause no additional graph breaks; TorchScript accepts them too."""
     (tmp_path / "ranged.py").write_text(RANGED)
     script = f"""
@@ -301,7 +299,7 @@ def test_what_is_compiled_is_compiled_as_without_a_window(tmp_path: Path) -> Non
     run(tmp_path, dedent(script))
 
 
-def test_a_forked_child_hears_nothing(tmp_path: Path) -> None:
+def test_a_forked_child_records_no_marks(tmp_path: Path) -> None:
     """The parent's marks are not recorded there, and all functions work as usual."""
     script = f"""
     import os

@@ -76,7 +76,7 @@ def capture(
     ],
     ids=["shapes and memory", "stacks"],
 )
-def test_both_ways_record_the_same(
+def test_detached_and_inline_close_record_the_same(
     train_one_step: Callable[[], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,7 +143,7 @@ def test_a_job_closes_detached_and_says_so(tmp_path: Path) -> None:
         assert "ms (detached), 5 of 5 steps" in job.log()
 
 
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
+def test_the_detached_close_can_be_switched_off(tmp_path: Path) -> None:
     """``DYNPROF_CLOSE=inline`` closes inline, and the log says so."""
     with RunningJob(tmp_path, JOB, DYNPROF_CLOSE="inline") as job:
         job.when("training", lambda status: status.state == "idle")
@@ -156,7 +156,7 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
     ("answer", "words"),
     [(None, "still running"), ("its self-test ended with code -11: no output", "code -11")],
 )
-def test_without_a_passed_self_test_it_is_not_used(
+def test_without_a_passed_self_test_windows_close_inline(
     monkeypatch: pytest.MonkeyPatch, answer: str | None, words: str
 ) -> None:
     """A build whose self-test crashed, or has not answered, closes inline."""
@@ -169,7 +169,7 @@ def test_without_a_passed_self_test_it_is_not_used(
     assert words in how
 
 
-def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_detached_close_is_not_the_default_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was tried on one device only; a user may switch it on."""
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
     functions, how = closing.choose_close(("CPU", "CUDA"))
@@ -221,7 +221,7 @@ def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
     assert grown < 260_000  # 133 kB a window leaked while its state was not freed
 
 
-def test_the_collector_is_one_thread_whoever_asks_first() -> None:
+def test_the_collector_is_one_thread() -> None:
     """Two threads would use libkineto at the same time."""
     collector = closing.LowPriorityThread()
     ready, served = threading.Barrier(8), set[int]()
@@ -241,7 +241,7 @@ def test_the_collector_is_one_thread_whoever_asks_first() -> None:
 
 
 @pytest.mark.parametrize("missing", ["operators", "shapes", "steps", "ended"])
-def test_the_self_test_notices_what_is_missing(tmp_path: Path, missing: str) -> None:
+def test_the_self_test_fails_on_an_incomplete_trace(tmp_path: Path, missing: str) -> None:
     """A trace without operators, shapes, steps, or an unfinished operator fails the self-test."""
     products: list[dict[str, Any]] = [
         {"name": "aten::mm", "cat": "cpu_op", "args": {"Input Dims": [[4, 5], [5, 6]]}}

@@ -46,7 +46,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         ("sys.exit('OSError: no space left')", "code 1: OSError: no space left"),
     ],
 )
-def test_what_hindered_it_is_not_kept(
+def test_a_self_test_that_fails_to_run_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, cache: Path, code: str, words: str
 ) -> None:
     """The inline close is used, and the next process runs the self-test again."""
@@ -58,7 +58,7 @@ def test_what_hindered_it_is_not_kept(
     assert cached_verdict() == Verdict("", is_final=True)
 
 
-def test_a_process_that_takes_too_long_is_not_kept(
+def test_a_self_test_that_times_out_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     """The machine may have been busy."""
@@ -68,7 +68,7 @@ def test_a_process_that_takes_too_long_is_not_kept(
     assert not cache.exists()
 
 
-def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_the_answer_of_the_self_test_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     """An answer that it does not work is kept as well; only this user can access it."""
     instead(monkeypatch, """print('{"verdict": "it is not there"}')""")
     verdict = Verdict("it is not there", is_final=True)
@@ -78,7 +78,7 @@ def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path)
     assert cache.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_self_test_that_could_not_run_is_repeated_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """A later request runs the self-test again, during the recording."""
     asked = SelfTest()
     monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: ["/nowhere/python"])
@@ -103,7 +103,7 @@ def test_an_answer_that_cannot_be_kept_is_used(
     assert cached_verdict() == Verdict("", is_final=True)
 
 
-def test_settings_of_pythons_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_variables_do_not_affect_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that makes warnings errors, or sets Python's variables, gets the same answer."""
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
@@ -165,7 +165,7 @@ def test_an_answer_in_another_users_folder_is_not_taken(
     assert "planted" in cache.read_text()
 
 
-def test_a_self_test_that_has_no_memory_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_self_test_does_not_begin_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a small container the system would kill the job; the self-test is tried again later."""
     monkeypatch.setattr(detached_close_selftest, "free_mb", lambda: 150.0)
     monkeypatch.setattr(detached_close_selftest, "command", None)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 BOTH = ("CPU", "CUDA")
 
 
-def test_nobody_starts_a_driver_to_ask_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asking_for_devices_starts_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of the two calls that start the driver is used; NVML counts the devices."""
 
     def start() -> None:
@@ -64,7 +64,7 @@ def test_a_device_that_the_process_has_not_begun_to_use_is_left_out(
     assert used_activities(torch, ("CUDA",)) == watched[-1:]
 
 
-def test_the_manifest_names_what_was_left_out(
+def test_manifest_names_a_device_that_was_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifest lists the device as missing; the window is recorded without it."""
@@ -80,7 +80,9 @@ def test_the_manifest_names_what_was_left_out(
     discard(recording)
 
 
-def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_window_waits_for_the_self_test_if_a_device_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without a used device, only the host's close matters, and the window does not wait."""
     monkeypatch.setattr(SELF_TEST, "answer", None)
     monkeypatch.setattr(SELF_TEST, "running_s", lambda: 1.0)
@@ -92,7 +94,7 @@ def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch)
         assert [one.effect for one in blocked] == ([] if begun else ["prefer wait"])
 
 
-def test_what_was_left_out_stands_nowhere_as_watched(tmp_path: Path) -> None:
+def test_manifest_does_not_list_an_unused_device_as_recorded(tmp_path: Path) -> None:
     """The manifest's activities omit it, and the memory timeline is drawn as without a device."""
     script = """
     torch.cuda.device_count = lambda: 1
@@ -129,7 +131,7 @@ def test_the_recording_of_a_device_ends_with_the_window(monkeypatch: pytest.Monk
     assert synchronize_device(None) == ""
 
 
-def test_a_device_whose_recording_cannot_be_ended_is_closed_in_place(
+def test_a_device_whose_recording_cannot_be_ended_is_closed_inline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Even with DYNPROF_CLOSE=detached: without CUPTI its recording would include later steps."""

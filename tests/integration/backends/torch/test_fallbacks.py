@@ -83,7 +83,7 @@ def test_no_other_file_looks_into_libtorch() -> None:
     }  # the last is dynprof's own
 
 
-def test_without_any_symbol_of_libtorch_windows_are_whole_and_say_what_they_cost(
+def test_windows_are_whole_and_name_their_cost_without_libtorch_symbols(
     tmp_path: Path,
 ) -> None:
     """Torch closes the windows; log, ``arm``, ``status`` and manifest say so from the start."""

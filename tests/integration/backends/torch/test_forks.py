@@ -87,7 +87,7 @@ def record(**settings):
 """A script whose thread forks while events are collected, and notes whether it could."""
 
 
-def test_forks_wait_for_the_first_events_of_a_kind_alone(tmp_path: Path) -> None:
+def test_forks_wait_only_for_the_first_events_of_a_kind(tmp_path: Path) -> None:
     """C++ registers some objects with glibc at their first use, under a lock.
 
     A child forked at that moment hung when it first did the same.
@@ -104,7 +104,7 @@ assert seen == [False, True, False, True, True], seen
     )
 
 
-def test_forks_wait_for_the_first_events_for_a_while_alone(tmp_path: Path) -> None:
+def test_forks_wait_for_the_first_events_only_for_a_limited_time(tmp_path: Path) -> None:
     """The first events of a large window may take minutes."""
     run(
         tmp_path,

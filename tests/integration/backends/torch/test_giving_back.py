@@ -66,7 +66,7 @@ torch.profiler._KinetoProfile.add_metadata_json
 
 
 @pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
-def test_whatever_fails_gives_back_what_it_took(tmp_path: Path, closing: str, memory: bool) -> None:
+def test_any_failure_releases_the_profiler(tmp_path: Path, closing: str, memory: bool) -> None:
     """The script's profiler then starts at once, and the next window is whole."""
     log = run(
         tmp_path,

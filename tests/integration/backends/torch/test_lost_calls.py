@@ -102,7 +102,7 @@ for steps in (7, 3):
     assert (whole.steps.recorded, whole.reason, whole.lost) == (3, "", ())
 
 
-def test_one_that_ends_in_the_middle_of_a_step(tmp_path: Path) -> None:
+def test_a_recording_that_ends_in_the_middle_of_a_step(tmp_path: Path) -> None:
     """The step in which the recording ends does not count as whole."""
     run_without_torch(
         tmp_path,

@@ -71,7 +71,7 @@ def both():
         ("both", 4, "with_stack=True, record_shapes=True, profile_memory=True"),
     ],
 )
-def test_events_and_memory_of_a_window_are_told_before_it_is_saved(
+def test_events_and_memory_of_a_window_are_estimated_before_it_is_saved(
     tmp_path: Path, work: str, count: int, settings: str
 ) -> None:
     """The estimates are within a factor of two of the trace's events and of the measured memory."""
@@ -112,7 +112,7 @@ record(both, 20, with_stack=True, limits={"max_events": 150_000})
 @pytest.mark.parametrize(
     ("closing", "settings"), [("detached", ""), ("inline", ", profile_memory=True")]
 )
-def test_what_there_is_no_memory_to_save_is_never_collected(
+def test_a_window_without_memory_to_save_is_not_collected(
     tmp_path: Path, closing: str, settings: str
 ) -> None:
     """The manifest says so. The process does not grow, records the next window, and ends well."""
@@ -144,7 +144,7 @@ record(calling, 1, with_stack=True{settings})
     assert sum(name.endswith(": calling") for name in names) == 2
 
 
-def test_what_saving_took_is_given_back(tmp_path: Path) -> None:
+def test_memory_of_saving_is_released(tmp_path: Path) -> None:
     """Otherwise the allocator keeps the memory, perhaps without another large capture."""
     run(
         tmp_path,

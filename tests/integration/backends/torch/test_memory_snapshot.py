@@ -56,7 +56,7 @@ def test_a_window_without_a_device_gets_its_timeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handled", [True, False])
-def test_a_profile_has_it_too(tmp_path: Path, handled: bool) -> None:
+def test_profile_writes_the_memory_timeline(tmp_path: Path, handled: bool) -> None:
     """The timeline exists after the trace is saved, by a handler or by hand."""
     handler = tensorboard_trace_handler(tmp_path) if handled else None
     with profile(memory_snapshot=True, on_trace_ready=handler) as prof:

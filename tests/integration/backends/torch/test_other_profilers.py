@@ -176,7 +176,7 @@ def test_a_profiler_that_another_thread_cannot_stop(tmp_path: Path) -> None:
     assert "another torch.profiler is active in this process" in log
 
 
-def test_a_profiler_of_all_threads_whose_own_has_ended(tmp_path: Path) -> None:
+def test_a_profiler_of_all_threads_outlives_its_own_thread(tmp_path: Path) -> None:
     """The profiler is still on, and belongs to the script."""
     log = run(
         tmp_path,

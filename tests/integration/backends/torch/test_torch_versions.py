@@ -43,7 +43,7 @@ while not dp.status().last_capture:
 """
 
 
-def test_what_an_older_torch_lacks_is_left_out_and_said(tmp_path: Path) -> None:
+def test_features_missing_in_an_older_torch_are_left_out_and_named(tmp_path: Path) -> None:
     """Level2 and other threads need newer features: the window is recorded without them."""
     with RunningJob(tmp_path, TORCH_JOB + OLD + JOB) as job:
         job.when("training", lambda status: status.state == "idle")
@@ -57,7 +57,7 @@ def test_what_an_older_torch_lacks_is_left_out_and_said(tmp_path: Path) -> None:
         job.end()
 
 
-def test_what_a_newer_torch_warns_of_is_said_in_the_log(tmp_path: Path) -> None:
+def test_warnings_of_a_newer_torch_are_in_the_log(tmp_path: Path) -> None:
     """The warning is not on the job's stderr. Its filters stay unchanged; the setting is used."""
     with RunningJob(tmp_path, TORCH_JOB + NEW + JOB) as job:
         job.when("training", lambda status: status.state == "idle")

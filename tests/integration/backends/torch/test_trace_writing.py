@@ -33,7 +33,9 @@ def recorded(operators: int) -> Any:
     return profiler
 
 
-def test_python_runs_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_runs_while_a_trace_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another thread sees the file grow, which is impossible while torch writes."""
     monkeypatch.setenv("DYNPROF_CLOSE", "detached")
     SELF_TEST.begin()
@@ -61,7 +63,7 @@ def test_python_runs_while_it_is_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert profiler.profiler.kineto_results.events()
 
 
-def test_it_writes_what_torch_writes(tmp_path: Path) -> None:
+def test_traces_equal_those_that_torch_writes(tmp_path: Path) -> None:
     """Members and events of the same work are equal, except for times and the file's name.
 
     The process has no other thread that runs Python, because it would be recorded too.

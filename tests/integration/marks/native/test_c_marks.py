@@ -68,7 +68,7 @@ def compiled(folder: Path, name: str, source: str, *options: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_documents_sample(tmp_path: Path) -> None:
+def test_the_ctypes_sample_of_the_document(tmp_path: Path) -> None:
     """The sample for ctypes gives two ranges that cross in the trace."""
     script = """
     window()
@@ -221,7 +221,7 @@ def test_many_threads_at_once(tmp_path: Path) -> None:
     assert len(found) + dropped == threads * each
 
 
-def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> None:
+def test_many_open_ranges_do_not_block_short_ones(tmp_path: Path) -> None:
     """Ranges that stay open do not prevent later ones."""
     script = """
     open_ones = [lib.mstxRangeStartA(b"long", None) for _ in range(1000)]
@@ -234,7 +234,7 @@ def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> No
     run(tmp_path, script)
 
 
-def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: Path) -> None:
+def test_a_warning_counts_the_marks_that_a_slow_subscriber_lost(tmp_path: Path) -> None:
     """If a slow callback loses marks of C, a warning counts them."""
     script = """
     import warnings
@@ -308,7 +308,7 @@ extern "C" void enough() { flooding = false; }
 """
 
 
-def test_marks_without_end_keep_no_step_waiting(tmp_path: Path) -> None:
+def test_endless_marks_do_not_delay_steps(tmp_path: Path) -> None:
     """Windows open and close even if C marks faster than Python reads."""
     compiled(tmp_path, "flood.cpp", FLOOD)
     script = """
@@ -350,7 +350,7 @@ def test_ranges_across_a_window(tmp_path: Path) -> None:
     assert marks(tmp_path, 1) == []
 
 
-def test_domains_and_what_cannot_be_taken(tmp_path: Path) -> None:
+def test_domain_filters_and_invalid_messages(tmp_path: Path) -> None:
     """Domains of C are filtered; a null, an empty or a long message fails with 0."""
     script = """
     lib.mstxDomainCreateA.argtypes = [ctypes.c_char_p]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_first_device_may_have_nothing_to_do(tmp_path: Path) -> None:
+def test_the_first_device_may_be_idle(tmp_path: Path) -> None:
     """The first device only works before the steps: it is idle in all of them."""
     kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm", "dur": 20 * MS}
     more = [{**kernel, "ts": ts * MS, "args": {"device": device, "stream": 7}}
@@ -27,7 +27,7 @@ def test_the_first_device_may_have_nothing_to_do(tmp_path: Path) -> None:
     )
 
 
-def test_the_costliest_is_of_the_steps_and_of_the_device(tmp_path: Path) -> None:
+def test_the_costliest_kernel_counts_steps_and_device_only(tmp_path: Path) -> None:
     """Kernels before the steps, and the same kernel on another device, do not count."""
     kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm"}
     more = [
@@ -100,7 +100,7 @@ def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
 BUSY: list[Span] = [("gemm", "kernel", 0, 100)]
 
 
-def test_what_the_host_does_costs_nothing_while_the_device_works(tmp_path: Path) -> None:
+def test_host_work_costs_nothing_while_the_device_works(tmp_path: Path) -> None:
     """This covers a slow loader, a collection, a synchronisation and a copy."""
     hidden: list[Span] = [
         ("dataloader", "user_annotation", 0, 60),
@@ -137,7 +137,7 @@ def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:
     assert "The device computes for 80% of it, 20% is communication that nothing hides" in said
 
 
-def test_where_the_sizes_of_a_product_are(tmp_path: Path) -> None:
+def test_a_finding_names_the_table_with_the_sizes(tmp_path: Path) -> None:
     """Where shapes were recorded, the finding names the command whose table has them."""
     shapes = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 10,
               "dur": 5, "args": {"Input Dims": [[3, 3], [3, 3]]}}  # fmt: skip

@@ -42,7 +42,7 @@ def test_late_or_queued(tmp_path: Path) -> None:
     assert "All of it was launched before the device was free" in queued
 
 
-def test_where_it_was_is_told_of_a_part(tmp_path: Path) -> None:
+def test_a_part_of_the_idle_time_is_named_as_a_part(tmp_path: Path) -> None:
     """Time outside operators, code and phases is named as a part, not as the rest."""
     job = Planted(launched=LATE)
     job.on_host("aten::add", "cpu_op", FREE, 70)
@@ -56,7 +56,7 @@ def test_where_it_was_is_told_of_a_part(tmp_path: Path) -> None:
     assert "10 ms at train.py:22 (evaluate); 9.99 ms outside of your own code" in said
 
 
-def test_collectives_of_the_host_run_meanwhile(tmp_path: Path) -> None:
+def test_collectives_of_the_host_can_cause_idle_time(tmp_path: Path) -> None:
     """A thread may wait for gloo's collectives without an event; short collectives do not count."""
     job = Planted(launched=LATE)
     job.on_host("gloo:all_reduce", "user_annotation", FREE - 5, 75, OTHER)
@@ -66,7 +66,7 @@ def test_collectives_of_the_host_run_meanwhile(tmp_path: Path) -> None:
     assert "collectives" not in only(job, tmp_path, HOST)
 
 
-def test_pinned_memory_is_taken_and_given_back_too(tmp_path: Path) -> None:
+def test_allocating_pinned_memory_is_a_cause(tmp_path: Path) -> None:
     """Allocation and release of pinned memory delay the host as those of a device do."""
     job = Planted(launched=LATE)
     job.on_host("cudaFreeHost", "cuda_runtime", FREE, BUSY - 0.02)
@@ -74,14 +74,14 @@ def test_pinned_memory_is_taken_and_given_back_too(tmp_path: Path) -> None:
     assert "Calls to allocate or free device or pinned memory" in said
 
 
-def test_a_queue_with_no_rest_has_none(tmp_path: Path) -> None:
+def test_a_finding_without_a_rest_mentions_none(tmp_path: Path) -> None:
     """If the shown times are equal, no rest is mentioned."""
     job = Planted(launched=EARLY)
     job.kernel("late", FREE + 0.005, 0.01, launched=FREE - 0.007)
     assert "All of it was launched before the device was free" in only(job, tmp_path, QUEUE)
 
 
-def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> None:
+def test_the_cause_of_a_queue_is_that_of_most_of_its_time(tmp_path: Path) -> None:
     """Many short gaps between a device's kernels do not explain the few long ones."""
     job = Planted(launched=EARLY)
     for number in range(40):
@@ -91,7 +91,7 @@ def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> N
     assert "another process on the device" in found.advice
 
 
-def test_memory_for_the_recording_is_none_of_the_jobs(tmp_path: Path) -> None:
+def test_memory_for_the_recording_is_not_the_jobs(tmp_path: Path) -> None:
     """The launching thread stops while CUPTI allocates, unless it makes calls."""
     for call, left in ((FREE - 1, 0.1), (FREE + 5, 0.2)):
         job = Planted(launched=LATE)
@@ -100,7 +100,7 @@ def test_memory_for_the_recording_is_none_of_the_jobs(tmp_path: Path) -> None:
         only(job, tmp_path, HOST, share=left)
 
 
-def test_what_torch_compile_writes_is_nobodys_own_code(tmp_path: Path) -> None:
+def test_generated_code_of_torch_compile_is_not_the_users(tmp_path: Path) -> None:
     """The named line is the one that calls the compiled code."""
     job = Planted(launched=LATE)
     job.on_host("train.py(22): evaluate", "python_function", 59, 79.9)
@@ -109,7 +109,7 @@ def test_what_torch_compile_writes_is_nobodys_own_code(tmp_path: Path) -> None:
     assert "19.9 ms at train.py:22 (evaluate)" in only(job, tmp_path, HOST)
 
 
-def test_no_launch_no_cause(tmp_path: Path) -> None:
+def test_without_a_launch_there_is_no_cause(tmp_path: Path) -> None:
     """Without a recorded launch there is no cause, whatever the host did."""
     job = Planted(launched=None)
     job.on_host("dataloader", "user_annotation", FREE, BUSY)
@@ -213,7 +213,7 @@ def test_nothing_the_host_does_explains_a_queue(tmp_path: Path, title: str) -> N
     only(job, tmp_path, QUEUE)
 
 
-def test_what_stops_all_threads(tmp_path: Path) -> None:
+def test_pauses_of_all_threads_delay_the_device(tmp_path: Path) -> None:
     """Garbage collections and compilations delay the host on any thread."""
     for name, category, title in (
         ("collection of generation 2", "gc", "Garbage collection"),

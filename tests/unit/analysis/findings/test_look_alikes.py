@@ -84,7 +84,7 @@ def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_line_at_which_a_function_stood_is_not_named(tmp_path: Path) -> None:
+def test_the_line_at_which_the_recording_began_is_not_named(tmp_path: Path) -> None:
     """The line of ``dp.step()``, where the recording began, is not named; its callee is."""
     stood = {"ph": "X", "pid": 1, "tid": 1, "cat": "python_function", "ts": -10, "dur": 200_010,
              "name": "train.py(30): main"}  # fmt: skip
@@ -120,12 +120,12 @@ def test_a_line_at_which_a_function_stood_is_not_named(tmp_path: Path) -> None:
         ("nn.Module: Linear_0", "nn.Module: Linear_0"),
     ],
 )  # fmt: skip
-def test_what_functions_are_called(name: str, shown: str) -> None:
+def test_function_names_have_no_address(name: str, shown: str) -> None:
     """Names omit an object's address, and the record that holds a bound function."""
     assert function_of(name) == shown
 
 
-def test_a_function_of_the_loader_or_of_a_thread_beside_it(tmp_path: Path) -> None:
+def test_a_sleeping_thread_is_not_taken_for_the_loader(tmp_path: Path) -> None:
     """A thread that sleeps all the time, such as a watcher, is not what a step waits for.
 
     No place is named where the steps' thread has no frames.
@@ -142,7 +142,7 @@ def test_a_function_of_the_loader_or_of_a_thread_beside_it(tmp_path: Path) -> No
     )
 
 
-def test_the_line_of_a_loader_has_all_that_it_calls(tmp_path: Path) -> None:
+def test_the_line_of_a_loader_includes_its_callees(tmp_path: Path) -> None:
     """Built-ins, libraries and operators below a user's function count as its time."""
     spans: list[Span] = [
         *PAIRS["Python or the loader"][1],
@@ -158,7 +158,7 @@ def test_the_line_of_a_loader_has_all_that_it_calls(tmp_path: Path) -> None:
     )
 
 
-def test_a_function_costs_what_it_calls_as_well(tmp_path: Path) -> None:
+def test_a_function_costs_its_callees_as_well(tmp_path: Path) -> None:
     """In plain Python, removing a function saves more than its own time."""
     spans: list[Span] = [
         ("transform (train.py:3)", "FEE", 0, 90),
@@ -195,7 +195,7 @@ def test_lines_of_plain_python(tmp_path: Path) -> None:
     )
 
 
-def test_threads_that_wait_beside_the_steps(tmp_path: Path) -> None:
+def test_waiting_pool_workers_take_no_time_of_a_step(tmp_path: Path) -> None:
     """In plain Python, the wait of a pool's idle workers takes no time of a step."""
     waits: list[dict[str, Any]] = [
         {"ph": "X", "pid": 1, "tid": worker, "name": "_queue.SimpleQueue.get", "cat": "FEE",
@@ -258,7 +258,7 @@ def test_workers_that_wait_for_work(tmp_path: Path, waits: list[tuple[str, float
     assert list(found(of_a_server(tmp_path, 1, spans))) == [f"{waits[-1][0]} takes the most"]
 
 
-def test_what_takes_a_large_part_as_well_is_named_next(tmp_path: Path) -> None:
+def test_the_second_largest_part_is_named_next(tmp_path: Path) -> None:
     """In plain Python, a step that waits for another thread may also sleep a little longer."""
     spans: list[Span] = [
         ("write (/home/me/job.py:9)", "FEE", 0, 41), ("time.sleep", "FEE", 0.5, 40),
@@ -282,7 +282,7 @@ def test_workers_that_wait_for_each_other(tmp_path: Path) -> None:
     ("with_frames", "advice"),
     [(0, "with_stack"), (1, "--backend python"), (6, "Take that out of the loop")],
 )
-def test_stacks_of_threads_that_have_none(tmp_path: Path, with_frames: int, advice: str) -> None:
+def test_threads_without_stacks_get_no_line(tmp_path: Path, with_frames: int, advice: str) -> None:
     """Torch has no stacks of threads that begin in a window, so none are expected."""
     spans: list[Span] = [("aten::mm", "cpu_op", 0, 10)]
     said = found(of_a_server(tmp_path, 6, spans, with_frames))
@@ -315,7 +315,7 @@ def test_a_loader_is_named_and_python_is_not(tmp_path: Path) -> None:
         ("compile (dynamo_timed)", "cpu_op", "Recompilation"),
     ],
 )
-def test_what_stops_all_threads_or_a_queue(
+def test_pauses_of_all_threads_or_a_queue(
     tmp_path: Path, name: str, category: str, title: str
 ) -> None:
     """The device waits if the next kernel was launched after it, and not before."""
@@ -366,7 +366,7 @@ def test_a_copy_pinned_or_pageable(tmp_path: Path) -> None:
         assert other not in said
 
 
-def test_a_copy_beside_a_collective_is_charged_once(tmp_path: Path) -> None:
+def test_a_copy_during_a_collective_is_charged_once(tmp_path: Path) -> None:
     """Nothing computes at that time: the collective is charged, whatever memory the copy uses."""
     for memory in ("Pinned", "Pageable"):
         job = Planted(launched=EARLY)
@@ -430,7 +430,7 @@ def test_the_line_is_named_with_a_device_and_without(tmp_path: Path, name: str, 
         ("checkpoint", "save_checkpoint", "Checkpoints hold the step up"),
     ],
 )
-def test_what_two_labels_mark_counts_once(
+def test_nested_labels_of_one_thing_count_once(
     tmp_path: Path, name: str, torchs: str, title: str
 ) -> None:
     """Two nested labels of one thing: the line takes as long as the finding says."""
@@ -473,7 +473,7 @@ def test_lines_share_the_time_that_their_spans_cover(tmp_path: Path, seed: int) 
     }
 
 
-def test_what_a_step_would_save_is_said_once(tmp_path: Path) -> None:
+def test_the_saving_is_named_once(tmp_path: Path) -> None:
     """The saving is that of a step, or of the trace without marked steps; memory saves no time."""
     job = Planted(launched=LATE)
     (one,) = job.found(tmp_path).values()
@@ -490,9 +490,7 @@ def test_what_a_step_would_save_is_said_once(tmp_path: Path) -> None:
     ("host", "less"),
     [(15, "4.98 ms shorter at most"), (20, "no shorter, as something else lasts as long")],
 )
-def test_nothing_is_saved_that_something_else_takes_as_long_as(
-    tmp_path: Path, host: float, less: str
-) -> None:
+def test_hidden_work_saves_nothing(tmp_path: Path, host: float, less: str) -> None:
     """A collective runs alone for 20 ms, while the host needs as long to launch the next work."""
     job = Planted(launched=FREE + host - 0.02 * (host == 20))
     job.events[-1]["dur"] = job.events[-3]["dur"] = 19_900.0

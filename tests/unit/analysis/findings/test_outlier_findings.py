@@ -99,7 +99,7 @@ def test_the_cause_of_a_slow_step_is_named(tmp_path: Path, cause: str) -> None:
     assert contents(measured)["verdict"] == said[0]
 
 
-def test_slow_steps_of_one_cause_are_told_together(tmp_path: Path) -> None:
+def test_slow_steps_with_one_cause_are_one_finding(tmp_path: Path) -> None:
     """A slow step with another cause has its own finding."""
     sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
     save: list[Span] = [("checkpoint", "user_annotation", 9, 100)]
@@ -116,7 +116,7 @@ def test_slow_steps_of_one_cause_are_told_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "together"), [("job.py(9): read", True), ("a.py(3): check", False)]
 )
-def test_slow_steps_are_told_together_only_where_one_function_is_slow(
+def test_slow_steps_are_one_finding_only_for_the_same_function(
     tmp_path: Path, other: str, together: bool
 ) -> None:
     """Python between operators is one kind of cause, but each function counts separately."""
@@ -133,7 +133,7 @@ def test_slow_steps_are_told_together_only_where_one_function_is_slow(
     assert ["called by check (a.py:3)" in one for one in of_the_fourth] == [True] * (not together)
 
 
-def test_slow_steps_without_a_known_cause_are_told_together(tmp_path: Path) -> None:
+def test_slow_steps_without_a_known_cause_are_one_finding(tmp_path: Path) -> None:
     """The finding does not say that the causes are the same."""
     many: list[Span] = [(f"aten::{n}", "cpu_op", 10 + 10 * n, 10) for n in range(10)]
     first, *others = all_findings(job(tmp_path, {1: many, 4: many}))
@@ -151,7 +151,7 @@ def test_advice_is_left_out_only_right_below_the_same() -> None:
     assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
 
 
-def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> None:
+def test_a_step_that_the_profiler_slowed_is_not_a_finding(tmp_path: Path) -> None:
     """The verdict says whose time it is."""
     measured = job(
         tmp_path,
@@ -161,7 +161,7 @@ def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> Non
     assert not any("Step 3" in one.title for one in all_findings(measured))
 
 
-def test_what_dynprof_wraps_is_no_culprit(tmp_path: Path) -> None:
+def test_a_wrapper_of_dynprof_is_not_a_cause(tmp_path: Path) -> None:
     """It is neither a function, nor an optimizer's or loader's time, nor on the critical path."""
     for label, title in (
         ("Optimizer.step#SGD.step", "The optimizer takes long"),
@@ -187,7 +187,7 @@ def test_what_dynprof_wraps_is_no_culprit(tmp_path: Path) -> None:
     assert "7 ms in step (torch/optim/sgd.py:9), called by train (job.py:2)" in between.detail
 
 
-def test_the_command_that_names_lines_is_told_once(tmp_path: Path) -> None:
+def test_the_command_that_names_lines_is_printed_once(tmp_path: Path) -> None:
     """The command is named without frames; with frames and a line, usual causes are left out."""
     bare: list[Span] = [("aten::mm", "cpu_op", 1, 3), ("dataloader", "user_annotation", 4, 3)]
     said = "\n".join(map(str, all_findings(job(tmp_path, {}, bare))))
@@ -199,7 +199,7 @@ def test_the_command_that_names_lines_is_told_once(tmp_path: Path) -> None:
     assert "the usual ones" not in said
 
 
-def test_slow_steps_of_many_ranks_are_one_sentence(tmp_path: Path) -> None:
+def test_slow_steps_of_many_ranks_are_one_finding(tmp_path: Path) -> None:
     """The finding names the step and the number of slow ranks, not each rank."""
     sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
     files: dict[str, list[Path]] = {name: [] for name in RANK_TABLES}

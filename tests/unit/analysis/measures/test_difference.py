@@ -24,7 +24,7 @@ def read(path: Path) -> MeanStep:
     return MeanStep.of(MeasuredTrace(path))
 
 
-def test_what_grew_is_named_by_what_it_costs_a_step(tmp_path: Path) -> None:
+def test_growth_is_named_by_its_cost_of_a_step(tmp_path: Path) -> None:
     """Windows of different lengths are compared by step; unchanged parts are left out."""
     one = read(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
     other = read(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
@@ -72,7 +72,7 @@ def test_parts_of_the_step_that_grew_are_named(tmp_path: Path) -> None:
     assert found == [("communication", "step", 6e6), ("idle", "step", -6e6)]
 
 
-def test_what_lies_outside_of_the_steps_is_not_theirs(tmp_path: Path) -> None:
+def test_events_outside_steps_do_not_count(tmp_path: Path) -> None:
     """The second capture continues after its last step: its steps cost no more for that."""
     captures = []
     for number in range(2):
@@ -87,7 +87,7 @@ def test_what_lies_outside_of_the_steps_is_not_theirs(tmp_path: Path) -> None:
     assert growths(*captures) == []
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+def test_captures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
     """One capture has frames, the other a device."""
     one = read(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))
     other = read(write(tmp_path / "b.trace.json", 2, 1, 1, cat="kernel"))
@@ -97,7 +97,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     ]
 
 
-def test_phases_of_one_alone_are_no_faster_job(tmp_path: Path) -> None:
+def test_a_phase_in_one_capture_only_is_not_compared(tmp_path: Path) -> None:
     """If other domains' marks were requested, the optimizer's phase was not recorded."""
     common = {"ph": "X", "pid": 1, "tid": 1, "cat": "mstx", "args": {"domain": "phases"}}
     captures = []
@@ -113,7 +113,7 @@ def test_phases_of_one_alone_are_no_faster_job(tmp_path: Path) -> None:
     assert why_not_comparable(captures[0], captures[0]) == []
 
 
-def test_ranges_that_bear_a_number_are_one(tmp_path: Path) -> None:
+def test_ranges_that_differ_by_a_number_are_joined(tmp_path: Path) -> None:
     """Two captures never have the same numbers; a suffix behind the name is not a number."""
     captures = []
     for first, ms in ((3, 4), (700, 9)):
@@ -150,7 +150,7 @@ def test_the_mean_of_ranks_is_that_of_each_number(tmp_path: Path) -> None:
     assert MeanStep.of_ranks([ranks[0]]) == ranks[0]
 
 
-def test_what_one_rank_does_not_do_takes_it_no_time(tmp_path: Path) -> None:
+def test_work_of_one_rank_counts_zero_for_the_others(tmp_path: Path) -> None:
     """One of two ranks runs a kernel of 8 us: half a kernel and 4 us; not all have a device."""
     plain = read(write(tmp_path / "a.trace.json", 1, 1, 8))
     other = read(write(tmp_path / "b.trace.json", 1, 1, 8, cat="kernel", name="gemm", dur=8))

@@ -84,7 +84,7 @@ def test_the_matrix_has_each_link(tmp_path: Path) -> None:
     assert found["step1"]["collective"] == {}
 
 
-def test_the_analysis_database_says_the_same(tmp_path: Path) -> None:
+def test_the_analysis_database_has_the_same_values(tmp_path: Path) -> None:
     """``analysis.db`` has steps, operations and links; unknown values are null."""
     write_analysis_database(written(tmp_path / "a.trace.json"), tmp_path / "analysis.db")
     with closing(sqlite3.connect(tmp_path / "analysis.db")) as database:

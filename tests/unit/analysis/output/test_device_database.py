@@ -168,7 +168,7 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_operator_is_joined_with_what_it_started(tmp_path: Path, seed: int) -> None:
+def test_an_operator_is_joined_with_its_device_work(tmp_path: Path, seed: int) -> None:
     """Each operator joins once with its device work, also for graphs."""
     measured = MeasuredTrace(random_trace(tmp_path, seed))
     query = queried(measured, tmp_path)

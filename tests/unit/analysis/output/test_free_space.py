@@ -53,6 +53,6 @@ def test_the_copy_of_a_trace_counts_before_it_is_written(
         ({"limits": []}, 1024),
     ],
 )
-def test_the_config_of_the_capture_says_how_much(config: dict[str, Any], least: float) -> None:
+def test_the_captures_config_sets_the_reserve(config: dict[str, Any], least: float) -> None:
     """Without that setting the default counts."""
     assert least_free_mb(config) == least

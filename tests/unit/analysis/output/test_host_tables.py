@@ -58,7 +58,7 @@ def test_statistics_of_calls(tmp_path: Path, path: Path) -> None:
         )
 
 
-def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
+def test_every_kind_of_mark_is_in_table_and_database(tmp_path: Path) -> None:
     """Each kind of mark is in trace, table and database."""
     track = MarkTracks(Domains())
     track.start()
@@ -96,7 +96,7 @@ def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
         assert tid == threading.get_native_id()
 
 
-def test_a_thread_that_is_a_name_has_the_same_number_in_every_process(tmp_path: Path) -> None:
+def test_a_named_thread_has_the_same_number_in_every_process(tmp_path: Path) -> None:
     """Python's own hash of a text differs between processes."""
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 5}
     path = tmp_path / "named.json"

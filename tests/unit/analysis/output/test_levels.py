@@ -95,7 +95,7 @@ def test_each_device_has_rows_of_its_own(tmp_path: Path) -> None:
         (None, TABLES, set()),
     ],
 )
-def test_what_is_written_follows_the_level(
+def test_the_level_decides_which_tables_are_written(
     tmp_path: Path, level: str | None, there: set[str], apis: set[str]
 ) -> None:
     """Each level has its tables, calls and database."""
@@ -151,7 +151,7 @@ def test_each_file_has_contents_or_a_reason(
         assert set(files) | named >= FILES_OF_ALL | TABLES_OF_ALL
 
 
-def test_level_none_is_the_reason_for_all_that_it_does_not_record(tmp_path: Path) -> None:
+def test_level_none_is_the_reason_for_missing_tables(tmp_path: Path) -> None:
     """``Level_none`` is the reason even with another setting, such as ``profile_memory``."""
     inner = {"profiler_level": "Level_none"}
     reasons = left_out(
@@ -187,7 +187,7 @@ def test_each_file_is_left_out_for_one_reason(tmp_path: Path, level: str) -> Non
         ),
     ],
 )
-def test_who_asked_for_marks_is_not_told_to(
+def test_a_window_with_mstx_is_not_advised_to_request_it(
     tmp_path: Path, inner: dict[str, Any], why: str
 ) -> None:
     """A window with ``mstx`` and no marks: the reason is that none were set, or a domain filter."""
@@ -199,7 +199,7 @@ def test_who_asked_for_marks_is_not_told_to(
     ("asked", "said"),
     [(None, True), ("text", True), (["text"], True), ("db", False), (["text", "db"], False)],
 )
-def test_a_database_that_the_config_does_not_ask_for_is_named(
+def test_a_database_that_the_config_does_not_request_is_named(
     tmp_path: Path, asked: str | list[str] | None, said: bool
 ) -> None:
     """A missing database or missing tables are listed with the needed export_type."""
@@ -212,7 +212,7 @@ def test_a_database_that_the_config_does_not_ask_for_is_named(
     assert (tables.items() <= reasons.items()) == (asked == "db")
 
 
-def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
+def test_a_trace_without_a_manifest_gives_every_table_it_can(tmp_path: Path) -> None:
     """A trace without a manifest gives each table that it can."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": EVENTS}))
@@ -225,7 +225,7 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
     assert reasons["msprof_tx.csv"] == "nothing was marked"  # the config requests no domain
 
 
-def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
+def test_files_of_the_recording_are_in_the_vendors_places(tmp_path: Path) -> None:
     """profiler_info is next to the tables' folder, for every export_type.
 
     In a folder with the vendor's name for a capture, both are directly in it.
@@ -247,7 +247,7 @@ def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("source", "world_size", "suffix"), [("", 1, ""), ("", 2, "_0"), ("RANK", 1, "_0")]
 )
-def test_no_rank_is_in_a_name_where_there_is_no_rank(
+def test_file_names_without_a_rank_have_none(
     tmp_path: Path, source: str, world_size: int, suffix: str
 ) -> None:
     """The rank in file names is that of the launcher or the script.

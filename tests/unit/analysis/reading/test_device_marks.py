@@ -54,7 +54,7 @@ def measured(folder: Path, events: list[Event]) -> MeasuredTrace:
     return MeasuredTrace(path)
 
 
-def test_a_mark_on_a_stream_is_no_operators_work(tmp_path: Path) -> None:
+def test_a_mark_on_a_stream_does_not_count_as_work(tmp_path: Path) -> None:
     """Operators, kernels and steps are the same with a mark; the script's own ``zero_`` counts."""
     plain, marked = measured(tmp_path, step(marked=False)), measured(tmp_path, step(marked=True))
     for one in (plain, marked):

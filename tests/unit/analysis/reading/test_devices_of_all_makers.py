@@ -66,7 +66,7 @@ def written(folder: Path, events: list[Event], **members: Any) -> Path:
 
 
 @makers
-def test_a_device_is_one(tmp_path: Path, maker: str) -> None:
+def test_devices_of_all_vendors_are_recognised(tmp_path: Path, maker: str) -> None:
     """Kernels, launches, steps and place are known, and the owner of its time."""
     measured = MeasuredTrace(written(tmp_path, job(maker)))
     trace = measured.trace
@@ -113,7 +113,7 @@ def test_shapes_of_torch_1_8(tmp_path: Path) -> None:
     assert b"[[2, 3], [3, 2]]" in {shapes for shapes, *_ in trace.tables["dims"]}
 
 
-def test_devices_that_have_names_for_numbers(tmp_path: Path) -> None:
+def test_devices_with_names_instead_of_numbers(tmp_path: Path) -> None:
     """Two devices stay two, also if neither they nor their streams have a number."""
     events = [{**e, "args": {}} for e in job("Meta") if e["name"] == "gemm"]
     events += [{**e, "pid": "accelerator", "tid": "queue b"} for e in events]
@@ -139,7 +139,7 @@ def test_one_odd_event_leaves_the_others_exact(tmp_path: Path) -> None:
     assert trace.spans["stream"].tolist() == [7, 7]
 
 
-def test_the_calls_of_rocm_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_of_rocm_need_no_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that is an address does not need the slow reader."""
     slow: list[Any] = []
     monkeypatch.setattr(reading_events, "_lenient", lambda event, _: slow.append(event))
@@ -166,7 +166,7 @@ def test_real_traces_have_their_devices(path: Path) -> None:
 
 
 @needs_real
-def test_torch_1_8() -> None:
+def test_traces_of_torch_1_8_are_read() -> None:
     """Steps, operators, launches, shapes and findings are right."""
     measured = MeasuredTrace(REAL / "torch_1.8.json.gz")
     events = raw_events(measured.path)

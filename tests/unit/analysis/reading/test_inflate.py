@@ -28,7 +28,7 @@ def padded(path: Path, size: int) -> Path:
     return path
 
 
-def test_a_trace_that_unpacks_to_far_too_much_is_refused_with_both_sizes(tmp_path: Path) -> None:
+def test_a_trace_that_expands_too_far_is_refused_with_both_sizes(tmp_path: Path) -> None:
     """The refusal comes before memory or disk is full."""
     path = padded(tmp_path / "a.trace.json.gz", 2 * NEVER_REFUSED)
     with pytest.raises(CaptureError, match=r"0\.1 MB unpack to more than 67 MB"):

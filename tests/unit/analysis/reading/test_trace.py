@@ -66,7 +66,7 @@ def test_every_event_is_read_once(
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
-def test_what_is_whole_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> None:
+def test_the_whole_part_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> None:
     """The part up to the last whole event is read, with a message."""
     text = json.dumps({"traceEvents": EVENTS}, indent=1)
     place = text.index('"op 3"', len(text) // 2)
@@ -118,7 +118,7 @@ def test_odd_events_do_not_spoil_the_others(tmp_path: Path) -> None:
         (b'{"a": , "traceEvents": [', "is no trace"),
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+def test_a_file_that_is_not_a_trace_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
     """The error names the file."""
     path = tmp_path / "t.json"
     path.write_bytes(content)
@@ -128,9 +128,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, words: str)
         load_trace(tmp_path / "missing.json")
 
 
-def test_a_huge_file_of_nothing_is_refused_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_empty_file_is_refused_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sparse file of 2 GB is not read to its end."""
     monkeypatch.setattr(chunks, "_LONGEST_HEAD", 1 << 20)
     path = tmp_path / "t.json"
@@ -140,7 +138,7 @@ def test_a_huge_file_of_nothing_is_refused_soon(
         load_trace(path)
 
 
-def test_no_events_are_a_trace(tmp_path: Path) -> None:
+def test_an_empty_list_of_events_is_a_trace(tmp_path: Path) -> None:
     """An empty list is a trace."""
     trace = load_trace(write(tmp_path / "t.json", '{"traceEvents": []}'))
     assert names(trace) == []
@@ -171,7 +169,7 @@ def test_numbers_that_do_not_fit(tmp_path: Path) -> None:
     assert "large id" in found
 
 
-def test_what_only_python_writes_is_read(tmp_path: Path) -> None:
+def test_json_extensions_of_python_are_read(tmp_path: Path) -> None:
     """Half surrogate pairs in names become U+FFFD, pairs stay; NaN is not a number."""
     odd = [
         {"ph": 3, "name": ["of other types", "before what msgspec does not take"]},
@@ -202,7 +200,7 @@ def test_an_odd_name_does_not_slow_down_its_neighbours(
     assert len(asked) <= 1
 
 
-def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
+def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
     """They may be anywhere in the file, and in arguments that are kept unparsed."""
     text = json.dumps({"host": "HOST", "traceEvents": EVENTS}).encode()
     text = text.replace(b"op 3", b"op \xff").replace(b"HOST", b"\xfe")
@@ -216,7 +214,7 @@ def test_names_that_are_no_utf_8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["head", "first event", "last event", "end"])
-def test_lists_without_end_are_refused(tmp_path: Path, place: str) -> None:
+def test_deeply_nested_lists_are_refused(tmp_path: Path, place: str) -> None:
     """Python's readers and dynprof's have a depth limit: the error says so."""
     deep = "[" * 100_000 + "]" * 100_000
     parts = [json.dumps(event) for event in EVENTS]
@@ -229,7 +227,7 @@ def test_lists_without_end_are_refused(tmp_path: Path, place: str) -> None:
 
 
 @pytest.mark.parametrize("filled_with", ["a", " "])
-def test_an_event_without_end_is_refused(
+def test_an_endless_event_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filled_with: str
 ) -> None:
     """Compressed data can expand to any size: reading of one event stops at a limit."""
@@ -288,7 +286,7 @@ def test_a_reader_that_fails_does_not_keep_the_other_waiting(tmp_path: Path) -> 
         assert names(found) == [event["name"] for event in EVENTS]
 
 
-def test_what_one_makes_both_have() -> None:
+def test_both_readers_get_a_result_of_one() -> None:
     """Only the second reader computes it, and waits until the first has it, however large."""
     here, there = multiprocessing.Pipe()
     first, second, made = Partner(0, here), Partner(1, there), b"x" * 10**6
@@ -300,7 +298,7 @@ def test_what_one_makes_both_have() -> None:
         waiting.result(timeout=patience_s())
 
 
-def test_a_partner_that_is_gone() -> None:
+def test_a_missing_partner_raises() -> None:
     """A request to it raises; a result for it does not block."""
     here, there = multiprocessing.Pipe()
     there.close()
@@ -334,7 +332,7 @@ def test_names_that_are_not_escaped(
     assert trace.mended == (len(places), error.value.pos)
 
 
-def test_names_that_are_not_escaped_where_line_breaks_were_made_spaces(tmp_path: Path) -> None:
+def test_unescaped_names_with_spaces_for_line_breaks(tmp_path: Path) -> None:
     """As in captures of older dynprof versions."""
     labels = ['merge {"layer": "model.0"}', "op", 'x",    "pid": 1']
     text = written(labels).decode().replace("\n", " ")

@@ -40,7 +40,7 @@ def test_the_page_has_a_section(tmp_path: Path) -> None:
     assert "synchronisations" in found["about"][0]
 
 
-def test_a_busy_device_that_nothing_waits_for_is_told(tmp_path: Path) -> None:
+def test_a_busy_device_that_nothing_waits_for_is_mentioned(tmp_path: Path) -> None:
     """The device computes for half of the step and nothing waits for it: the page says so."""
     measured = busy(hidden=True).measured(tmp_path)
     sentence = (
@@ -51,7 +51,7 @@ def test_a_busy_device_that_nothing_waits_for_is_told(tmp_path: Path) -> None:
     assert contents(measured)["verdict"].endswith(sentence)
 
 
-def test_a_path_that_says_no_more_is_not_told(tmp_path: Path) -> None:
+def test_a_path_without_new_information_is_not_mentioned(tmp_path: Path) -> None:
     """The device is busy for half of the step, and the path has its kernels for as long."""
     said = verdict(busy(hidden=False).measured(tmp_path))
     assert not any("critical path" in one for one in said)

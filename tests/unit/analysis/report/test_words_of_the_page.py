@@ -52,7 +52,7 @@ def test_waits_for_events_are_unknown_where_none_is_recorded(tmp_path: Path) -> 
     assert "queued alone" in silent["streams"][0]["kinds"]
 
 
-def test_nobody_is_told_to_record_less_than_there_is(tmp_path: Path) -> None:
+def test_advice_to_record_less_names_only_used_settings(tmp_path: Path) -> None:
     """Every page warns that recording slows the job; advice names only settings in use."""
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 20_000}
     measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
@@ -78,7 +78,7 @@ def test_nobody_is_told_to_record_less_than_there_is(tmp_path: Path) -> None:
     }
 
 
-def test_a_step_that_is_long_by_its_own_doing_is_not_put_down_to_recording(tmp_path: Path) -> None:
+def test_a_slow_step_is_not_blamed_on_recording(tmp_path: Path) -> None:
     """As for a step with an evaluation: another step next to it took as long as before."""
     steps = [
         {"name": f"ProfilerStep#{n}", "cat": "user_annotation", "ts": ts, "dur": dur}
@@ -92,7 +92,7 @@ def test_a_step_that_is_long_by_its_own_doing_is_not_put_down_to_recording(tmp_p
     assert not any("longer" in line for line in verdict(MeasuredTrace(measured.path)))
 
 
-def test_what_a_capture_has_not_got_is_said_in_the_terminal_too(tmp_path: Path) -> None:
+def test_the_terminal_names_missing_parts_of_a_capture(tmp_path: Path) -> None:
     """It names an early end and lost events, because the capture has less than requested."""
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}
     measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])

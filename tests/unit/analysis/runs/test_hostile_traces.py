@@ -102,7 +102,7 @@ EVENT = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 @pytest.mark.timeout(300)
-def test_nothing_in_a_trace_is_too_odd(trace: dict[str, Any]) -> None:
+def test_any_trace_is_analysed_or_refused(trace: dict[str, Any]) -> None:
     """Report, tables, database and differences are made, or one error says why not."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.trace.json")

@@ -53,7 +53,7 @@ def test_the_captures_that_it_names_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trace", ["/{elsewhere}/v.trace.json", "../{elsewhere}/v.trace.json"])
-def test_a_manifest_names_a_file_beside_it_and_nothing_else(tmp_path: Path, trace: str) -> None:
+def test_a_manifest_names_only_a_file_in_its_folder(tmp_path: Path, trace: str) -> None:
     """A path instead of a file name is not followed."""
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -83,7 +83,7 @@ def test_captures_of_another_user_are_left_alone(
 
 
 @pytest.mark.parametrize("one", ["/" + "x" * 5000, "relative", "s3://bucket/x", "/dev/zero"])
-def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> None:
+def test_an_unreadable_place_is_named(tmp_path: Path, one: str) -> None:
     """The other captures are still found."""
     path = record(tmp_path / "w", {1: one}, (1,))
     assert named_traces(path) == []
@@ -93,7 +93,7 @@ def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> N
     ]
 
 
-def test_of_many_that_are_elsewhere_some_are_named(tmp_path: Path) -> None:
+def test_only_some_of_many_captures_elsewhere_are_named(tmp_path: Path) -> None:
     """Each is named once; the rest is counted."""
     captures = {rank: f"/elsewhere/info/rank_{rank}.info.json" for rank in range(1000)}
     record(tmp_path / "w", captures, (*range(1000), *range(1000)))
@@ -103,7 +103,7 @@ def test_of_many_that_are_elsewhere_some_are_named(tmp_path: Path) -> None:
     assert words[-1] == f"and so for {1000 - MOST_WORDS} more ranks"
 
 
-def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> None:
+def test_remarks_and_problems_of_the_record_are_printed(tmp_path: Path) -> None:
     """Remarks come first, up to a limit; then each rank's problem."""
     here = capture(tmp_path / "w", 0, "a.trace.json")
     odd = [f"rank {rank} counted otherwise" for rank in range(MOST_WORDS + 2)]
@@ -125,7 +125,7 @@ def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> N
     ]
 
 
-def test_a_record_that_was_not_brought_up_to_date_denies_no_capture(tmp_path: Path) -> None:
+def test_an_outdated_record_hides_no_capture(tmp_path: Path) -> None:
     """The leader was killed before it heard of the saves: the manifests count."""
     capture(tmp_path / "w", 0, "a.trace.json")
     path = record(tmp_path / "w", {0: ""}, (0,))

@@ -111,7 +111,7 @@ def test_without_a_stream_only_the_host_is_marked(stream: object) -> None:
     assert device.marks == []
 
 
-def test_without_a_device_it_is_said_once() -> None:
+def test_without_a_device_one_warning_is_given() -> None:
     """One warning says that marks with a stream are on the host alone."""
     found: list[list[str]] = []
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device") as said:
@@ -121,13 +121,13 @@ def test_without_a_device_it_is_said_once() -> None:
     assert "test_stream_marks.py" in said[0].filename
 
 
-def test_a_range_that_stays_open_is_said_to_be_on_the_host() -> None:
+def test_an_open_range_on_the_host_gives_a_warning() -> None:
     """The begin of a range warns: its end may come after the window."""
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device"):
         assert window(None, lambda: mstx.range_start("open", STREAM)) == [NO_DEVICE]
 
 
-def test_a_stream_of_another_device_is_said_once() -> None:
+def test_a_stream_of_another_device_gives_one_warning() -> None:
     """Streams may also not be comparable, orderable or hashable; the host has the marks."""
 
     class Odd(Stream):
@@ -176,7 +176,7 @@ def test_a_device_that_fails_is_left_alone(capfd: pytest.CaptureFixture[str]) ->
     assert device.marks == []
 
 
-def test_domains_that_are_left_out_are_left_out_there_too() -> None:
+def test_excluded_domains_are_not_marked_on_the_device() -> None:
     """The filter works as on the host."""
     device = Noted()
 

@@ -7,7 +7,7 @@ import threading
 from dynprof.backends.torch.kineto import ActiveCollections
 
 
-def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> None:
+def test_a_turn_is_visible_before_the_session_is_checked() -> None:
     """Otherwise two threads that check at the same time would both find it free."""
     collecting, seen = ActiveCollections(), list[bool]()
 
@@ -21,7 +21,7 @@ def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> 
     assert not collecting
 
 
-def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() -> None:
+def test_a_turn_does_not_begin_during_another_or_a_session() -> None:
     """The earlier turn or session continues."""
     collecting = ActiveCollections()
     assert not collecting.begin_exclusive(2, lambda: True)
@@ -34,7 +34,7 @@ def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() ->
     assert collecting.begin_exclusive(2, lambda: False)
 
 
-def test_of_many_threads_one_has_its_turn() -> None:
+def test_one_of_many_threads_has_the_turn() -> None:
     """A thread with a turn finds no other in it."""
     collecting, inside, turns = ActiveCollections(), list[int](), list[int]()
 

@@ -48,13 +48,13 @@ def lost(functions: Any, order: list[str], *, with_stack: bool = True) -> TorchR
     return recording
 
 
-def test_a_window_that_is_given_up_is_ended_as_carefully_in_place(order: list[str]) -> None:
+def test_a_discarded_window_waits_for_other_threads_inline(order: list[str]) -> None:
     """Torch frees the memory for other threads' calls at once."""
     lost(None, order).discard()
     assert order == [UNTRACED, LEFT, ENDED]
 
 
-def test_what_notes_no_calls_is_not_waited_for(order: list[str]) -> None:
+def test_a_recording_without_calls_does_not_wait(order: list[str]) -> None:
     """Only the thread's own operators write there."""
     lost(None, order, with_stack=False).discard()
     assert order == [ENDED]
@@ -75,7 +75,7 @@ class Functions:
         self._order.append(ENDED)
 
 
-def test_a_window_that_is_given_up_is_ended_as_carefully_detached(order: list[str]) -> None:
+def test_a_discarded_window_waits_for_other_threads_detached(order: list[str]) -> None:
     """The collecting thread waits until the others have left."""
     lost(Functions(order), order).discard()
     KINETO.wait(30)
@@ -83,7 +83,7 @@ def test_a_window_that_is_given_up_is_ended_as_carefully_detached(order: list[st
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_events_are_collected_once_no_thread_can_write_there(
+def test_events_are_collected_after_all_threads_have_left(
     order: list[str], monkeypatch: pytest.MonkeyPatch, closing: str
 ) -> None:
     """A recording of all threads is removed from them, and they have left it, before collection."""
@@ -102,7 +102,7 @@ def test_events_are_collected_once_no_thread_can_write_there(
     assert order == [OFF, OFF, LEFT, ENDED]
 
 
-def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str]) -> None:
+def test_a_window_whose_thread_has_ended_waits_for_other_threads(order: list[str]) -> None:
     """Its calls are traced on all threads, which are still alive."""
     recording = lost(Functions(order), order)
     recording._held = Functions(order).detach()
@@ -111,7 +111,7 @@ def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str])
     assert order == [UNTRACED, LEFT, ENDED]
 
 
-def test_a_window_that_is_given_up_unread_leaves_who_may_be_in_an_operator(
+def test_a_window_discarded_unread_limits_the_next_to_one_thread(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the trace would tell, so the next windows record only their own thread."""

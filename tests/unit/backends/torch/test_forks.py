@@ -33,7 +33,7 @@ def test_a_fork_that_began_before_it_was_guarded_ends_well() -> None:
     assert on_another_thread(gate)
 
 
-def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
+def test_a_child_forgets_the_threads_of_its_parent() -> None:
     """The child forgets what other threads did at the time of the fork."""
     gate, inside, over = _Gate(), threading.Event(), threading.Event()
 

@@ -12,7 +12,7 @@ from dynprof.backends.torch.backend import TorchBackend
 
 
 @pytest.mark.parametrize(("backend", "part"), [(TorchBackend, "autograd"), (NpuBackend, "npu")])
-def test_what_is_being_imported_counts_as_not_imported(
+def test_a_module_being_imported_counts_as_not_imported(
     monkeypatch: pytest.MonkeyPatch, backend: type[TorchBackend | NpuBackend], part: str
 ) -> None:
     """A save during ``import torch`` imports no part of it, which could break that import."""

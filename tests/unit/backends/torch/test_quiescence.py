@@ -42,7 +42,7 @@ def test_when_a_thread_has_left(
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_operators_of_a_thread_that_computes_get_all_the_time(
+def test_a_computing_thread_is_waited_for_until_the_timeout(
     monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
     """Threads that sleep at two checks in a row are in no operator."""
@@ -62,7 +62,9 @@ def test_operators_of_a_thread_that_computes_get_all_the_time(
     assert sum(slept) == pytest.approx(0.1 if runs else PAUSES_S[0])
 
 
-def test_who_is_held_up_is_waited_for_until_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_thread_is_waited_for_until_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A suspended thread's clock stops while it is in an operator."""
     held_up, went_on = _Thread(5, asleep=False), _Thread(5 + TICKS, asleep=False)
     looks, slept = iter([held_up, held_up, held_up, went_on]), list[float]()
@@ -74,7 +76,7 @@ def test_who_is_held_up_is_waited_for_until_it_has_left(monkeypatch: pytest.Monk
     assert tuple(slept) == PAUSES_S
 
 
-def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_thread_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is never seen to continue counts as having left at the timeout."""
     slept = list[float]()
     monkeypatch.setattr(quiescence, "_other_threads", lambda: {7: RUNS})
@@ -85,6 +87,6 @@ def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(slept) == pytest.approx(TIMEOUT_S, abs=PAUSES_S[-1])
 
 
-def test_nobody_waits_for_the_thread_that_asks() -> None:
+def test_the_calling_thread_is_not_waited_for() -> None:
     """The calling thread itself is computing."""
     assert threading.get_native_id() not in quiescence._other_threads()

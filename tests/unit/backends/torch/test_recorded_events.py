@@ -12,7 +12,7 @@ from dynprof.backends.torch import recorded_events
 from dynprof.backends.torch.recorded_events import RecordedEvents
 
 
-def test_growth_of_the_allocator_is_told_as_calls_at_the_end_of_a_step(
+def test_allocator_growth_counts_as_calls_at_the_end_of_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A call takes 24.6 bytes; growth inside a step may be tensors, and does not count."""

@@ -41,7 +41,7 @@ def test_the_threads_of_unfinished_events(tmp_path: Path) -> None:
         assert found.threads() == told & {mine}
 
 
-def test_whoever_was_not_read_may_be_anywhere() -> None:
+def test_threads_of_a_lost_trace_may_be_in_an_operator() -> None:
     """Without a trace every thread of the process counts until it has ended."""
     found, leave = Unfinished(), threading.Event()
     thread = threading.Thread(target=leave.wait)
@@ -73,7 +73,7 @@ def test_threads_that_wait_or_compute_have_left() -> None:
         thread.join()
 
 
-def test_what_was_supposed_is_said_until_none_of_those_threads_is_left() -> None:
+def test_the_assumption_is_logged_until_those_threads_have_ended() -> None:
     """Findings in a later trace do not count for the lost one."""
     unfinished = Unfinished()
     unfinished.assume_all_threads()

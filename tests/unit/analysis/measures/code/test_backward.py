@@ -105,7 +105,7 @@ def test_forward_ends_of_arrows_are_the_same(path: Path) -> None:
     assert sorted((ours + shift).tolist()) == starts
 
 
-def test_what_is_not_told_is_not_known(tmp_path: Path) -> None:
+def test_ambiguous_sequence_numbers_have_no_operator(tmp_path: Path) -> None:
     """Sequence numbers of several threads, and nodes without one, have no operator."""
     events = [
         operator("aten::addmm", 1, 2, 7), operator("aten::addmm", 1, 2, 8),

@@ -138,7 +138,7 @@ def test_the_plugins_range_of_a_step_is_neither_phase_nor_step(tmp_path: Path) -
     assert pages[0] == pages[1]
 
 
-def test_a_moment_is_no_phase(tmp_path: Path) -> None:
+def test_a_moment_is_not_a_phase(tmp_path: Path) -> None:
     """A moment with a phase's name does not hide another sign of the phase."""
     engine = "autograd::engine::evaluate_function: AddmmBackward0"
     operator = {"ph": "X", "cat": "cpu_op", "name": engine, "ts": 300, "dur": 40}

@@ -203,7 +203,7 @@ def frame(name: str, ts: int, dur: int) -> Event:
     return {"name": f"nn.Module: {name}", "cat": "python_function", "ts": ts, "dur": dur}
 
 
-def test_the_last_operator_before_with_the_number_made_the_node(tmp_path: Path) -> None:
+def test_the_last_operator_with_the_number_made_the_node(tmp_path: Path) -> None:
     """A node's forward operator is the last one with its number, not one nested in a module."""
     measured = write(tmp_path / "a.trace.json", [
         frame("First_0", 0, 10), operator("aten::view", 1, 2, 7),
@@ -215,7 +215,7 @@ def test_the_last_operator_before_with_the_number_made_the_node(tmp_path: Path) 
     assert times == {"First_0": 0, "Second_0": 9000}
 
 
-def test_a_number_that_two_threads_bear_is_of_nobody(tmp_path: Path) -> None:
+def test_a_sequence_number_of_two_threads_has_no_owner(tmp_path: Path) -> None:
     """Each thread numbers its own operators: ambiguous numbers have no owner."""
     measured = write(tmp_path / "a.trace.json", [
         operator("aten::addmm", 0, 2, 7, thread=3),
@@ -226,7 +226,7 @@ def test_a_number_that_two_threads_bear_is_of_nobody(tmp_path: Path) -> None:
     assert measured.modules.outside.host == 9000
 
 
-def test_a_module_that_is_open_around_backward_has_not_its_work(tmp_path: Path) -> None:
+def test_a_module_around_a_backward_pass_does_not_own_its_work(tmp_path: Path) -> None:
     """For example, a module's step calls both: the forward module owns the backward pass."""
     measured = write(tmp_path / "a.trace.json", [
         frame("Whole_0", 0, 100), frame("Part_0", 10, 20), operator("aten::addmm", 11, 5, 7),
@@ -242,7 +242,7 @@ def test_a_module_that_is_open_around_backward_has_not_its_work(tmp_path: Path) 
     assert (whole.backward_total.device, whole.calls, part.calls) == (11_000, 1, 1)
 
 
-def test_steps_and_collectives_are_no_labels(tmp_path: Path) -> None:
+def test_steps_and_collectives_are_not_labels(tmp_path: Path) -> None:
     """Without recorded modules, labels make a tree; not every range is a label."""
     names = ("ProfilerStep#3", "nccl:all_reduce", "gloo:all_reduce", "## forward ##")
     measured = write(tmp_path / "a.trace.json", [

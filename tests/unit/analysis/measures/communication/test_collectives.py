@@ -263,6 +263,6 @@ def test_a_label_does_not_tell_even_from_uneven(
         ("searchCommonPrefix", False),
     ],
 )
-def test_what_is_communication(name: str, is_one: bool) -> None:
+def test_communication_is_recognised_by_words(name: str, is_one: bool) -> None:
     """Whole words of a name decide, not letters inside another word."""
     assert is_collective(name) is is_one

@@ -66,7 +66,7 @@ ADD = kernel("add", 100, 50, 9)
          kernel(SENDRECV, 210, 20, 2), launch(18, 2)],
     ],
 )  # fmt: skip
-def test_what_receives_is_a_bubble(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+def test_time_of_receiving_is_a_bubble(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     """As the vendor defines it: neither in the stage, nor in communication without receiving."""
     found = row(written(tmp_path / "a.trace.json", [launch(5, 9), ADD, *events]))
     assert found["Bubble"] == "30.000"
@@ -89,9 +89,7 @@ def test_what_receives_is_a_bubble(tmp_path: Path, events: list[dict[str, Any]])
         [kernel("hcom_batchSendRecv__1", 200, 30, 1)],
     ],
 )  # fmt: skip
-def test_what_looks_alike_and_receives_nothing(
-    tmp_path: Path, events: list[dict[str, Any]]
-) -> None:
+def test_similar_kernels_that_do_not_receive(tmp_path: Path, events: list[dict[str, Any]]) -> None:
     """Sends and all-to-all run a kernel of the same name; the innermost caller decides."""
     found = row(written(tmp_path / "a.trace.json", [launch(5, 9), ADD, *events]))
     assert found["Bubble"] == "0.000"
@@ -99,7 +97,7 @@ def test_what_looks_alike_and_receives_nothing(
     assert found["Stage"] == "130.000"
 
 
-def test_what_a_trace_does_not_tell_is_not_guessed(tmp_path: Path) -> None:
+def test_a_kernel_without_a_caller_stays_unknown(tmp_path: Path) -> None:
     """A send or receive kernel without a recorded caller stays unknown."""
     events = [launch(5, 9), ADD, kernel(SENDRECV, 200, 30, 1), launch(15, 1)]
     found = row(written(tmp_path / "a.trace.json", events))

@@ -100,7 +100,7 @@ def test_bound_by_a_copy(tmp_path: Path) -> None:
     assert without(path)["all copies"] == 1000 - 560
 
 
-def test_a_copy_that_something_hides(tmp_path: Path) -> None:
+def test_a_hidden_copy_is_not_on_the_path(tmp_path: Path) -> None:
     """An equally long copy from pinned memory, on its own stream, overlaps the host's work."""
     job = Job()
     job.step()
@@ -146,7 +146,7 @@ def test_bound_by_another_stream(tmp_path: Path, told: bool) -> None:
     assert without(path)["communication"] == 120 + 300 + 7 + 60
 
 
-def test_a_stream_that_nobody_let_wait(tmp_path: Path) -> None:
+def test_a_delay_without_an_event_stays_unknown(tmp_path: Path) -> None:
     """The times are the same, without an event: the cause is unknown, and not guessed."""
     path = exchange(told=False, asked=False).path(tmp_path)
     found = parts(path)
@@ -215,7 +215,7 @@ def test_a_gap_that_is_too_long_for_a_stream(tmp_path: Path, gap: float, part: s
 
 
 @pytest.mark.parametrize("name", ["aten::to", ""])
-def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
+def test_a_thread_with_unknown_waits(tmp_path: Path, name: str) -> None:
     """A loader thread's wait before its copy is unknown; its operators are its work."""
     job = Job()
     job.step()
@@ -232,7 +232,7 @@ def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "length"), [(0, 0), (4 * 10**12, 4e15)])
-def test_a_step_that_no_clock_gives(tmp_path: Path, number: int, length: float) -> None:
+def test_a_step_without_a_duration_has_no_path(tmp_path: Path, number: int, length: float) -> None:
     """The step has no path, and nothing fails."""
     job = Job()
     job.launch("gemm", 10, 20, 4.5e15)

@@ -110,7 +110,7 @@ def test_a_convolution_by_its_places(
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (3, 7), (7, 3)])
-def test_attention_looks_back_alone_where_it_is_causal(rows: int, columns: int) -> None:
+def test_causal_attention_counts_only_the_past(rows: int, columns: int) -> None:
     """Half of a square counts, or the part of a rectangle; backward has 5 products for 2."""
     query, key, value = [2, 3, rows, 4], [2, 3, columns, 4], [2, 3, columns, 6]
     for causal in (False, True):
@@ -127,7 +127,7 @@ def test_attention_looks_back_alone_where_it_is_causal(rows: int, columns: int) 
         assert back.flops == 6 * pairs * 2 * (3 * 4 + 2 * 6)
 
 
-def test_a_sum_writes_what_is_left() -> None:
+def test_a_sum_writes_the_remaining_dimensions() -> None:
     """The sum is over some dimensions, counted from either end, or over all."""
     for dims, left in (("[0, -1]", 3), ("[]", 1), ("[1]", 8)):
         found = effort("aten::sum", given([[2, 3, 4], [], [], []], values=["", dims, "False", ""]))
@@ -138,7 +138,9 @@ def test_a_sum_writes_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("strides", "read"), [([[0, 0], [3, 1]], 1 + 6), ([[3, 1], [3, 1]], 12), ([[0, 1], []], 9)]
 )
-def test_what_is_expanded_is_read_once(tmp_path: Path, strides: list[list[int]], read: int) -> None:
+def test_an_expanded_tensor_is_read_once(
+    tmp_path: Path, strides: list[list[int]], read: int
+) -> None:
     """As in the gradient of a sum: one element is read, whatever the shape; all are written."""
     told: dict[str, Any] = {"Input Dims": [[2, 3], [2, 3]], "Input Strides": strides}
     work = one_operator(tmp_path, "aten::mul", "k", **told)
@@ -174,7 +176,7 @@ def test_an_optimizer_reads_and_writes_its_lists() -> None:
         ("sum", [[2], [], []], None, ["", "[3]", "False"]),
     ],
 )  # fmt: skip
-def test_what_a_trace_does_not_tell_is_unknown(
+def test_unrecorded_work_is_unknown(
     name: str, dims: Any, types: list[str] | None, values: list[str] | None
 ) -> None:
     """If shapes do not fit, or strides are missing, there is no number."""
@@ -384,7 +386,7 @@ def test_work_whose_launches_may_be_missing_has_no_rate(tmp_path: Path) -> None:
         ("my_kernel_2884", None),
     ],
 )
-def test_names_tell_who_computed(kernel: str, *, uses: bool | None) -> None:
+def test_kernel_names_show_tensor_core_use(kernel: str, *, uses: bool | None) -> None:
     """Single precision products look alike and run on either kind of unit."""
     assert on_tensor_cores(kernel) is uses
     assert not is_auxiliary(kernel)
@@ -399,7 +401,7 @@ def test_names_tell_who_computed(kernel: str, *, uses: bool | None) -> None:
         "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, true>(float*)",
     ],
 )
-def test_what_is_no_product_is_beside_one(kernel: str) -> None:
+def test_kernels_that_are_not_products_do_not_change_the_share(kernel: str) -> None:
     """It uses no tensor core, and does not reduce the share of a product that does."""
     assert on_tensor_cores(kernel) is False
     assert is_auxiliary(kernel)

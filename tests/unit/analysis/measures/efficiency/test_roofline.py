@@ -54,7 +54,7 @@ def work(**told: Any) -> Work:
         ({"where": ""}, None, "", None),
     ],
 )
-def test_a_place_under_the_roof(
+def test_the_roof_depends_on_type_and_units(
     told: dict[str, Any], most: float | None, bound: str, share: float | None
 ) -> None:
     """Products that look alike have different roofs, by type and by the units used."""
@@ -102,7 +102,9 @@ def test_peaks_fit_together_and_name_where_they_are_written() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_table_of_ones_own_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_table_overrides_known_peaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It adds devices, and overrides known ones."""
     table = tmp_path / "peaks.json"
     names = ["Mine", "Tesla V100-SXM2-16GB"]
@@ -159,7 +161,7 @@ def number(said: Any) -> float | None:
     return None if said is None else float(said)
 
 
-def test_tables_and_page_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_and_page_have_equal_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This covers modules, operators and kernels, with the peaks of a known device."""
     table = tmp_path / "peaks.json"
     one = {"names": ["Mine"], "gb_s": 1, "tflops": {"float32": 2, "float16": 3}, "source": "here"}

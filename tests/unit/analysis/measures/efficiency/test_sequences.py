@@ -269,7 +269,7 @@ def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_looks_like_one_is_none(tmp_path: Path, events: list[Event]) -> None:
+def test_kernels_that_cannot_be_fused_are_no_sequence(tmp_path: Path, events: list[Event]) -> None:
     """These have as many kernels of the same length, but they cannot be fused."""
     found = measured(tmp_path, events)
     assert not any(f.title == TITLE for f in findings(found, found.breakdown))
@@ -303,7 +303,7 @@ def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
         ("elementwise_kernel<", ""),
     ],
 )
-def test_what_a_kernel_computes(name: str, what: str) -> None:
+def test_a_kernels_operation_is_read_from_its_name(name: str, what: str) -> None:
     """The memory layout is not part of the name."""
     assert computed(name) == what
 

@@ -50,7 +50,7 @@ def trace_of(tmp_path: Path, *events: dict[str, Any]) -> Trace:
     return load_trace(path)
 
 
-def test_an_allocation_has_its_maker_and_its_release(tmp_path: Path) -> None:
+def test_an_allocation_has_its_operator_and_its_release(tmp_path: Path) -> None:
     """The innermost operator of its own thread made it; an address may be reused."""
     found = allocations(
         trace_of(

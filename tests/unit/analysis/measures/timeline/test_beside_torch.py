@@ -28,7 +28,7 @@ def measured() -> MeasuredTrace:
     return MeasuredTrace(H100 / "profile.json.gz")
 
 
-def test_operators_have_torchs_counts_and_times(measured: MeasuredTrace) -> None:
+def test_operators_match_torchs_counts_and_times(measured: MeasuredTrace) -> None:
     """Count, total time and both device times match; only torch has rows of calls."""
     ours = {row.name: row for row in measured.averages}
     assert {name for name in HOST if not name.startswith("cu")} - set(ours) == {BUFFER}
@@ -44,7 +44,7 @@ def test_operators_have_torchs_counts_and_times(measured: MeasuredTrace) -> None
     assert measured.operators.device_unknown == 0
 
 
-def test_own_times_have_the_calls_in_them(measured: MeasuredTrace) -> None:
+def test_own_times_include_runtime_calls(measured: MeasuredTrace) -> None:
     """Torch subtracts CUDA's calls and CUPTI's wait from the operator around them."""
     events = raw_events(measured.path)
     operators = [event for event in events if event["cat"] in ("cpu_op", "user_annotation")]
@@ -61,7 +61,7 @@ def test_own_times_have_the_calls_in_them(measured: MeasuredTrace) -> None:
         assert row.own / 1000 == pytest.approx(torchs, abs=0.01), row.name
 
 
-def test_kernels_have_torchs_counts_and_times(measured: MeasuredTrace) -> None:
+def test_kernels_match_torchs_counts_and_times(measured: MeasuredTrace) -> None:
     """Kernels, copies and memsets match by name; only torch has a row for the optimizer's label."""
     found = defaultdict[str, list[int]](list)
     for work in measured.launches.work.tolist():
@@ -85,7 +85,7 @@ def test_flops_are_torchs(measured: MeasuredTrace) -> None:
     assert set(torchs) == {"aten::addmm", "aten::mm", "aten::add"}
 
 
-def test_steps_are_what_cuda_events_measured() -> None:
+def test_steps_match_cuda_events() -> None:
     """A step's computation lies between its events, from the first kernel to the last.
 
     Before it the host reaches the launch. After it are a copy of four bytes and the host's

@@ -121,7 +121,7 @@ def test_launches_on_random_traces(tmp_path: Path, seed: int) -> None:
     assert sum(tree.own_ns) == by_operators
 
 
-def test_an_external_id_that_is_a_correlation_is_no_operator(tmp_path: Path) -> None:
+def test_an_external_id_that_is_a_correlation_names_no_operator(tmp_path: Path) -> None:
     """A launch's number is another operator's id: that operator does not get the time."""
     events = [
         {"name": "aten::mine", "cat": "cpu_op", "ts": 0, "dur": 9, "args": {"External id": 1}},
@@ -146,7 +146,7 @@ def test_an_external_id_that_is_a_correlation_is_no_operator(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", ["correlation", "External id"])
-def test_a_number_that_two_processes_use_tells_nothing(tmp_path: Path, number: str) -> None:
+def test_a_correlation_of_two_processes_has_no_launcher(tmp_path: Path, number: str) -> None:
     """Each counts its launches from 1: work with such a number has no launcher."""
     events = []
     for pid, other in ((1, 8), (2, 9)):

@@ -40,13 +40,13 @@ def test_parents_are_those_of_a_stack(spans: list[tuple[int, int]]) -> None:
     assert found.tolist() == parents_one_by_one(start.tolist(), length.tolist())
 
 
-def test_threads_are_apart() -> None:
+def test_spans_of_threads_do_not_nest() -> None:
     """A span can only be inside one of its own thread."""
     start, length = np.array([0, 1, 2]), np.array([10, 5, 2])
     assert parents(start, length, np.array([0, 1, 0])).tolist() == [ROOT, ROOT, 0]
 
 
-def test_own_time_is_what_children_leave() -> None:
+def test_own_time_excludes_children() -> None:
     """Own time is never negative, despite rounding."""
     own = own_time(np.array([10, 4, 3, 2]), np.array([ROOT, 0, 0, 2]))
     assert own.tolist() == [3, 4, 1, 2]

@@ -36,7 +36,7 @@ def _event(name: str, category: str, begin: float, length: float) -> Event:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("overflow", [True, False])
-def test_steps_are_those_of_which_all_is_there(tmp_path: Path, seed: int, overflow: bool) -> None:
+def test_only_whole_steps_are_kept(tmp_path: Path, seed: int, overflow: bool) -> None:
     """A plain count finds the steps without dropped events. A trace without losses keeps all.
 
     The step of the oldest remaining event may have lost earlier ones.

@@ -45,7 +45,7 @@ JOBS = [
 
 
 @pytest.mark.parametrize(("name", "owner"), [*OWN, *((name, "") for name in JOBS)])
-def test_whose_a_frame_is(name: str, owner: str) -> None:
+def test_frames_of_the_profiler_are_recognised(name: str, owner: str) -> None:
     """The package's own modules decide; a job in a folder with that name stays a job."""
     assert profiler_of(name) == owner
 
@@ -86,7 +86,7 @@ IDLE = {True: "The device waits for the host", False: "Python between the operat
 
 
 @pytest.mark.parametrize("device", [True, False])
-def test_findings_leave_it_out(tmp_path: Path, device: bool) -> None:
+def test_findings_leave_out_the_profilers_overhead(tmp_path: Path, device: bool) -> None:
     """The same gap is charged to the job if the job causes it, but not if the profiler does.
 
     The frame takes half of the step. Other idle time is found in both cases.
@@ -127,7 +127,7 @@ def test_the_flame_graph_has_one_node(tmp_path: Path, name: str, owner: str) -> 
     assert other[f"{JOBS[0].replace(' ', '_')};time.py(1):_now"] == 4 * 100
 
 
-def test_the_end_of_a_recording_is_none_of_the_job(tmp_path: Path) -> None:
+def test_the_end_of_a_recording_is_not_the_jobs(tmp_path: Path) -> None:
     """Without marked steps, neither Kineto's own span nor a call open at the end counts."""
     stops, late = {"cat": "python_function", "ts": 400, "dur": 4600}, {"ts": 0, "dur": 5000}
     events: list[Event] = [

@@ -133,7 +133,7 @@ INNER = "the file ends inside its events, after {0} bytes, uncompressed"
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
-def test_how_many_bytes(tmp_path: Path, members: int) -> None:
+def test_the_size_of_the_rest_is_named(tmp_path: Path, members: int) -> None:
     """This covers plain traces, traces compressed in one or several pieces, and torn ones."""
     generator = random.Random(7)  # noqa: S311
     events = [
@@ -178,7 +178,7 @@ def plain_length(pieces: list[bytes], size: int) -> int:
 
 
 @pytest.mark.slow
-def test_the_terminal_says_it(tmp_path: Path) -> None:
+def test_commands_name_a_truncated_trace(tmp_path: Path) -> None:
     """Each command that reads a trace says it, as the page does."""
     content = kineto(tmp_path, 3)
     whole, path = tmp_path / "whole.trace.json", tmp_path / "a" / "cut.trace.json"

@@ -35,7 +35,7 @@ def event(name: str, category: str, ts: float, dur: float, **args: Any) -> dict[
         ([("Stream Sync", "cuda_sync", 3, 1)], (0, 0, 0, 80)),
     ],
 )  # fmt: skip
-def test_what_went_on_beside(
+def test_concurrent_work_is_named(
     tmp_path: Path, beside: list[tuple[str, str, float, float]], expected: tuple[int, ...]
 ) -> None:
     """There are 80 us between two kernels of a stream; the second was launched in time.
