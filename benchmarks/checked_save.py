@@ -1,7 +1,7 @@
 """Measure the cost of checking a trace during a save: it is packed with and without checks.
 
-The table shows processor time: of the process from the end of a window until its capture is on
-disk, while the script sleeps, and of packing alone. ``checked_save.py [PAIRS [CALLS]]``
+The table shows processor time, while the script sleeps. It is that of the process from the end of a
+window until its capture is on disk, and that of packing alone. ``checked_save.py [PAIRS [CALLS]]``
 """
 
 from __future__ import annotations

@@ -37,8 +37,9 @@ def window(
     """Record a window.
 
     Returns:
-        The closing ``dp.step()``, and the longest of the step that it ends and the five after that,
-        in ms; events of the trace; processor time of that ``dp.step()`` in ms for each 10,000.
+        The duration of the closing ``dp.step()`` in ms. The longest of the closing step and the
+        next five, in ms. The trace's events. The processor time of the closing ``dp.step()`` in
+        ms for each 10,000 events.
     """
     asked = folder / "asked.json"
     asked.write_text(json.dumps({"activities": ["CPU"], "active": STEPS, **settings}))

@@ -5,9 +5,9 @@ All of a folder where ``DYNPROF_TRACES`` names it, as ``make traces`` does.
 ``h100/`` was recorded on one NVIDIA H100 80GB (driver for CUDA 13.0, torch 2.11.0+cu130, Python
 3.12), all but ``profile`` by dynprof in a running loop:
 
-- ``train``: a transformer under bfloat16 autocast, AdamW with ``foreach``; a copy on a side stream
-  from pinned memory and one from pageable memory, ``torch.cuda._sleep``, ``.item()`` and a device
-  mark in each step. Level1, shapes, memory, FLOPs; 2 steps.
+- ``train``: a transformer under bfloat16 autocast, AdamW with ``foreach``. Each step has copies on
+  a side stream from pinned and from pageable memory. It also has ``torch.cuda._sleep``,
+  ``.item()`` and a device mark. Level1, shapes, memory, FLOPs; 2 steps.
 - ``graph``: a CUDA graph of a network, forward and backward, replayed; its input copied from
   pageable memory. Level1; 4 steps.
 - ``ddp_rank0``, ``ddp_rank1``: four linear layers under DistributedDataParallel with gloo, both
@@ -119,7 +119,7 @@ def whole_span(events: list[dict[str, Any]]) -> tuple[int, int]:
 
 
 def lies_in(event: dict[str, Any], outer: dict[str, Any]) -> bool:
-    """Return whether an event lies in another one, on its thread."""
+    """Return whether an event is inside another one, on its thread."""
     if (event["pid"], event["tid"]) != (outer["pid"], outer["tid"]):
         return False
     begin, around = nanoseconds(event["ts"]), nanoseconds(outer["ts"])

@@ -15,7 +15,7 @@ from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_pytho
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECRET = "S3CRET"  # noqa: S105 - of nobody
+SECRET = "S3CRET"  # noqa: S105 - not a real one
 
 
 @pytest.fixture

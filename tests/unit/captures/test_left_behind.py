@@ -159,7 +159,7 @@ def test_irregular_files_in_place_of_a_manifest_are_skipped(tmp_path: Path) -> N
     "place", ["s3://key:secret@runs", "s3://runs/../other", "file:///etc", "s3://runs?x", "a\nb"]
 )
 def test_an_invalid_destination_is_not_in_the_command(tmp_path: Path, place: str) -> None:
-    """The manifest may be another user's: nobody should paste its content unchecked."""
+    """The manifest may be another user's: its content must not be pasted unchecked."""
     left(tmp_path / "outgoing", prof_dir=place)
     (one,) = left_behind(tmp_path)
     assert one.command.endswith(" URL-OR-DIRECTORY")
