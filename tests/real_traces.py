@@ -5,9 +5,9 @@ All of a folder where ``DYNPROF_TRACES`` names it, as ``make traces`` does.
 ``h100/`` was recorded on one NVIDIA H100 80GB (driver for CUDA 13.0, torch 2.11.0+cu130, Python
 3.12), all but ``profile`` by dynprof in a running loop:
 
-- ``train``: a transformer under bfloat16 autocast, AdamW with ``foreach``; a copy on a side stream
-  from pinned memory and one from pageable memory, ``torch.cuda._sleep``, ``.item()`` and a device
-  mark in each step. Level1, shapes, memory, FLOPs; 2 steps.
+- ``train``: a transformer under bfloat16 autocast, AdamW with ``foreach``. Each step has copies on
+  a side stream from pinned and from pageable memory. It also has ``torch.cuda._sleep``,
+  ``.item()`` and a device mark. Level1, shapes, memory, FLOPs; 2 steps.
 - ``graph``: a CUDA graph of a network, forward and backward, replayed; its input copied from
   pageable memory. Level1; 4 steps.
 - ``ddp_rank0``, ``ddp_rank1``: four linear layers under DistributedDataParallel with gloo, both
@@ -31,7 +31,7 @@ import pytest
 H100 = Path(__file__).parent / "h100"
 REAL = Path(os.environ.get("DYNPROF_TRACES", Path(__file__).parents[2] / "shared" / "traces"))
 FEW = ("alexnet", "cupti_counters", "mi250", "mtia_inference", "sampled_rank-0", "vllm_decode")
-"""Small traces of several makers and versions, with counters, with collectives and with graphs."""
+"""Small traces of several vendors and versions: with counters, collectives and graphs."""
 TRACES = sorted(
     REAL.glob("*.gz")
     if "DYNPROF_TRACES" in os.environ
@@ -48,7 +48,7 @@ on_opened = pytest.mark.parametrize(
 )  # fmt: skip
 """Traces that open on work in flight: with that work but not its launch, and without it."""
 OURS = [H100 / f"{name}.json.gz" for name in ("train", "graph", "ddp_rank0", "compiled", "profile")]
-"""Not the other rank of one window, which has the same events."""
+"""One rank of each window; the other one has the same events."""
 on_each = pytest.mark.parametrize(
     "path", [*OURS, *(pytest.param(path, marks=pytest.mark.slow) for path in TRACES)],
     ids=[*(f"h100/{path.name.split('.')[0]}" for path in OURS),
@@ -57,9 +57,9 @@ on_each = pytest.mark.parametrize(
 OWN = re.compile(
     r"(dynprof/(?!demo/|integrations/|marks/annotation\.py|phases\.py|plugin/|steps/)|torch/profiler/)"
 )
-"""How frames of profilers are named, without those in which dynprof calls what is the job's."""
+"""Matches names of profilers' frames, except those through which dynprof calls the job."""
 ON_STREAM = "dynprof: device mark"
-"""The range in which dynprof sets a mark on a stream, which is nobody's work."""
+"""The range in which dynprof sets a mark on a stream; it is not the job's work."""
 
 
 def read(path: Path, parse_float: Any = float) -> Any:
@@ -103,7 +103,7 @@ def of_mtia(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def without_device_marks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out what sets marks on streams: in a range of its own, and what was launched there."""
+    """Return the events without device marks: neither their ranges nor what was launched there."""
     host = ("user_annotation", "cpu_op", "cuda_runtime", "cuda_driver")
     ranges = [e for e in events if e.get("name") == ON_STREAM and e.get("cat") == host[0]]
     if not ranges:
@@ -127,7 +127,7 @@ def without_device_marks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def whole_span(events: list[dict[str, Any]]) -> tuple[int, int]:
-    """Return when the job began and ended, in ns, without how the recording was ended."""
+    """Return the begin and end of the job in ns, without the end of the recording."""
     jobs = [(nanoseconds(e["ts"]), nanoseconds(e["ts"]) + nanoseconds(e.get("dur", 0)), e)
             for e in events if str(e.get("cat")).lower() != "trace"]  # fmt: skip
     first, last = min(begin for begin, _, _ in jobs), max(end for _, end, _ in jobs)
@@ -143,7 +143,7 @@ def whole_span(events: list[dict[str, Any]]) -> tuple[int, int]:
 
 
 def lies_in(event: dict[str, Any], outer: dict[str, Any]) -> bool:
-    """Return whether an event lies in another one, on its thread."""
+    """Return whether an event is inside another one, on its thread."""
     if (event["pid"], event["tid"]) != (outer["pid"], outer["tid"]):
         return False
     begin, around = nanoseconds(event["ts"]), nanoseconds(outer["ts"])
@@ -153,6 +153,6 @@ def lies_in(event: dict[str, Any], outer: dict[str, Any]) -> bool:
 
 
 def nanoseconds(text: Any) -> int:
-    """Return microseconds, as a trace has them, in whole ns."""
+    """Convert microseconds of a trace to whole ns."""
     whole, _, rest = str(text).partition(".")
     return int(whole) * 1000 + int((rest + "000")[:3])

@@ -1,8 +1,8 @@
-"""The critical path as plain loops count it, apart from the code under test.
+"""The critical path by plain loops, separate from the code under test.
 
-Every end of a work of a device, and every moment at which a thread of the host goes on because of
-somebody else, is a point with the reasons for which it was not earlier. The reason that was over
-last is charged with what is left.
+A point is the end of a device's work, or a moment at which a host thread resumes after a wait. Each
+point has the reasons for which it was not earlier. The reason that ended last is charged with the
+remaining time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTLES = 10_000
 
 
 class Reason(NamedTuple):
-    """Why a point was not earlier: another one, and the host's work after that."""
+    """Why a point was not earlier: another point, and the host's work after it."""
 
     over: int
     after: Point
@@ -43,7 +43,7 @@ class PlainPath(PlainTrace):
     """The path of a trace.
 
     Args:
-        events: Those with a duration, as they stand in the file.
+        events: The events with a duration, in the file's order.
     """
 
     def __init__(self, events: list[Event]) -> None:
@@ -66,7 +66,7 @@ class PlainPath(PlainTrace):
         self.order = sorted(self.reasons)
 
     def _joint_rows(self) -> list[tuple[Point, tuple[Any, ...]]]:
-        """Return when a thread goes on: time, thread, at work until, other thread, what."""
+        """Return when a thread resumes: time, thread, end of work, other thread, kind."""
         rows: list[tuple[Any, ...]] = []
         for call, work in self.call_waits():
             rows.append((end(call), thread_of(call), start(call), None, work))
@@ -95,7 +95,7 @@ class PlainPath(PlainTrace):
     def _of_work(
         self, work: Work, ends: dict[Any, Any], waits: dict[Point, list[tuple[Point, bool]]]
     ) -> list[Reason]:
-        """Return why a work was not earlier: its launch, its stream, an event."""
+        """Return why device work was not earlier: its launch, its stream, an event."""
         found, own = [], work["point"]
         if work["call"] and id(work["event"]) not in self.held:
             launched, thread = max(work["launched"], self.t0), thread_of(work["call"])
@@ -118,7 +118,7 @@ class PlainPath(PlainTrace):
     def _of_joint(
         self, time: int, thread: Any, until: int, other: Any, work: Work | None
     ) -> list[Reason]:
-        """Return why a thread did not go on earlier: its own work, another thread, a device."""
+        """Return why a thread did not resume earlier: its own work, another thread, a device."""
         after = self.joint(thread, time, before=True)
         until = max(until, after.end)
         found = [Reason(until, after, until - after.end, thread, "chain")]
@@ -130,11 +130,11 @@ class PlainPath(PlainTrace):
         return found
 
     def binding(self, point: Point) -> Reason:
-        """Return the reason that was over last; of several, the first."""
+        """Return the reason that ended last; of equal ones, the first."""
         return max(self.reasons[point], key=lambda reason: reason.over)
 
     def parts(self) -> dict[str, int]:
-        """Walk back from the last point; return how long the path is in what."""
+        """Walk back from the last point; return the path's time by kind."""
         found: dict[str, int] = defaultdict(int)
         works = {work["point"]: work for work in self.works}
         point = self.order[-1] if self.order else self.origin
@@ -153,7 +153,7 @@ class PlainPath(PlainTrace):
         return found
 
     def _delay(self, work: Work, reason: Reason, at_work: int, found: dict[str, int]) -> None:
-        """Charge what lies between the reason of a work and its begin."""
+        """Charge the time between the reason and the begin of device work."""
         begin = work["point"].begin
         waits = "earlier work" if id(work["event"]) in self.held else "unknown wait"
         if reason.kind != "launches":
@@ -172,7 +172,7 @@ class PlainPath(PlainTrace):
         return int(max(0, work["point"].begin - free))
 
     def loading_in(self, begin: int, until: int) -> int:
-        """Return for how long data is loaded between two times."""
+        """Return how long data is loaded between two times."""
         found, reached = 0, begin
         for event in self.loaders:
             since, over = max(start(event), reached), min(end(event), until)
@@ -181,7 +181,7 @@ class PlainPath(PlainTrace):
         return found
 
     def _slow_call(self, work: Work, begin: int) -> int:
-        """Return for how long a call lasts after the quickest launch would have been done."""
+        """Return how long a call lasts beyond the time of the fastest launch."""
         quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
         return int(max(0, min(end(work["call"]), begin) - quick))
 
@@ -194,7 +194,7 @@ class PlainPath(PlainTrace):
         awaited: Callable[[Work], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
     ) -> int:
-        """Return how long everything takes if the host, or some works, cost nothing."""
+        """Return the total time if the host, or some device work, cost nothing."""
         works = {work["point"]: work["event"] for work in self.works}
         self.by_point = {work["point"]: work for work in self.works}
         reached = {self.origin: 0}

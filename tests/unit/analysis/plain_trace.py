@@ -1,7 +1,7 @@
-"""What the critical path depends on, found by plain loops over the raw events of a trace.
+"""The inputs of the critical path, found by plain loops over the raw events of a trace.
 
-Which work of a device was launched by whom, and who waited for whom. All times are whole
-nanoseconds. Nothing of the package is used.
+They are the launcher of each piece of device work, and all waits. Times are whole nanoseconds.
+Nothing of the package is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HELD = 100_000
 
 
 class Point(NamedTuple):
-    """Something that happened, in the order in which things can depend on each other."""
+    """Something that happened, in the order of possible dependencies."""
 
     end: int
     begin: int
@@ -40,7 +40,7 @@ def kind_of(event: Event) -> str:
 
 
 def ns(microseconds: float) -> int:
-    """Return whole nanoseconds."""
+    """Convert to whole nanoseconds."""
     return round(microseconds * 1000)
 
 
@@ -55,12 +55,12 @@ def end(event: Event) -> int:
 
 
 def thread_of(event: Event) -> Any:
-    """Return the thread that an event lies on."""
+    """Return the thread of an event."""
     return event["pid"], event["tid"]
 
 
 def blocks(event: Event, call: Event | None) -> bool:
-    """Return whether a copy keeps its call waiting."""
+    """Return whether a copy blocks its call."""
     if call is None or kind_of(event) not in COPIES:
         return False
     name = call["name"]
@@ -68,7 +68,7 @@ def blocks(event: Event, call: Event | None) -> bool:
 
 
 def what(event: Event) -> str:
-    """Return what a work is: kernels, communication or copies."""
+    """Return the kind of device work: kernels, communication or copies."""
     if kind_of(event) in COPIES + MEMSETS:
         return "copies"
     lower = event["name"].lower()
@@ -123,10 +123,10 @@ def loads_data(event: Event) -> bool:
 
 
 class PlainTrace:
-    """The works of a trace, and who waited for whom.
+    """The device work of a trace, and all waits.
 
     Args:
-        events: Those with a duration, as they stand in the file.
+        events: The events with a duration, in the file's order.
     """
 
     def __init__(self, events: list[Event]) -> None:
@@ -161,7 +161,7 @@ class PlainTrace:
             self.streams[work["stream"]].append(work)
 
     def _found(self) -> list[tuple[Event, Event | None, int]]:
-        """Return works, their calls and ends; then what calls did of copies that went on."""
+        """Return device work, calls and ends; then the calls' parts of copies that outlast them."""
         found: list[tuple[Event, Event | None, int]] = []
         for event in self.events:
             if kind_of(event) in ON_DEVICE:
@@ -219,7 +219,7 @@ class PlainTrace:
         }
 
     def last_on(self, streams: list[Any], launched: int, ended: int) -> Work | None:
-        """Return what was launched before a time on some streams, and ended last by another."""
+        """Return the last-ended work of some streams that another call launched before a time."""
         last = None
         for stream in streams:
             mine, latest = None, self.t0
@@ -233,7 +233,7 @@ class PlainTrace:
         return last
 
     def record_of(self, args: Event) -> Event | None:
-        """Return the call that recorded the event that something waits for."""
+        """Return the call that recorded the event of a wait."""
         return self.launches.get(args.get("wait_on_cuda_event_record_corr_id", -1))
 
     def source_of(self, call: Event) -> Work | None:
@@ -248,7 +248,7 @@ class PlainTrace:
         return found if found and found["point"].end > start(call) else None
 
     def call_waits(self) -> list[tuple[Event, Work]]:
-        """Return which calls waited for which work."""
+        """Return which calls waited for which device work."""
         copies = [(work["call"], work) for work in self.works if work["call"]
                   and blocks(work["event"], work["call"]) and id(work["call"]) in self.inside
                   and work["point"].end <= end(work["call"])]  # fmt: skip
@@ -257,7 +257,7 @@ class PlainTrace:
         return [*((call, work) for call, work in syncs if work), *copies]
 
     def stream_waits(self) -> dict[Point, list[tuple[Point, bool]]]:
-        """Return which work waits for which others, and whether the trace says so."""
+        """Return which device work waits for which other, and whether the trace records it."""
         found = defaultdict[Point, list[tuple[Point, bool]]](list)
         for call in self.calls:
             args = self.told.get(call["args"].get("correlation", -1), {})
@@ -282,7 +282,7 @@ class PlainTrace:
         return [(earlier["point"], False) for earlier in possible if earlier]
 
     def backward(self) -> list[tuple[Any, int, int, int]]:
-        """Return thread, last moment before, begin and end of each time the main thread waits."""
+        """Return thread, last moment before, begin and end of each wait of the main thread."""
         operators = [e for e in self.events if kind_of(e) in OPERATORS]
         others = {thread_of(e) for e in operators
                   if "Backward" in e["name"] or e["name"].startswith("autograd")}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Backward passes by the operator that went forward, as plain loops over the raw events count."""
+"""Backward passes by forward operator, compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def innermost(spans: list[Event], when: int) -> Event | None:
-    """Return the shortest of some spans, in the order of their begin, that is open at a time."""
+    """Return the shortest span that is open at a time; the spans are sorted by begin."""
     until = bisect.bisect_right(spans, when, key=lambda span: span["begin"])
     there = [span for span in spans[max(0, until - 200) : until] if when < span["end"]]
     return min(there, key=lambda span: (span["end"] - span["begin"], -span["begin"]), default=None)
@@ -80,14 +80,14 @@ def check(path: Path) -> MeasuredTrace:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_models(tmp_path: Path, seed: int) -> None:
-    """Two threads, modules computed anew, nodes of unknown origin."""
+    """This covers two threads, recomputed modules, and nodes of unknown origin."""
     measured = check(random_model(tmp_path, seed))
     assert any(one.operator == "aten::addmm" and one.device for one in measured.passes)
 
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """Of several makers and versions of torch."""
+    """This covers several vendors and versions of torch."""
     check(path)
 
 
@@ -105,8 +105,8 @@ def test_forward_ends_of_arrows_are_the_same(path: Path) -> None:
     assert sorted((ours + shift).tolist()) == starts
 
 
-def test_what_is_not_told_is_not_known(tmp_path: Path) -> None:
-    """Numbers that several threads bear, and nodes without one, have no operator."""
+def test_ambiguous_sequence_numbers_have_no_operator(tmp_path: Path) -> None:
+    """Sequence numbers of several threads, and nodes without one, have no operator."""
     events = [
         operator("aten::addmm", 1, 2, 7), operator("aten::addmm", 1, 2, 8),
         operator("aten::mul", 1, 2, 8, thread=3),
@@ -126,7 +126,7 @@ def test_what_is_not_told_is_not_known(tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_backward_of_each_operator(tmp_path: Path) -> None:
-    """In ms; of operators that none goes back through, nothing."""
+    """The page has ms; operators without a backward pass have none."""
     measured = MeasuredTrace(random_model(tmp_path, 3))
     rows = {row[0]: row[6] for row in contents(measured)["operators"]["rows"]}
     expected = sum(one.device for one in measured.passes if one.operator == "aten::addmm")

@@ -1,4 +1,4 @@
-"""Whose code a frame is of, and how a sentence names it, by Kineto's names and by VizTracer's."""
+"""The owner of a frame's code, and its display name, for names of Kineto and VizTracer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("name", "place", "function"), USERS)
 def test_frames_of_the_users(name: str, place: str, function: str) -> None:
-    """Of a whole path the file's name is shown; a module has no line of its own."""
+    """The file's name replaces the whole path; a module has no line."""
     assert is_user_frame(name)
     assert place_of(name) == place
     assert function_of(name) == function
@@ -42,5 +42,5 @@ def test_frames_of_the_users(name: str, place: str, function: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_frames_of_others(name: str) -> None:
-    """Of Python, of what is installed, of the profiler itself, of no file, or in C."""
+    """Code of Python, packages, the profiler, C, or without a file is not the user's."""
     assert not is_user_frame(name)

@@ -1,4 +1,4 @@
-"""Traces that were made with a known critical path, each beside one that looks like it."""
+"""Traces with a known critical path, each next to a similar one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def parts(path: CriticalPath) -> dict[str, float]:
-    """Return what the path of the mean step consists of, in us."""
+    """Return the parts of the mean step's path, in us."""
     return {name: time / 1000 for name, time in path.parts().items() if time}
 
 
 def without(path: CriticalPath) -> dict[str, float]:
-    """Return what a step would take if this or that cost nothing, in us."""
+    """Return the time of a step if a kind of work cost nothing, in us."""
     return {one.what: one.step / 1000 for one in path.what_ifs}
 
 
 def test_bound_by_a_kernel(tmp_path: Path) -> None:
-    """The host launches two kernels at once and waits: the long one is what a step is made of."""
+    """The host launches two kernels at once and waits: the path has the long one."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 700)
@@ -41,7 +41,7 @@ def test_bound_by_a_kernel(tmp_path: Path) -> None:
         "return to the host": 8,
     }  # fmt: skip
     found = without(path)
-    launched = 15 + 10  # before that the second kernel cannot begin, whatever the first costs
+    launched = 15 + 10  # without it, the second kernel's launch is the limit
     assert found["gemm"] == launched + 200 + 8 + 70
     assert found["add"] == 1000 - 200
     assert found["all kernels that compute"] == launched + 8 + 70
@@ -49,7 +49,7 @@ def test_bound_by_a_kernel(tmp_path: Path) -> None:
 
 
 def test_bound_by_the_host(tmp_path: Path) -> None:
-    """The device is as busy, but each launch comes when its turn is nearly over."""
+    """The device is equally busy, but each launch comes when its time is nearly over."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 700)
@@ -70,9 +70,9 @@ def test_bound_by_the_host(tmp_path: Path) -> None:
 def test_bound_by_a_slow_call_or_by_a_device(
     tmp_path: Path, call: float, left: float, unknown: float
 ) -> None:
-    """A call that lasts is the host's work, as when it loads a kernel; what follows a call is not.
+    """A long call, such as one that loads a kernel, is the host's work; a wait for it is not.
 
-    The other launch takes 10 us, which any takes at least.
+    The other launch takes 10 us, the usual minimum.
     """
     job = Job()
     job.step()
@@ -87,7 +87,7 @@ def test_bound_by_a_slow_call_or_by_a_device(
 
 
 def test_bound_by_a_copy(tmp_path: Path) -> None:
-    """A copy from pageable memory keeps the host waiting, which only then launches."""
+    """A copy from pageable memory blocks the host, which launches afterwards."""
     job = Job()
     job.step()
     correlation = job.call("cudaMemcpyAsync", 10, 610)
@@ -102,8 +102,8 @@ def test_bound_by_a_copy(tmp_path: Path) -> None:
     assert without(path)["all copies"] == 1000 - 560
 
 
-def test_a_copy_that_something_hides(tmp_path: Path) -> None:
-    """One as long from pinned memory, on a stream of its own, runs beside the host's work."""
+def test_a_hidden_copy_is_not_on_the_path(tmp_path: Path) -> None:
+    """An equally long copy from pinned memory, on its own stream, overlaps the host's work."""
     job = Job()
     job.step()
     correlation = job.call("cudaMemcpyAsync", 10, 5)
@@ -119,7 +119,7 @@ def test_a_copy_that_something_hides(tmp_path: Path) -> None:
 
 
 def exchange(*, told: bool, asked: bool) -> Job:
-    """Return a job whose last kernel begins when one on another stream is done, waiting or not."""
+    """Return a job whose last kernel begins at the end of another stream's, waiting or not."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 100)
@@ -137,19 +137,19 @@ def exchange(*, told: bool, asked: bool) -> Job:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_bound_by_another_stream(tmp_path: Path, told: bool) -> None:
-    """A stream that was let wait waits for the collective, whether CUPTI tells it or the calls."""
+    """A stream that waits by an event waits for the collective, recorded by CUPTI or by calls."""
     path = exchange(told=told, asked=True).path(tmp_path)
     assert parts(path) == {
         "host": 20 + 60, "launches": 10, "communication": 600, "kernels": 300,
         "between kernels": 3, "return to the host": 7,
     }  # fmt: skip
     assert path.waits_recorded is told
-    # Without the collective the last kernel comes after the first one, on its own stream.
+    # Without the collective the last kernel follows the first one on its own stream.
     assert without(path)["communication"] == 120 + 300 + 7 + 60
 
 
-def test_a_stream_that_nobody_let_wait(tmp_path: Path) -> None:
-    """At the same times, without an event: what held the kernel is not known, and not guessed."""
+def test_a_delay_without_an_event_stays_unknown(tmp_path: Path) -> None:
+    """The times are the same, without an event: the cause is unknown, and not guessed."""
     path = exchange(told=False, asked=False).path(tmp_path)
     found = parts(path)
     assert "communication" not in found
@@ -158,7 +158,7 @@ def test_a_stream_that_nobody_let_wait(tmp_path: Path) -> None:
 
 
 def test_bound_by_the_backward_pass(tmp_path: Path) -> None:
-    """The main thread stands still while autograd's goes backward: the path leads through that."""
+    """The main thread stops during autograd's backward pass: the path goes through it."""
     job = Job()
     job.step()
     job.host("aten::mm", 10, 190)
@@ -179,7 +179,7 @@ def test_bound_by_the_backward_pass(tmp_path: Path) -> None:
 
 
 def test_a_step_that_waits_for_its_device(tmp_path: Path) -> None:
-    """Each step ends where its mark does."""
+    """Each step ends at its mark."""
     job = Job()
     for number in range(2):
         begin = number * STEP
@@ -194,7 +194,7 @@ def test_a_step_that_waits_for_its_device(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_behind(tmp_path: Path) -> None:
-    """Without a synchronisation a step ends when its work is done, which the host does not see."""
+    """Without a synchronisation a step ends with its device work, which the host does not see."""
     job = Job()
     for number in range(2):
         job.host(f"ProfilerStep#{number}", number * 100, 100, "user_annotation")
@@ -207,7 +207,7 @@ def test_a_device_that_is_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("gap", "part"), [(10, "between kernels"), (11, "unknown wait")])
 def test_a_gap_that_is_too_long_for_a_stream(tmp_path: Path, gap: float, part: str) -> None:
-    """A stream goes on at once; where it does not, something else held it."""
+    """A stream continues at once; a longer gap has another cause."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 400)
@@ -217,8 +217,8 @@ def test_a_gap_that_is_too_long_for_a_stream(tmp_path: Path, gap: float, part: s
 
 
 @pytest.mark.parametrize("name", ["aten::to", ""])
-def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
-    """What a loader's thread waits for before its copy is unknown; its operators are its work."""
+def test_a_thread_with_unknown_waits(tmp_path: Path, name: str) -> None:
+    """A loader thread's wait before its copy is unknown; its operators are its work."""
     job = Job()
     job.step()
     job.host("aten::mm", 0, 100)
@@ -234,8 +234,8 @@ def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "length"), [(0, 0), (4 * 10**12, 4e15)])
-def test_a_step_that_no_clock_gives(tmp_path: Path, number: int, length: float) -> None:
-    """It has no path, and nothing breaks."""
+def test_a_step_without_a_duration_has_no_path(tmp_path: Path, number: int, length: float) -> None:
+    """The step has no path, and nothing fails."""
     job = Job()
     job.launch("gemm", 10, 20, 4.5e15)
     job.step(number, length)
@@ -243,14 +243,14 @@ def test_a_step_that_no_clock_gives(tmp_path: Path, number: int, length: float) 
 
 
 def test_an_empty_trace_has_no_path(tmp_path: Path) -> None:
-    """There is nothing to wait for."""
+    """There is no event to wait for."""
     trace = tmp_path / "a.trace.json"
     trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": []}))
     assert MeasuredTrace(trace).critical_path is None
 
 
 def test_a_backward_pass_before_the_steps_is_before_the_path(tmp_path: Path) -> None:
-    """It went on in autograd's thread until the first mark: nothing leads behind it."""
+    """It ran in autograd's thread until the first mark: the path does not go back before it."""
     job = Job()
     job.step(1)
     job.host("aten::sum", 300, 100)

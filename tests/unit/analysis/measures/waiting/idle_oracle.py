@@ -1,4 +1,4 @@
-"""Why a device was idle, counted by plain loops over the raw events of a trace, gap by gap."""
+"""Causes of a device's idle time, counted gap by gap with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def category(event: Event) -> str:
 
 
 class Spans:
-    """Spans that can be asked for what lies around a moment."""
+    """Spans that can be searched for those around a moment."""
 
     def __init__(self, spans: list[tuple[int, int, Any]]) -> None:
         self._of = defaultdict[int, list[tuple[int, int, Any]]](list)
@@ -43,7 +43,7 @@ class Spans:
                 self._of[bucket].append(span)
 
     def at(self, moment: int) -> Any:
-        """Return what a span stands for that lasts at a moment; None where none does."""
+        """Return the key of a span that is open at a moment; None if there is none."""
         for start, end, what in self._of[moment // self._width]:
             if start <= moment < end:
                 return what
@@ -62,7 +62,7 @@ class Spans:
 
 
 class Oracle:
-    """What is known of a trace's events, each asked by its name alone."""
+    """A trace's events, searched by their names alone."""
 
     def __init__(self, path: Path) -> None:
         events = raw_events(path, Decimal)
@@ -114,7 +114,7 @@ class Oracle:
         return self.begin(event) + self.length(event)
 
     def span(self, event: Event, what: Any = True) -> tuple[int, int, Any]:
-        """Return when it lasts, and something to know it by."""
+        """Return an event's times and an identifying key."""
         return self.begin(event), self.end(event), what
 
     def spans(self, test: Callable[[Event], bool]) -> Spans:
@@ -132,11 +132,11 @@ class Oracle:
         return name != event["name"] and name.isdecimal() and category(event) in labels
 
     def launch(self, work: Event) -> Event | None:
-        """Return the call that launched something."""
+        """Return the call that launched an event."""
         return self.calls.get(work["args"]["correlation"])
 
     def blocks(self, event: Event) -> str:
-        """Return in which way a call makes the host wait; nothing where it does not."""
+        """Return how a call blocks the host; empty if it does not."""
         copy, name = self.copied.get(id(event), ""), event["name"]
         if category(event) not in CALLS or "Device -> Device" in copy:
             return ""
@@ -146,7 +146,7 @@ class Oracle:
         return "synchronising" if "Synchronize" in name or copies else ""
 
     def tests(self) -> dict[str, Callable[[Event], bool]]:
-        """Return what tells why a thread launches nothing."""
+        """Return the tests for causes that keep a thread from launching."""
         label = ("user_annotation", "cpu_op", "operator")
 
         def labelled(event: Event, *starts: str) -> bool:
@@ -176,7 +176,7 @@ class Oracle:
             if test(event):
                 thread = self.thread(event)
                 begin, end, _ = self.span(event)
-                if self.blocks(event):  # of a call within a call the outer one counts
+                if self.blocks(event):  # of nested calls the outer one counts
                     begin = max(begin, reached[thread])
                     reached[thread] = max(reached[thread], end)
                 if end > begin:
@@ -184,7 +184,7 @@ class Oracle:
         return {thread: Spans(spans) for thread, spans in found.items()}
 
     def at(self, name: str, thread: Thread | None, moment: int) -> Any:
-        """Return what of a kind lasts on a thread at a moment."""
+        """Return the key of a kind of span that is open on a thread at a moment."""
         spans = self.known[name].get(thread)  # type: ignore[arg-type]
         return spans.at(moment) if spans else None
 
@@ -257,7 +257,7 @@ class Oracle:
         return [(a, b, *said) for a, b in pairwise(sorted({begin, end, *marks}))]
 
     def acting(self, threads: list[Thread], moment: int) -> Thread | None:
-        """Return which thread was to launch something."""
+        """Return the thread that had to launch the next work."""
         if len(set(threads)) > 1:
             for thread in threads:
                 if self.at("open", thread, moment):
@@ -265,7 +265,7 @@ class Oracle:
         return self.main or (threads[0] if threads else None)
 
     def drained(self, begin: int, before: Event | None, threads: list[Thread]) -> tuple[Any, int]:
-        """Return the call that lasted while the device ran dry, and until when that shows."""
+        """Return the call during which the device became idle, and the end of its effect."""
         thread = self.acting(threads, begin)
         spans = self.known["blocked"].get(thread)  # type: ignore[arg-type]
         found = spans.at(begin - 1) if spans and before else None
@@ -274,7 +274,7 @@ class Oracle:
     def cause(
         self, thread: Thread | None, moment: int, blocked: Any, waited: Any, call: Event | None
     ) -> str:
-        """Return why a thread of the host launched nothing at a moment."""
+        """Return why a host thread launched nothing at a moment."""
         for name in ("recording", "compiling", "checkpoint", "data loading", "collecting garbage"):
             spans = self.everywhere.get(name)
             if name == "recording" and self.held(thread, moment):
@@ -291,7 +291,7 @@ class Oracle:
         return "launching" if call and self.pace(call) < FAST else "elsewhere on the host"
 
     def held(self, thread: Thread | None, moment: int) -> bool:
-        """Return whether CUPTI takes memory, while the thread begins no call, at a moment."""
+        """Return whether CUPTI allocates at a moment while the thread begins no call."""
         if not (request := self.requests.at(moment)):
             return False
         begin, end, _ = request
@@ -303,7 +303,7 @@ class Oracle:
         )
 
     def pace(self, call: Event) -> float:
-        """Return from the launch before, on its thread, to the end of a launch."""
+        """Return the time from the previous launch on its thread to the end of a launch."""
         begins = self.launchers[self.thread(call)]
         place = bisect_left(begins, self.begin(call))
         return self.end(call) - begins[place - 1] if place else float("inf")
