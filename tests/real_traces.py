@@ -86,6 +86,11 @@ def everything(path: Path) -> list[dict[str, Any]]:
     return events
 
 
+def copy_name(event: dict[str, Any]) -> str:
+    """Return the name that CUDA gives a copy of this direction."""
+    return str(event.get("copy") or event["name"])
+
+
 def of_mtia(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Give the rows of an MTIA the categories of a GPU; a stream's events are no work."""
     for event in events:

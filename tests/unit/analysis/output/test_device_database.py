@@ -13,7 +13,7 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.tables import cell, operator_tables
-from tests.real_traces import on_each, raw_events
+from tests.real_traces import copy_name, on_each, raw_events
 from tests.unit.analysis.random_traces import random_trace
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def check_copies(query: Any, copies: list[Event]) -> None:
     words = {"H": "host", "D": "device"}
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for event in copies:
-        way = event.get("copy", event["name"]).split()[1]
+        way = copy_name(event).split()[1]
         row = expected[f"{words[way[0]]} to {words[way[-1]]}"]
         row[0], row[1] = row[0] + 1, row[1] + event["args"].get("bytes", 0)
     found = query("SELECT e.name, count(*), coalesce(sum(m.size), 0) FROM MEMCPY_INFO m "

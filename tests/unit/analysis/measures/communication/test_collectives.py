@@ -12,7 +12,7 @@ import pytest
 from dynprof.analysis.measures.communication.collectives import traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from tests.real_traces import on_each, raw_events, read
+from tests.real_traces import copy_name, on_each, raw_events, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +95,7 @@ def check_copies(events: list[Event], measured: MeasuredTrace) -> None:
     for event in events:
         if str(event.get("cat")).lower() in ("gpu_memcpy", "memcpy"):
             length = round(event["dur"] * 1000)
-            name = event.get("copy", event["name"])
+            name = copy_name(event)
             time[name] += length
             if "bytes" in event["args"]:
                 size[name] += event["args"]["bytes"]
