@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import sys
+from decimal import Decimal
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,9 +48,7 @@ def query(
             show_default=False,
         ),
     ],
-    form: Annotated[
-        Format, typer.Option("--format", help="How to print the rows.")
-    ] = Format.table,
+    form: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.table,
     every: Annotated[
         bool, typer.Option("--all", metavar="", help="Read all windows below, not the newest.")
     ] = False,
@@ -71,11 +71,14 @@ def query(
             window = path if every else newest_window(path)
             views = load(window, all_windows=every, views=named_views(text))
             columns, rows = views.query(text).read()
-        _print(form, columns, rows)
-    except (CaptureError, QueryError) as error:
+    except (CaptureError, QueryError, UnicodeDecodeError) as error:
         fail(str(error), UNREADABLE)
     except OSError as error:
         fail(describe(error), UNREADABLE)
+    try:
+        _print(form, columns, rows)
+    except QueryError as error:  # found only when a later row was computed
+        fail(str(error), UNREADABLE)
     for words in views.words:
         say(words, err=True)
     if views.problems:
@@ -105,19 +108,21 @@ def _print_json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None
     """Print a list with an object for each row, one a line."""
     between = "["
     for row in rows:
-        values = {name: _finite(value) for name, value in zip(columns, row, strict=True)}
+        values = {name: _number(value) for name, value in zip(columns, row, strict=True)}
         typer.echo(f"{between}{json.dumps(values, default=str)}", nl=False)
         between = ",\n"
     typer.echo("[]" if between == "[" else "]")
 
 
-def _finite(value: Any) -> Any:
-    """Return a value for JSON, which has no infinity and no NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _number(value: Any) -> Any:
+    """Return a value for JSON, which has no decimals, no infinity and no NaN."""
+    if isinstance(value, float | Decimal):
+        return float(value) if math.isfinite(value) else None
+    return value
 
 
 def _print_table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
-    shown = [row for row, _ in zip(rows, range(MAX_ROWS), strict=False)]
+    shown = list(islice(rows, MAX_ROWS))
     screen = console()
     screen.print(_table(columns, shown, screen.width))
     if len(shown) == MAX_ROWS and next(rows, None):
@@ -145,6 +150,6 @@ def _text(value: Any, *, short: bool = False) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if short and isinstance(value, float):
-        return f"{value:,.3f}" if not value or abs(value) >= 0.001 else f"{value:.3g}"
+    if short and isinstance(value, float | Decimal):
+        return f"{value:,.3f}" if not value or abs(float(value)) >= 0.001 else f"{value:.3g}"
     return str(value)

@@ -35,7 +35,7 @@ from dynprof.runtime.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, VENDORS_FOLDE
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 OUTPUT = VENDORS_ANALYSIS_DIR
 """The vendor's name for the folder of its tables."""
@@ -194,7 +194,7 @@ def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Pa
         yield path
 
 
-_WRITERS = {
+_WRITERS: dict[str, Callable[[MeasuredTrace, Path, Collection[str]], Iterator[Path]]] = {
     RANK: _write_rank,
     PATH: _write_path,
     OPERATORS: _write_operators,

@@ -160,19 +160,22 @@ class Views:
 
     Each view is an attribute too, such as ``views.operators``.
 
+    Args:
+        views: The views that statements will name, to read each trace only once.
+
     Attributes:
         problems: The reason why a trace could not be read, by its path.
         words: Sentences on what is missing in the windows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, views: Collection[str] = ()) -> None:
         self.problems: dict[Path, str] = {}
         self.words: list[str] = []
         self._folder = Path(tempfile.mkdtemp(prefix="dynprof-views-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._windows: dict[str, list[Path]] = {}
         self._written: set[tuple[Path, str]] = set()
-        self._filled: frozenset[str] = frozenset()
+        self._filled = frozenset(views)
         self._database: DuckDBPyConnection | None = None
 
     def query(self, sql: str) -> Table:
@@ -196,15 +199,9 @@ class Views:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *VIEWS]
 
-    def add(self, name: str, traces: Sequence[Path], views: Collection[str] = ()) -> bool:
-        """Add a window; return whether any of its traces can be read.
-
-        Args:
-            name: The name of the window.
-            traces: Its traces.
-            views: The views that statements will name, to read each trace only once.
-        """
-        self._write(traces, views)
+    def add(self, name: str, traces: Sequence[Path]) -> bool:
+        """Add a window; return whether any of its traces can be read."""
+        self.write(traces)
         ready = oldest_first([trace for trace in traces if trace not in self.problems])
         if not ready:
             return False
@@ -217,9 +214,12 @@ class Views:
         self._windows[name], self._database = kept, None
         return True
 
-    def _write(self, traces: Sequence[Path], views: Collection[str]) -> None:
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def write(self, traces: Sequence[Path]) -> None:
         """Write the tables that no run of the analysis has left, into the temporary folder."""
-        parts = (RANK, *(view_part(name) for name in TRACE_VIEWS if name in views))
+        parts = (RANK, *(view_part(name) for name in TRACE_VIEWS if name in self._filled))
         missing = {
             trace: {part for part in parts if not self._has(trace, part)}
             for trace in traces
@@ -253,16 +253,16 @@ class Views:
         return Ranks({name: self._rank_files(traces, name) for name in parquet.RANK_TABLES})
 
     def _with(self, views: frozenset[str]) -> DuckDBPyConnection:
-        """Return a database that has these views; others in it are empty."""
-        if WINDOWS in views:
-            views |= {STEPS}
+        """Return a database that has these views; others in it are empty.
+
+        Raises:
+            CaptureError: A trace that could be read before cannot be read any more.
+        """
         if self._database is None or not views <= self._filled:
-            known = set(self.problems)
-            for traces in self._windows.values():
-                self._write(traces, views)
+            known, self._filled = set(self.problems), self._filled | views
+            self.write([trace for traces in self._windows.values() for trace in traces])
             if new := self.problems.keys() - known:
                 raise CaptureError("\n".join(f"{path}: {self.problems[path]}" for path in new))
-            self._filled |= views
             self._database = self._filled_database()
         return self._database
 
@@ -271,10 +271,10 @@ class Views:
         database.execute(f"SET threads = {len(os.sched_getaffinity(0))}")
         for name, view in VIEWS.items():
             database.execute(f"CREATE TABLE {name} ({view.declared})")
+        needed = self._filled | ({STEPS} if WINDOWS in self._filled else set())
         for window, traces in self._windows.items():
-            readable = [trace for trace in traces if trace not in self.problems]
-            for name in self._filled - {WINDOWS} if readable else ():
-                self._fill(database, name, window, readable)
+            for name in needed - {WINDOWS}:
+                self._fill(database, name, window, traces)
         if WINDOWS in self._filled:
             database.execute(_WINDOWS)
         for statement in _LOCKED:
@@ -302,18 +302,17 @@ class Views:
             database.register("lateness", self._ranks(traces).lateness())
         try:
             database.execute(
-                f"INSERT INTO {view} BY NAME "
-                f"WITH chosen AS ({chosen} FROM read_parquet($files) {late}) "
-                f"SELECT *, $window AS window_name, {_TIMES} FROM chosen",
+                f"INSERT INTO {view} BY NAME FROM ({chosen} FROM read_parquet($files) {late}) "
+                f"SELECT *, $window AS window_name, {_TIMES}",
                 {"files": patterns(checked_names(files)), "window": window},
             )
         except (duckdb.Error, OSError) as error:
-            raise CaptureError(f"the tables of {window} cannot be read: {describe(error)}") from error
+            raise CaptureError(
+                f"the tables of {window} cannot be read: {describe(error)}"
+            ) from error
 
 
-def load(
-    path: Path | str, *, all_windows: bool = False, views: Collection[str] = ()
-) -> Views:
+def load(path: Path | str, *, all_windows: bool = False, views: Collection[str] = ()) -> Views:
     """Return the views of captures, for SQL.
 
     Args:
@@ -325,21 +324,22 @@ def load(
     Raises:
         CaptureError: There is no trace that can be read.
     """
-    path, found = newest_window(Path(path))[0], Views()
+    path, found = Path(path), Views(views)
     if all_windows:
         windows = _all_windows(path)
-        found._write([trace for traces in windows.values() for trace in traces], views)
+        found.write([trace for traces in windows.values() for trace in traces])
         for name, traces in windows.items():
-            found.add(name, traces, views)
+            found.add(name, traces)
     else:
+        path = newest_window(path)[0]
         newest_first = sorted(captured_below(path), key=lambda trace: -trace.stat().st_mtime)
         for newest in newest_first:
             traces = [t for t in window_below(path, newest) if t not in found.problems]
             name = _name(window_folder(path, traces), path) if traces else ""
-            if newest in traces and found.add(name, traces, views):
+            if newest in traces and found.add(name, traces):
                 found.words += window_words(traces) if path != newest else []
                 break
-    if not found._windows:
+    if not found:
         raise CaptureError("\n".join(found.problems.values()))
     return found
 

@@ -1,7 +1,7 @@
-"""Views and columns that SQL reads, with types, units and meaning; the page on them is made of it.
+"""Views and columns that SQL reads, with types, units and meaning.
 
-``start`` and ``stop`` are for reading and comparing: they are cut to whole microseconds. ``start_ns``
-and ``duration_ns`` are exact.
+``start`` and ``stop`` are for reading and comparing: they are cut to whole microseconds.
+``start_ns`` and ``duration_ns`` are exact.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ VIEWS: dict[str, View] = {
         ),
     ),
     IDLE: View(
-        "Pieces of time within the steps in which the device of the breakdown ran nothing. "
+        "Pieces of time within the steps in which a device ran nothing: the first that worked. "
         "[Why the device was idle](analysis.md#why-the-device-was-idle) explains kinds and causes. "
         "Empty if no device worked.",
         (
@@ -169,13 +169,12 @@ VIEWS: dict[str, View] = {
         ),
     ),
     MEMORY: View(
-        "Each allocation of tensor memory, with `profile_memory`.",
+        "Each allocation of tensor memory, until its release. Needs `profile_memory`. "
+        "`stop` and `duration_ns` are NULL if it was not released within the trace.",
         (
             *(column for column in _EVENT if column is not _ID),
             Column("bytes", WHOLE, "size", BYTES),
             Column("device", TEXT, "device, such as `cpu` or `cuda:0`"),
-            Column("released", TIME, "when it was released, UTC; NULL if not before the end of the "
-                   "trace. Then `stop` and `duration_ns` are NULL too", "us"),
             Column("allocated_bytes", WHOLE, "all that was allocated on the device then", BYTES),
             Column("reserved_bytes", WHOLE, "all that the allocator had reserved then", BYTES),
             Column("operator", TEXT, "innermost operator that allocated it; NULL for none"),
@@ -197,15 +196,15 @@ VIEWS: dict[str, View] = {
                    "unknown", "GB/s"),
             Column("sender", WHOLE, "rank that sent a message; NULL if unknown"),
             Column("receiver", WHOLE, "rank that received a message; NULL if unknown"),
-            Column("late_ns", WHOLE, "how long after the median rank this rank began it, on aligned "
-                   "clocks; negative if before; NULL if ranks cannot be compared", NS),
+            Column("late_ns", WHOLE, "how long after the median rank this rank began it, on "
+                   "aligned clocks; negative if before; NULL if ranks cannot be compared", NS),
             Column("is_last", BOOLEAN, "this rank came last, by more than 1 ms and more than the "
                    "uncertainty of the clocks; NULL if ranks cannot be compared"),
         ),
     ),
     STEPS: View(
-        "Each step on each device, or on the host if no device worked; without marked steps one row "
-        "for the whole trace.",
+        "Each step on each device, or on the host if no device worked. Without marked steps, one "
+        "row for the whole trace.",
         (
             _WINDOW,
             _RANK,
@@ -248,133 +247,9 @@ VIEWS: dict[str, View] = {
             Column("age", WHOLE, "1 for the newest, 2 for the one before, ..."),
             *_TIMES[:3],
             Column("ranks", WHOLE, "number of ranks"),
-            Column("rank_steps", WHOLE, "number of marked steps, over all ranks: sums divided by it "
-                   "are means of a step; 1 if no step is marked"),
+            Column("rank_steps", WHOLE, "number of marked steps, over all ranks: sums divided by "
+                   "it are means of a step; 1 if no step is marked"),
         ),
     ),
 }  # fmt: skip
 """The views, in the order of the page."""
-
-
-class Question(NamedTuple):
-    """A question that one statement answers.
-
-    Attributes:
-        text: The question.
-        answer: What the statement returns, and on what it depends.
-        sql: The statement.
-    """
-
-    text: str
-    answer: str
-    sql: str
-
-
-MOMENT = "2026-11-29 12:03:04.5"
-"""The moment in a statement of :data:`QUESTIONS`, which a user replaces."""
-QUESTIONS = (
-    Question(
-        "Which operator grew?",
-        "It compares the two newest windows, so it needs `--all`. Times are own times, and the mean "
-        "of a step of a rank.",
-        """\
-SELECT name, round(sum(own_ns / rank_steps) FILTER (age = 2) / 1e6, 3) AS ms_before,
-    round(sum(own_ns / rank_steps) FILTER (age = 1) / 1e6, 3) AS ms_now,
-    round((coalesce(sum(own_ns / rank_steps) FILTER (age = 1), 0)
-        - coalesce(sum(own_ns / rank_steps) FILTER (age = 2), 0)) / 1e6, 3) AS grown_ms
-FROM operators JOIN windows USING (window_name)
-WHERE age <= 2 AND step IS NOT NULL
-GROUP BY name ORDER BY grown_ms DESC LIMIT 10""",
-    ),
-    Question(
-        "Which rank is last?",
-        "A rank is last if the others of its group wait for it. Clocks of several hosts are aligned, "
-        "as in the report.",
-        """\
-SELECT rank, count(*) AS times_last, round(median(late_ns) / 1e6, 3) AS ms_after_median_rank
-FROM collectives WHERE is_last GROUP BY rank ORDER BY times_last DESC""",
-    ),
-    Question(
-        "What fills the gap at 12:03:04.5?",
-        "The cause of the idle time of the device at a moment, and what the host did. Times are in "
-        "UTC. Without a device, ask `operators` in the same way.",
-        f"""\
-SELECT rank, start, duration_ns / 1e6 AS ms, kind, cause, call, host_operator, line
-FROM idle WHERE start <= '{MOMENT}' AND stop > '{MOMENT}'""",
-    ),
-    Question(
-        "Which line allocates most?",
-        "Needs `profile_memory` and `with_stack`. What was freed again counts too.",
-        """\
-SELECT line, device, count(*) AS allocations, sum(bytes) / 1e6 AS mb
-FROM memory GROUP BY line, device ORDER BY mb DESC LIMIT 10""",
-    ),
-    Question(
-        "What did this commit cost?",
-        "It compares the steps of the two newest windows, before and after the commit; `--all`. "
-        "Captures of two runs need a folder above both.",
-        """\
-SELECT age, window_name, count(*) AS steps, round(median(duration_ns) / 1e6, 3) AS ms,
-    round(100 * (median(duration_ns) / lead(median(duration_ns)) OVER (ORDER BY age) - 1), 1)
-        AS percent
-FROM steps JOIN windows USING (window_name)
-WHERE age <= 2 GROUP BY age, window_name ORDER BY age""",
-    ),
-)  # fmt: skip
-_INTRODUCTION = """\
-# Ask your own questions in SQL
-
-```sh
-dynprof query prof_config "SELECT name, sum(own_ns) FROM operators GROUP BY name"   # the newest window
-dynprof query prof_config "SELECT * FROM windows" --all                             # all windows below
-dynprof query prof_config - --format csv < question.sql                             # from standard input
-dynprof query prof_config "SELECT * FROM kernels" --format json
-```
-
-The SQL is that of [DuckDB](https://duckdb.org/docs/stable/sql/introduction). It reads the views below, and nothing else:
-no file, no network, no variable of Python. A name that is misspelled is an error that lists the right ones.
-
-## Five questions
-"""
-_NOTEBOOK = """\
-## In a notebook
-
-`dynprof.analysis.load(path)` returns an object with the same views. `examples/notebook.ipynb` shows it.
-
-| call | returns |
-|---|---|
-| `load(path, all_windows=False)` | the views of a trace, or of a folder, as the command reads it |
-| `.query(sql)` | the result of a statement |
-| `.operators`, `.kernels`, ... | a whole view |
-| `.columns`, `.rows()` of a result | the names of its columns, and its rows as tuples |
-| `.df()` of a result | a data frame of pandas, which you install |
-| `.arrow()` of a result | a table of pyarrow, which you install |
-| `.relation()` of a result | DuckDB's relation |
-| `.problems` | why a trace could not be read, by its path |
-
-## What it reads
-
-- The Parquet files in `analysis/` are used if they are not older than the trace. All else is computed, into a temporary folder.
-- A view is computed when a statement names it. Nothing is written next to a capture.
-- If a window has two captures of a rank, the newer one is used.
-- Times on different hosts are those of their clocks. Only `late_ns` and `is_last` are aligned.
-
-## Views
-"""
-
-
-def query_markdown() -> str:
-    """Return the page on the command, the views and their columns."""
-    parts = [_INTRODUCTION]
-    parts += [f"### {one.text}\n\n{one.answer}\n\n```sql\n{one.sql}\n```\n" for one in QUESTIONS]
-    parts.append(_NOTEBOOK)
-    parts += [_view_markdown(name, view) for name, view in VIEWS.items()]
-    return "\n".join(parts)
-
-
-def _view_markdown(name: str, view: View) -> str:
-    rows = "".join(
-        f"| `{column.name}` | {column.type} | {column.unit} | {column.meaning} |\n"
-        for column in view.columns
-    )
-    return f"### {name}\n\n{view.meaning}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n{rows}"

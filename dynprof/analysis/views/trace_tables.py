@@ -111,7 +111,7 @@ def write_view(view: str, measured: MeasuredTrace, folder: Path) -> Iterator[Pat
                 given[name] = column
                 chosen.append(f"{_known(name, types[name])} AS {name}")
         database.register("given", given)
-        query = f"SELECT {', '.join(chosen)} FROM given {' '.join(joins)}"
+        query = f"FROM given {' '.join(joins)} SELECT {', '.join(chosen)}"
         yield copy(database, view_file(folder, view), query)
 
 
