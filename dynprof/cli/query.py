@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 MAX_ROWS = 1000
-"""Rows of a table in the terminal: nobody reads more, and all must be measured to align them."""
+"""Maximum rows of a table: all of them must be known to align its columns."""
 MIN_TEXT_CELLS = 12
 """Cells to which a text may be shortened; below that a column is dropped."""
 
