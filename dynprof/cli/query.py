@@ -67,9 +67,9 @@ def query(
     try:
         text = _statement(sql)
         say_if_elsewhere(path)
+        window = newest_window(path)
         with progress_bar("reading"):
-            window = path if every else newest_window(path)
-            views = load(window, all_windows=every, views=named_views(text))
+            views = load(path if every else window, all_windows=every, views=named_views(text))
             columns, rows = views.query(text).read()
     except (CaptureError, QueryError, UnicodeDecodeError) as error:
         fail(str(error), UNREADABLE)

@@ -127,7 +127,7 @@ class Table:
             QueryError: The statement is wrong.
         """
         with _plain_errors(self.sql):
-            return self._database.cursor().sql(self.sql)
+            return self._database.sql(self.sql)
 
     def df(self) -> Any:
         """Return it as a data frame of pandas.
@@ -205,7 +205,7 @@ class Views:
         ready = oldest_first([trace for trace in traces if trace not in self.problems])
         if not ready:
             return False
-        superseded = self._ranks(ready).superseded
+        superseded = self._ranks(ready).superseded if len(ready) > 1 else set()
         if superseded:
             self.words.append(
                 f"{name}: left out: {counted(len(superseded), 'older capture')} of the same ranks"
@@ -218,8 +218,13 @@ class Views:
         return len(self._windows)
 
     def write(self, traces: Sequence[Path]) -> None:
-        """Write the tables that no run of the analysis has left, into the temporary folder."""
-        parts = (RANK, *(view_part(name) for name in TRACE_VIEWS if name in self._filled))
+        """Write the tables that no run of the analysis has left, into the temporary folder.
+
+        Those of ranks are written if a view is made of them, or if there are several traces.
+        """
+        parts = [view_part(name) for name in TRACE_VIEWS if name in self._filled]
+        if not parts or len(traces) > 1 or self._filled & {STEPS, COLLECTIVES, WINDOWS}:
+            parts.append(RANK)
         missing = {
             trace: {part for part in parts if not self._has(trace, part)}
             for trace in traces
@@ -325,6 +330,7 @@ def load(path: Path | str, *, all_windows: bool = False, views: Collection[str] 
         CaptureError: There is no trace that can be read.
     """
     path, found = Path(path), Views(views)
+    path = path.resolve() if path.is_symlink() else path  # the caller named it
     if all_windows:
         windows = _all_windows(path)
         found.write([trace for traces in windows.values() for trace in traces])
