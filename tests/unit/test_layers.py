@@ -42,6 +42,7 @@ analysis.measures
 analysis.findings
 analysis.output
 analysis.ranks
+analysis.views
 analysis.report
 analysis.runs
 analysis

@@ -13,7 +13,11 @@ import numpy as np
 
 from dynprof.analysis.measures.communication.collectives import dtype_of, reported_group, size_of
 from dynprof.analysis.measures.communication.point_to_point import RECEIVE, SEND
-from dynprof.analysis.measures.efficiency.kernel_shapes import blocks, directions
+from dynprof.analysis.measures.efficiency.kernel_shapes import (
+    blocks,
+    directions,
+    launch_configurations,
+)
 from dynprof.analysis.measures.timeline.kernels import cores
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.steps import collectives
@@ -129,10 +133,7 @@ def _kernels(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...
     names, unknown, kind = trace.tables["name"], strings[NOT_KNOWN], strings["KERNEL"]
     grids = [tuple(strings[_joined(d)] for d in (one.grid, one.block))
              for one in trace.tables["details"]]  # fmt: skip
-    call = measured.launches.call
-    own = trace.spans["details"][work]
-    written = np.array([bool(one.grid) for one in trace.tables["details"]])[own]
-    code = np.where(written | (call == UNKNOWN), own, trace.spans["details"][call])
+    code = launch_configurations(trace, measured.launches)
     columns = (trace.spans["name"][work], blocks(trace, measured.launches), code)
     rows = zip(np.flatnonzero(chosen).tolist(), *(c[chosen].tolist() for c in columns), strict=True)
     for number, name, count, details in rows:
