@@ -49,7 +49,7 @@ def test_two_threads_that_begin_at_once(tmp_path: Path) -> None:
 
 
 def test_a_session_that_begins_while_another_ends(tmp_path: Path) -> None:
-    """Its steps count, also those after the other session has ended."""
+    """The new session counts steps, also after the other session has ended."""
     script = """
         dp.init("a")
         ending, go_on = threading.Event(), threading.Event()

@@ -124,7 +124,7 @@ def strictly(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     ("page", "number", "script"), blocks("python"), ids=[f"{p} {n}" for p, n, _ in blocks("python")]
 )
 def test_the_scripts_of_the_pages_run(tmp_path: Path, page: str, number: int, script: str) -> None:
-    """They run unchanged without a warning, and write traces to the named folders."""
+    """Scripts run unchanged without a warning, and write traces to the named folders."""
     if "import ray" in script:
         pytest.skip("tests/integrations/test_ray_recipe.py runs it, with workers")
     done = strictly(LOOP + script, tmp_path)

@@ -83,7 +83,7 @@ def test_tests_are_in_the_folders_of_the_rooms(kind: str) -> None:
 
 
 def test_each_room_has_tests_of_its_own() -> None:
-    """They are in a folder of its name; ``demo`` is tested with its command."""
+    """The tests are in a folder of its name; ``demo`` is tested with its command."""
     rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")}
     tested = {
         home

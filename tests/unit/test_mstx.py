@@ -498,7 +498,7 @@ def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
 
 
 def test_a_subscriber_does_not_get_its_own_marks() -> None:
-    """Otherwise each mark would cause another one, forever."""
+    """A mark of a subscriber does not cause another one, forever."""
     heard: list[str] = []
 
     def answer(marker: Marker) -> None:

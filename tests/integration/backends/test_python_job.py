@@ -231,7 +231,7 @@ def test_a_window_that_another_thread_closes(tmp_path: Path) -> None:
 
 
 def test_threads_that_begin_in_a_window(tmp_path: Path) -> None:
-    """Their calls are recorded in each window, not only in the first."""
+    """Each window records the calls of these threads, not only the first one."""
     run_without_torch(
         tmp_path,
         """

@@ -84,7 +84,7 @@ def test_armed_config_keeps_owner_and_permissions(home: Path) -> None:
 
 @pytest.mark.parametrize("command", ["top", "analyse"])
 def test_link_to_a_file_of_root_is_not_read(home: Path, secret: Path, command: str) -> None:
-    """Its content gets neither into a copy nor onto the terminal."""
+    """The target's content gets neither into a copy nor onto the terminal."""
     link = home / "link.trace.json"
     link.symlink_to(secret)
     ALICE.own(link)

@@ -69,7 +69,7 @@ def get(url: str) -> Any:
 
 
 def test_the_page_and_the_trace_are_served(viewer: Process) -> None:
-    """They are served on loopback, without other files, until Ctrl-C."""
+    """The command serves them on loopback, without other files, until Ctrl-C."""
     root, _, query = address(viewer).partition("/#!/?url=")
     assert root.startswith("http://127.0.0.1:")
     assert get(root + "/") == get(root + "/index.html")

@@ -58,7 +58,7 @@ def _is_allowed() -> None:
 
 @pytest.mark.parametrize("waits", WAITS)
 def test_a_main_thread_that_waits(tmp_path: Path, waits: str) -> None:
-    """It is attached, captured and detached while it waits, and continues as usual."""
+    """A waiting process can be attached, captured and detached, and continues as usual."""
     script = WORKER.replace("    while", "    Path('begun').touch()\n    while")
     script = f"from pathlib import Path\n{script}{WAITS[waits]}\nPath('went_on').touch()\n"
     if waits == "sleep":

@@ -127,7 +127,7 @@ if __name__ == "__main__":
 
 
 def test_a_script_with_its_own_init_uses_the_directory_of_run(tmp_path: Path) -> None:
-    """Its steps count. If it names another directory, one line says which is watched."""
+    """The script's steps count. If it names another directory, a line says which is watched."""
     script = LOOP.replace("import sys, time", "import sys, time, dynprof as dp\ndp.init('mine')")
     with begun(tmp_path, script.replace("    work()", "    work(); dp.step()")) as process:
         is_stepping(tmp_path)

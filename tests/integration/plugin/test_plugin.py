@@ -139,7 +139,7 @@ def test_skipped_and_accumulated_steps_do_not_end_the_range() -> None:
 
 
 def test_a_step_that_fails_ends_no_range() -> None:
-    """Its error propagates; the next step that succeeds ends the range."""
+    """The step's error propagates; the next step that succeeds ends the range."""
 
     def closure() -> None:
         raise KeyError

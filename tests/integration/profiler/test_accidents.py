@@ -98,7 +98,7 @@ def test_one_profile_never_shows_anothers_trace(
 
 
 def test_a_discarded_profile_leaves_no_resources(tmp_path: Path) -> None:
-    """It leaves no folder, descriptor or thread."""
+    """A freed profile leaves no folder, descriptor or thread."""
 
     def once() -> None:
         settings = _ExperimentalConfig(record_op_args=True, host_sys=["cpu"], mstx=True)
@@ -120,7 +120,7 @@ def test_a_discarded_profile_leaves_no_resources(tmp_path: Path) -> None:
 
 
 def test_arguments_of_operators_come_with_every_export(tmp_path: Path) -> None:
-    """They are there even if stacks are exported first."""
+    """The arguments are there even if stacks are exported first."""
     settings = _ExperimentalConfig(record_op_args=True)
     prof = recorded(experimental_config=settings, with_stack=True)
     prof.export_stacks("stacks.txt")
@@ -195,7 +195,7 @@ def test_a_session_that_is_never_stopped(tmp_path: Path) -> None:
 
 
 def test_an_exception_in_a_session_reaches_the_script(tmp_path: Path) -> None:
-    """Its recording is stopped and saved, and the exception propagates."""
+    """The session's recording is stopped and saved, and the exception propagates."""
     done = run(
         """
         import warnings; warnings.simplefilter("ignore")
@@ -247,7 +247,7 @@ def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
 
 
 def test_a_profiler_begun_before_dynprof(tmp_path: Path) -> None:
-    """It is recognised although it began before dynprof's import."""
+    """A profiler that began before dynprof's import is recognised."""
     done = run(
         """
         caught = []

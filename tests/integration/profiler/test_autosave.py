@@ -344,7 +344,7 @@ def test_a_forked_child_leaves_saving_to_its_parent(tmp_path: Path) -> None:
 
 
 def test_a_kineto_profile_that_is_never_stopped(tmp_path: Path) -> None:
-    """It is stopped and saved at the end of the process, with a message."""
+    """The end of the process stops and saves the profile, with a message."""
     done = run(tmp_path, "prof = _KinetoProfile(); prof.start(); work()")
     assert "a profile was never stopped" in done.stderr
     assert len(saved(tmp_path / "place")) == 1

@@ -165,7 +165,7 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
 
 
 def test_a_stopped_rank_is_left_out_until_it_continues(tmp_path: Path) -> None:
-    """Its silence delays the others once, by some seconds; it drops what they have given up."""
+    """Its silence delays the others once, by seconds. It drops what they have given up."""
     with job(tmp_path, 3) as running:
         desk = tmp_path / "desk_0"
         assert dynprof("arm", desk, "--active", 3, "--start-step", 1_000_000)[0] == 0

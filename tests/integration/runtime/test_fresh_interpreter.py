@@ -89,7 +89,7 @@ def test_the_commands(tmp_path: Path, hostile: Path, command: str) -> None:
 
 
 def test_a_script_that_analyses(tmp_path: Path, hostile: Path) -> None:
-    """Its worker processes do not run the script again, so it needs no guard."""
+    """Worker processes do not run the script again, so it needs no guard."""
     for rank in (0, 1):
         write(hostile, rank)
     script = tmp_path / "script.py"
@@ -153,7 +153,7 @@ subprocess.run(command("dynprof.probe", "a b"), env=environment(), check=True)
 def test_child_interpreters_use_the_dynprof_of_their_parent(
     tmp_path: Path, version: str, way: str
 ) -> None:
-    """They use the parent's dynprof, even if another one is installed."""
+    """The parent's dynprof is used even if another one is installed."""
     python = sys.executable if version == "this" else _found(version)
     if not python:
         pytest.skip(f"there is no Python {version} here")

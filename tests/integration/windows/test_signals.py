@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_an_exception_of_a_signal_handler_reaches_the_script(tmp_path: Path) -> None:
-    """Its exception also comes out of a half-opened window; the next window is whole."""
+    """The exception also comes out of a half-opened window; the next window is whole."""
     run(
         tmp_path,
         """

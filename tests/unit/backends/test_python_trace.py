@@ -6,5 +6,5 @@ from dynprof.backends.python import _OWN_FILES, _PACKAGE
 
 
 def test_each_file_of_dynprof_that_a_trace_leaves_out_exists() -> None:
-    """Otherwise a moved file or folder of dynprof would be in every trace."""
+    """A moved file or folder of dynprof must not appear in every trace."""
     assert [name for name in _OWN_FILES if not (_PACKAGE / name).exists()] == []

@@ -115,7 +115,7 @@ def test_the_manifest_names_files_that_an_analysis_left_out(tmp_path: Path) -> N
 
 
 def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
-    """They continue after the job, one after the other: a hundred at once would use all memory."""
+    """Analyses continue after the job one by one: a hundred at once would use all memory."""
     analyses = Analyses(Notes())  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
         analyses.begin(name, (), 7, "info/rank_0.info.json")
@@ -174,7 +174,7 @@ begin_analysis(Path("a.trace.json"))
 def test_an_analysis_that_cannot_start_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its output file is closed, and the caller gets the reason."""
+    """The analysis' output file is closed, and the caller gets the reason."""
 
     def fails(*_: object, **__: object) -> None:
         raise BlockingIOError("Resource temporarily unavailable")

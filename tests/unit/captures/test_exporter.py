@@ -387,7 +387,7 @@ def test_a_capture_that_is_given_up_is_logged_once(tmp_path: Path) -> None:
 def test_the_manifest_of_a_whole_capture(
     export: Callable[[FakeRecording, float | None], Manifest], tmp_path: Path
 ) -> None:
-    """It has the sizes before and after compression; no other file is left."""
+    """The manifest has the sizes before and after compression; no other file is left."""
     manifest = export(FakeRecording(FakeBackend()), None)
     assert manifest.complete
     assert manifest.reason == ""

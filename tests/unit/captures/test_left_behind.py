@@ -51,7 +51,7 @@ def test_a_held_capture_is_not_left_behind(tmp_path: Path) -> None:
 
 
 def test_a_recent_capture_is_not_left_behind(tmp_path: Path) -> None:
-    """It is being saved, or was saved just now."""
+    """A capture that is being saved, or was saved just now, may yet be sent."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     saving = folder / "info" / ".host_42.rank0.x.saving"
     saving.mkdir()
@@ -63,7 +63,7 @@ def test_a_recent_capture_is_not_left_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trace", ["gone.json.gz", "../../../secret", ".."])
 def test_a_missing_trace_is_not_sent(tmp_path: Path, trace: str) -> None:
-    """It has been sent and removed; a manifest cannot name files outside its folder."""
+    """A trace may have been sent and removed; a manifest cannot name files outside its folder."""
     left(tmp_path / "outgoing", trace, prof_dir="captures")
     (tmp_path / "secret").touch()
     assert left_behind(tmp_path) == []
@@ -76,7 +76,7 @@ def test_a_capture_at_its_destination_is_not_left_behind(tmp_path: Path) -> None
 
 
 def test_a_link_in_the_place_of_a_capture_is_not_named(tmp_path: Path) -> None:
-    """Otherwise the command would send files from elsewhere."""
+    """The command must not send files from elsewhere."""
     folder, elsewhere = left(tmp_path / "outgoing", prof_dir="captures"), tmp_path / "elsewhere"
     assert left_behind(tmp_path)
     for place in (folder, folder.parent):
@@ -88,7 +88,7 @@ def test_a_link_in_the_place_of_a_capture_is_not_named(tmp_path: Path) -> None:
 
 
 def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> None:
-    """Otherwise private files of another user could become readable."""
+    """Private files of another user must not become readable."""
     root = tmp_path / "root"
     root.mkdir()
     left(tmp_path / "private" / "outgoing", prof_dir="captures")
@@ -98,7 +98,7 @@ def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> Non
 
 
 def test_a_capture_in_a_scratch_directory_names_its_job(tmp_path: Path) -> None:
-    """It may belong to one of several jobs; the manifest has prof_dir's base directory."""
+    """Several jobs may use the directory; the manifest has prof_dir's base directory."""
     root = tmp_path / "root"
     folder = left(tmp_path / "scratch", directory="/job/prof_config", prof_dir="./")
     (one,) = left_behind(root, [tmp_path / "scratch"])
@@ -126,7 +126,7 @@ def test_a_noted_scratch_directory_is_searched(tmp_path: Path) -> None:
 
 
 def test_names_with_line_breaks_are_skipped(tmp_path: Path) -> None:
-    """Otherwise a user who may write there could forge lines of `dynprof status`."""
+    """A user who may write there cannot forge lines of `dynprof status`."""
     left(tmp_path / "outgoing\ntype rm", prof_dir="captures")
     assert left_behind(tmp_path) == []
     left(tmp_path / "outgoing", prof_dir="s3://a/b\ntype rm")

@@ -51,7 +51,7 @@ MANIFEST = {
 def test_unusable_numbers_make_a_manifest_unreadable(
     tmp_path: Path, load: Callable[[Path], object], record: dict[str, object], places: list[str]
 ) -> None:
-    """So does a text with a NUL character. A config may have numbers of any size."""
+    """A text with a NUL character does the same. A config may have numbers of any size."""
     path = tmp_path / "file.json"
     path.write_text(json.dumps(record))
     load(path)
@@ -75,7 +75,7 @@ def test_unusable_numbers_make_a_manifest_unreadable(
 def test_an_error_shows_nothing_of_the_file(
     tmp_path: Path, load: Callable[[Path], object], content: str
 ) -> None:
-    """It shows neither values nor keys: a user who may write there could plant any file."""
+    """The error has neither values nor keys, because other users could plant any file there."""
     path = tmp_path / "file.json"
     path.write_text(content)
     with pytest.raises(CaptureError) as error:

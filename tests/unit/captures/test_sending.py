@@ -171,7 +171,7 @@ def test_nothing_is_removed_if_the_arrival_cannot_be_reported(
 
 
 def test_a_window_record_replaces_the_last_one_and_stays_here(order: Order, tmp_path: Path) -> None:
-    """It is written repeatedly during a window."""
+    """The record is written repeatedly during a window."""
     record = replace(order, files=("info/window.json",), keeps=True)
     for content in ("first", "second"):
         (tmp_path / "scratch/step_1/info/window.json").write_text(content)

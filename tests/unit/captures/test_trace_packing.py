@@ -54,7 +54,7 @@ def test_a_line_break_in_a_name_does_not_break_the_trace() -> None:
 @pytest.mark.parametrize("head", [b"", b'"long": "' + b"x" * 2 * CHUNK + b'", '])
 @pytest.mark.parametrize(("rest", "count"), [(b'{"ph": "X"}]}', 1), (b"\n]}", 0)])
 def test_events_are_added_at_their_times(head: bytes, rest: bytes, count: int) -> None:
-    """They come first, in us since the trace's base time, whatever is in the trace."""
+    """Added events come first, in us since the trace's base time, whatever is in the trace."""
     raw = b"{" + head + b'"baseTimeNanoseconds": 5000000, "traceEvents": [\n' + rest
     added = {"ph": "X", "name": "mine", "ts": 5_001_500, "dur": 250}
     read = json.loads(gzip.decompress(packed(raw, [added], a=1)))

@@ -15,7 +15,7 @@ from dynprof.journal.status import LEADS, NO_SOURCE, Status
 def test_arm_names_a_rank_without_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Otherwise the user would wait for a first step that never ends."""
+    """The user then does not wait for a first step that never ends."""
     why = f"{NO_SOURCE}: no step has ended in 30 s: no torch optimizer has made a step"
     here = {"host": "node9", "heartbeat": time.time(), "longest_s": None}
     _print_request_notes(

@@ -87,7 +87,7 @@ def test_a_rank_that_soon_reads_the_save_is_asked(
 
 
 def test_a_rank_that_joins_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not among the ranks that are missing."""
+    """The new rank is not among the ranks that are missing."""
     code, said = armed(tmp_path, monkeypatch, True, others=1)
     assert (code, "requested from 2 live ranks" in said, "not running" in said) == (0, True, False)
 

@@ -64,7 +64,7 @@ def test_a_single_rank_prints_why_it_was_cut_short(
 def test_the_expected_cost_of_a_window_is_printed_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is printed for the first rank that reports it, not for each."""
+    """The cost is printed for the first rank that reports it, not for each."""
     (answer,) = ended(None, "").edits
     costly = dataclasses.replace(answer, expected="5 steps take about 9.0 s to save")
     ranks = [dataclasses.replace(ended(None, ""), rank=rank, edits=(costly,)) for rank in (0, 1)]

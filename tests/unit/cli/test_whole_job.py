@@ -110,7 +110,7 @@ def test_remarks_on_a_window_are_printed_to_the_waiting_command(
 def test_an_earlier_windows_result_is_printed_despite_a_later_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its successor belongs to another request."""
+    """The window that replaced it belongs to another request."""
     earlier = (
         WindowStatus(2, asked=2, saved=1, stragglers={1: "it does not answer"}),
         WindowStatus(3, problems=("superseded by request 4",)),

@@ -29,7 +29,7 @@ def test_a_whole_number_with_a_point_gets_a_correct_value(document: str) -> None
 
 
 def test_a_whole_number_with_a_point_is_reported_with_other_problems() -> None:
-    """It is reported with the other problems, not after their correction."""
+    """The problem comes with the others, not after their correction."""
     assert problems_of('{"active": 0, "warmup": 1.0, "analyse": "True"}') == [
         "line 1, column 2, /active: 0 is not allowed; write a whole number of at least 1.",
         "line 1, column 15, /warmup: 1.0 is not allowed; write 1, without a decimal point.",

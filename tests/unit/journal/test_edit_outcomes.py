@@ -58,5 +58,5 @@ def test_the_status_has_fewer_edits_than_are_remembered() -> None:
     ],
 )
 def test_an_outcome_is_named_once(outcome: str, text: str, words: str) -> None:
-    """It precedes the reason, unless the reason begins with it or is empty."""
+    """The outcome precedes the reason, unless the reason begins with it or is empty."""
     assert in_words(outcome, text) == words

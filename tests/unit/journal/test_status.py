@@ -93,7 +93,7 @@ def test_the_first_step_may_take_long() -> None:
 
 
 def test_a_process_that_ends_is_not_stuck() -> None:
-    """Its steps need not end, however long it waits for a capture; it must write its status."""
+    """An ending process may wait for a capture without steps, but must write its status."""
     here = Status("sending", host=host_name(), pid=os.getpid(), pid_namespace=pid_namespace())
     ends = replace(here, heartbeat=time.time(), still_s=500.0, ending="the process ended")
     assert ends.health(ends.heartbeat) == "ending"
@@ -111,7 +111,7 @@ def test_a_step_may_take_as_long_as_an_earlier_one() -> None:
 
 
 def test_the_step_at_a_moment_is_interpolated() -> None:
-    """It is interpolated; outside the known samples it is the first or the last one."""
+    """Outside the known samples the step is the first or the last one."""
     here = Status("idle", step=400, heartbeat=104.5, recent_steps=((102.0, 100), (104.0, 300)))
     found = [here.step_at(moment) for moment in (90, 102, 103, 103.999, 104, 104.25, 104.5, 110)]
     assert found == [100, 100, 200, 299, 300, 350, 400, 400]

@@ -41,7 +41,7 @@ def test_forks_wait_for_imports_but_not_for_saves(
 
 
 def test_an_answer_after_the_timeout_is_dropped(tmp_path: Path) -> None:
-    """Its folder is gone; nothing is printed on the job's stderr."""
+    """The answer's folder is gone; nothing is printed on the job's stderr."""
     injected.write_answer(str(tmp_path / "gone"), 0.0, {"begun": "x"})
 
 

@@ -124,7 +124,7 @@ def test_a_torch_that_is_not_imported_gives_a_warning(monkeypatch: pytest.Monkey
 def test_init_begins_it(
     nvtx: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its argument takes precedence over the variable."""
+    """The argument of init() starts it, and takes precedence over the variable."""
     asked = {"argument": True, "argument against it": False}.get(how)
     monkeypatch.setenv("DYNPROF_NVTX", "0" if how in ("argument", "nothing") else "1")
     dp.init(tmp_path, nvtx=asked, watch="poll")

@@ -124,7 +124,7 @@ def test_a_store_that_may_run_out_of_files_is_left_alone(monkeypatch: pytest.Mon
 
 
 def test_a_released_store_is_not_reached() -> None:
-    """It belongs to a process group that no longer exists."""
+    """The store belongs to a process group that no longer exists."""
     with pytest.raises(CannotServeError, match="the job has left its process group"):
         JobGroup(1, 8, lambda: None).connect()
 

@@ -32,7 +32,7 @@ def recorded(job: Job) -> list[list[tuple[int, int]]]:
 
 
 def test_all_ranks_open_at_one_step_soon() -> None:
-    """It is the first step that all reach after they know it, some 50 ms after the proposal."""
+    """The step is the first that all reach after they know it, some 50 ms after the proposal."""
     found = job(4)
     made = found.arm(1)
     assert made is not None
@@ -53,7 +53,7 @@ def test_a_named_step_is_taken_and_a_past_one_refused() -> None:
 
 
 def test_all_ranks_choose_the_same_multiple() -> None:
-    """It is the first multiple that all reach."""
+    """The step is the first multiple that all reach."""
     found = job(2)
     found.run(0.0)
     found.arm(1, multiple=64)
@@ -136,7 +136,7 @@ def test_an_earlier_reply_of_a_rank_may_arrive_late() -> None:
 
 
 def test_a_busy_rank_is_left_out_past_the_patience() -> None:
-    """It is named; the others record."""
+    """The busy rank is named; the others record."""
     found = job(3, busy_until_s=100.0)
     found.propose(1, patience_s=2.0)
     found.run(3.0)
@@ -145,7 +145,7 @@ def test_a_busy_rank_is_left_out_past_the_patience() -> None:
 
 
 def test_a_rank_in_a_long_step_is_left_out_past_the_patience() -> None:
-    """It is named with the time in that step; the others record."""
+    """The rank is named with the time in that step; the others record."""
     found = job(3)
     found.stand(1)
     found.run(5.0)
@@ -175,7 +175,7 @@ def test_a_rank_in_a_long_step_delays_the_start_but_of_a_named_step() -> None:
 
 
 def test_a_silent_rank_is_left_out_past_the_patience_and_takes_part_again_later() -> None:
-    """It was waited for once; the next window does not wait."""
+    """A silent rank is waited for once; the next window does not wait."""
     found = job(3)
     found.stop(2)
     found.propose(1, patience_s=REPLY_TIMEOUT_S)
@@ -193,7 +193,7 @@ def test_a_silent_rank_is_left_out_past_the_patience_and_takes_part_again_later(
 
 
 def test_a_silent_rank_that_replies_in_time_takes_part() -> None:
-    """Its late reply ends the wait."""
+    """The late reply ends the wait."""
     found = job(2)
     found.stop(1)
     found.propose(1)
@@ -216,7 +216,7 @@ def test_a_rank_without_dynprof_is_named_once_the_job_is_not_young() -> None:
 
 
 def test_a_rank_that_joins_late_takes_part_in_waiting_and_later_requests() -> None:
-    """Its ``init()`` comes seconds or minutes after that of the others."""
+    """The rank's ``init()`` comes seconds or minutes after that of the others."""
     for late_s in (1.0, 100.0):
         found = job(3, runs=False)
         found.propose(1)
@@ -297,7 +297,7 @@ def test_a_window_that_waits_far_off_is_superseded_on_all_ranks() -> None:
 
 
 def test_a_window_that_opens_first_is_waited_for() -> None:
-    """Otherwise only some ranks would record it."""
+    """The window is recorded by all its ranks, not only by some."""
     found = job(2)
     found.arm(1, start=250)
     found.propose(2, start=300)
@@ -347,7 +347,7 @@ def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
 
 
 def test_ranks_with_other_numbers_wait_until_their_relation_is_known() -> None:
-    """They are then refused, as later in the job."""
+    """The ranks are then refused, as later in the job."""
     found = Job([Rank(0, steps_together=None), Rank(1, ahead=70, steps_together=None)])
     found.run(1.0)
     found.propose(1)
@@ -360,7 +360,7 @@ def test_ranks_with_other_numbers_wait_until_their_relation_is_known() -> None:
 
 
 def test_a_rank_with_unknown_step_times_is_asked_twice() -> None:
-    """Its pace is then known well enough."""
+    """At the second reply the rank's pace is known well enough."""
     found = job(2)
     for rank in found.ranks:
         rank.step_s = None
@@ -371,7 +371,7 @@ def test_a_rank_with_unknown_step_times_is_asked_twice() -> None:
 
 
 def test_ranks_whose_first_step_ends_during_the_agreement_open_together() -> None:
-    """Their next steps are a hundred times shorter."""
+    """The ranks' next steps are a hundred times shorter."""
     found = Job([Rank(rank, step_s=0.002, is_new=True) for rank in range(2)], lambda: 0.005)
     found.run(1.0)
     for rank in range(2):
@@ -399,7 +399,7 @@ def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
 
 @pytest.mark.parametrize("asked", ["all", "0,1,one per host"])
 def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again(asked: str) -> None:
-    """It has lost the proposal with its connection."""
+    """The rank has lost the proposal with its connection."""
     found = job(2)
     found.ranks[1].is_dead = True
     found.propose(1, asked)
@@ -450,7 +450,7 @@ def test_a_question_about_another_window_ends_no_waiting() -> None:
 
 
 def test_a_leader_that_ends_waits_for_other_ranks_saves_with_a_timeout() -> None:
-    """It then leaves, and all live ranks leave too."""
+    """After the timeout the leader leaves, and all live ranks leave too."""
     found = job(3)
     found.arm(1, start=100_000)
     found.leader.end()

@@ -157,7 +157,7 @@ def test_the_clock_of_the_leader_may_have_any_time(job: Job, edited_at_s: float)
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, hours: int) -> None:
-    """Its window opens at the agreed step, in the folder that the leader's clock names."""
+    """The rank opens at the agreed step, in the folder that the leader's clock names."""
     job.clock.wall = time.time()
     job.step(2)
     saved_s = job.clock.wall + hours * 3600
@@ -245,7 +245,7 @@ def test_a_request_that_others_superseded_does_not_wait(job: Job) -> None:
 
 
 def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
-    """It may have had fewer edits; its own edits and cancels continue from there."""
+    """A rank may have had fewer edits; its own edits and cancels continue from there."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
     job.edit(active=2)
@@ -334,7 +334,7 @@ def test_a_cancel_during_an_agreement_disarms_the_request(job: Job) -> None:
 
 
 def test_a_request_refused_by_the_leader_is_answered_once(job: Job) -> None:
-    """It is not proposed: each rank reports it with the reason."""
+    """No proposal is sent: each rank reports the refusal with the reason."""
     member = job.session._member
     for _ in range(2):
         member.answer(Withdrawal(4, ("rank 0 refused it: no such place",), '{"active": 2}'), 0)
@@ -386,7 +386,7 @@ def test_a_proposal_from_the_store_may_only_go_to_listed_places(
 
 
 def test_an_attached_rank_takes_over_the_leaders_step_numbers(job: Job) -> None:
-    """It is busy until its next step has the number; without a known number it says so."""
+    """The rank is busy until its next step has the number; without a known one it says so."""
     member, counts = job.session._member, iter(range(10, 100, 2))
     member.group = cast("JobGroup", Group(job, rank=1))
     taken: list[int] = []

@@ -135,7 +135,7 @@ def test_a_rank_that_refuses_at_the_step_is_missing_with_a_reason(tmp_path: Path
 
 
 def test_a_window_that_all_ranks_give_up_counts_as_lost_on_none(tmp_path: Path) -> None:
-    """It was superseded or disarmed everywhere. If one rank saved it, the others have lost it."""
+    """All ranks superseded or disarmed it. If one rank saved it, the others have lost it."""
     known = Known(tmp_path)
     for rank in range(3):
         known.say(rank, "superseded")
@@ -170,7 +170,7 @@ def test_a_rank_that_restarted_has_lost_the_window(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_records_despite_a_late_reply_is_not_missing(tmp_path: Path) -> None:
-    """Its reply was too late, its capture was not."""
+    """The rank's reply was too late, its capture was not."""
     known = Known(tmp_path)
     known.say(3, "saved")
     assert known.record.ranks.keys() == {0, 1, 2, 3}

@@ -70,7 +70,7 @@ def test_old_messages_are_deleted_unless_ranks_wait_for_them() -> None:
 def test_a_rank_that_is_far_behind_continues_with_the_newest(
     monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    """It may be ahead of its last reply. Few marks are left for it."""
+    """The rank may be ahead of its last reply. Few marks are left for it."""
     monkeypatch.setattr(LogWriter.clean, "__defaults__", (KEPT, 4 * KEPT))
     store, writer, reader = both()
     first = reader.place

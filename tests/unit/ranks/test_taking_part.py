@@ -201,7 +201,7 @@ def before(store: MemoryStore) -> int:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_busy_rank_reports_when_it_is_free(ranks: list[Rank], rank: int) -> None:
-    """It checks itself, not the store."""
+    """The rank checks itself, not the store."""
     ranks[rank].busy = "it saves"
     threading.Timer(0.2, setattr, (ranks[rank], "busy", "")).start()
     made = agree(ranks, 1)
@@ -234,7 +234,7 @@ def test_a_leader_that_was_stopped_hears_new_ranks_before_it_proposes(
 
 
 def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
-    """It is named; its threads end at once."""
+    """The ended rank is named; its threads end at once."""
     ranks[2].part.end()
     assert reader() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})

@@ -151,7 +151,7 @@ def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path
 
 
 def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back() -> None:
-    """It crashed a job with a high recursion limit, which many scripts set."""
+    """Deep nesting crashed a job with a high recursion limit, which many scripts set."""
     code = """if True:
         import sys
         from dynprof.config import Source

@@ -209,7 +209,7 @@ def test_exit_code_is_that_of_the_users_process(
 @as_root
 @others_run_python
 def test_ctrl_c_ends_the_users_process(home: Path) -> None:
-    """It reaches the process as in a terminal; the exit code is the process's own."""
+    """Ctrl-C reaches the process as in a terminal; the exit code is the process's own."""
     terminal = Terminal(home, "wait")
     terminal.read(b"waits")
     terminal.type(b"\x03")

@@ -72,7 +72,7 @@ def test_several_captures_at_once(graphs: tuple[GraphCaptures, type[Graph]]) -> 
 
 
 def test_a_capture_that_does_not_begin(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
-    """It does not count, and the script gets its own exception."""
+    """A failed begin does not count, and the script gets its own exception."""
     captures, made = graphs
     with pytest.raises(ValueError, match="none"):
         made().capture_begin(capture_error_mode="none")
@@ -219,7 +219,7 @@ def test_a_declared_capture_that_is_entered_again() -> None:
 def test_the_end_of_the_process(
     graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits for captures with a timeout; afterwards they do not count."""
+    """The end waits for captures with a timeout; afterwards they do not count."""
     captures, made = graphs
     monkeypatch.setattr(graph_captures, "CAPTURES_WAIT_S", 0.01)
     graph = made()

@@ -67,7 +67,7 @@ def test_an_exception_of_a_handler_is_recognised(
 
 
 def test_a_handler_that_is_not_installed_any_more(handled: Callable[[Any], object]) -> None:
-    """It was called with a number and a frame."""
+    """A function that was called with a number and a frame counts as a handler."""
     handled(with_default)
     with pytest.raises(PreemptionError) as raised:
         signal.raise_signal(signal.SIGUSR1)

@@ -60,7 +60,7 @@ def test_a_file_that_is_gone_was_written_before_all_others(tmp_path: Path) -> No
 
 
 def test_file_systems_of_fsspec_behave_alike() -> None:
-    """Its paths are not paths of this machine."""
+    """Paths of such a file system are not paths of this machine."""
     upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
     folder = upath.UPath("memory://bucket/below")
     for name in ("a", ".x.saving"):
@@ -102,7 +102,7 @@ def test_folders_that_are_too_deep_are_named_and_not_entered(tmp_path: Path) -> 
 
 @as_root
 def test_files_of_unrelated_users_are_skipped_and_named(tmp_path: Path) -> None:
-    """Their owner is neither the folder's owner, nor root, nor the caller; also for folders."""
+    """Unrelated users are neither root, nor the caller, nor the folder's owner."""
     mine, theirs = (made(tmp_path / "job" / name) for name in ("a.trace.json", "b.trace.json"))
     inside = made(tmp_path / "job/step_1/a.trace.json")
     roots = made(tmp_path / "job/root.trace.json")

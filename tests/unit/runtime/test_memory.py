@@ -49,7 +49,7 @@ def test_without_groups_the_machines_memory_counts(groups: Path) -> None:
 def test_ranks_of_a_machine_share_it(
     groups: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
-    """They open their windows at the same time."""
+    """Ranks of a machine share its memory, because they open windows at the same time."""
     assert groups
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     assert memory.free_mb() == 50_000 / ranks
@@ -81,7 +81,7 @@ def test_the_narrowest_enclosing_group_counts(groups: Path) -> None:
 
 
 def test_groups_of_the_first_version(groups: Path) -> None:
-    """They have a separate tree for memory."""
+    """Groups of version 1 have a separate tree for memory."""
     groups.parent.joinpath("mine").write_text("5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n")
     cache = f"inactive_file 7\ntotal_inactive_file {GB}\ntotal_active_file {GB}"
     group(groups / "memory" / "a", V1, 6 * GB, 5 * GB, cache)
@@ -113,7 +113,7 @@ def test_memory_of_this_process_is_read() -> None:
 
 
 def test_a_slow_allocator_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It walks all free pieces, and blocks allocation for that time."""
+    """The call walks all free pieces, and blocks allocation for that time."""
     now_s = iter([0.0, 0.01, 1.0, 1.03])
     monkeypatch.setattr(time, "thread_time", lambda: next(now_s))
     allocator = memory._Allocator()

@@ -53,7 +53,7 @@ def test_a_loop_of_links_has_no_other_owner(shared_tmp: Path) -> None:
 
 @as_root
 def test_a_path_that_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
-    """They could do it between check and opening; the sticky bit protects existing files."""
+    """Others could do so between check and opening; the sticky bit protects existing files."""
     there = shared_tmp / "there"
     there.touch()
     shared_tmp.chmod(0o1777)

@@ -38,7 +38,7 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, read: Callable[[Path],
 
 
 def test_a_small_file_is_read_to_its_end(tmp_path: Path) -> None:
-    """It may have grown since its size was read, as those of /proc do."""
+    """The file may have grown since its size was read, as those of /proc do."""
     path = tmp_path / "small"
     path.write_bytes(b"x" * 100)
     assert read_regular(path, 100) == b"x" * 100

@@ -65,7 +65,7 @@ def test_one_reads_for_all(machine: Machine) -> None:
 
 
 def test_all_processes_read_a_change(machine: Machine) -> None:
-    """They read it once, within two looks, in any order."""
+    """All processes read a change once, within two looks, in any order."""
     for content in (NEW, GONE, OLD):
         machine.file = content
         read = machine.look_all() + machine.look_all()
@@ -89,7 +89,7 @@ def test_another_process_reads_after_the_reader_falls_silent(machine: Machine) -
 
 
 def test_another_process_reads_at_once_after_the_reader_ends(machine: Machine) -> None:
-    """Its notice is removed; the end of a follower leaves the reader's notice."""
+    """The reader's notice is removed; the end of a follower leaves it."""
     machine.members.pop(5).end()
     assert machine.look_all() == 1
     machine.members.pop(0).end()

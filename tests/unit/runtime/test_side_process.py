@@ -20,7 +20,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, code: str) -> SideProcess:
 
 
 def test_a_hanging_process_is_killed_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last line says so."""
+    """The process's last line says so."""
     sleeping = begun(monkeypatch, "import time; time.sleep(1000)")
     assert sleeping.last_line(wait=True, most_s=0.05) == "it did not end within 0.05 s"
 

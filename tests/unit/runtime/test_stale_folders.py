@@ -44,7 +44,7 @@ def test_a_folder_without_a_lock_is_removed(tmp_path: Path, folder: Path) -> Non
 
 
 def test_a_folder_with_a_lock_stays(tmp_path: Path, folder: Path) -> None:
-    """Its age does not matter; after its release it is a leftover."""
+    """The folder's age does not matter; after its release it is a leftover."""
     with folder_lock(folder):
         assert remove_leftovers((tmp_path,), "h") == []
     assert remove_leftovers((tmp_path,), "h") == [folder]
@@ -81,7 +81,7 @@ def test_a_killed_process_releases_its_lock(tmp_path: Path, folder: Path) -> Non
 
 
 def test_another_machines_work_stays(tmp_path: Path, folder: Path) -> None:
-    """Its locks are not visible here."""
+    """Locks of another machine are not visible here."""
     assert remove_leftovers((tmp_path,), "other") == []
 
 

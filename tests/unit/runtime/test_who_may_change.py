@@ -42,7 +42,7 @@ def test_a_file_of_the_user_is_trusted(path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("above", [0, 1, 2])
 def test_a_path_that_others_may_write_is_named(path: Path, mode: int, above: int) -> None:
-    """They may write the file, its folder or a parent, and so replace the file."""
+    """Others may write the file, its folder or a parent, and so replace the file."""
     place = (path, *path.parents)[above]
     place.chmod(mode)
     assert who_else_may_change(path) == f"users other than the job's user may write {place}"
@@ -67,7 +67,7 @@ def test_links_to_a_path_that_others_may_write_are_named(path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_file_of_another_user(path: Path) -> None:
-    """Its owner may change it."""
+    """Another user's file is not trusted, because its owner may change it."""
     os.chown(path, 12345, 12345)
     assert who_else_may_change(path) == f"{path} is another user's"
 
@@ -131,7 +131,7 @@ def test_a_folder_that_every_user_may_rename(folder: Path) -> None:
 
 @as_root
 def test_a_link_of_another_user_on_the_way(folder: Path, shared_tmp: Path) -> None:
-    """It leads to a folder of the job's user that was not meant."""
+    """Such a link leads to a folder of the job's user that was not meant."""
     link = shared_tmp / "prof_config"
     link.symlink_to(folder)
     MALLORY.own(link)
@@ -161,7 +161,7 @@ print(repr([who_else_may_replace(Path(place)) for place in sys.argv[1:]]))
 
 @as_root
 def test_owner_of_the_script_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is the owner of a parent folder, such as a mounted workspace."""
+    """The owner of a parent folder is trusted as well, such as that of a mounted workspace."""
     MALLORY.own(folder.parent)
     script = folder / "train.py"
     script.touch()

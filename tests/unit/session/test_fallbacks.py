@@ -14,7 +14,7 @@ TEXT = inline_close(WHY)
 
 
 def test_a_known_fallback_is_in_the_first_line_of_a_request(job: Job) -> None:
-    """It is not repeated in a later line; the manifest has it as a remark."""
+    """The fallback is not repeated in a later line; the manifest has it as a remark."""
     job.backend.inline, job.backend.fallbacks = WHY, (TEXT,)
     job.edit(active=1)
     assert job.session.status().remarks == (TEXT,)

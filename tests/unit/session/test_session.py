@@ -59,7 +59,7 @@ def test_a_capture_has_trace_manifest_and_metadata(job: Job) -> None:
 
 
 def test_losses_that_only_saving_finds_are_logged(job: Job) -> None:
-    """It is logged once, and separately from an early close, which the end's line reports."""
+    """A loss is logged once, and separately from an early close, which has its own line."""
     job.backend.cut = ("the oldest are lost",)
     job.edit(active=2)
     job.step(3)
@@ -249,7 +249,7 @@ def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
 def test_the_log_names_another_owner_of_a_saved_config(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, has_account: bool
 ) -> None:
-    """It has the uid, and the name if there is one; the job's own user is not named."""
+    """The log has the uid, and the name if there is one; the job's own user is not named."""
     other = os.geteuid() + 1
     names = {other: SimpleNamespace(pw_name="alice")} if has_account else {}
     monkeypatch.setattr(pwd, "getpwuid", names.__getitem__)

@@ -65,7 +65,7 @@ def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
 
 
 def test_an_ending_process_has_no_stuck_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for captures to be sent; the status says so, and the log names no long step."""
+    """An ending process waits for captures; the status says so, and the log has no long step."""
     begin(job)
     pass_seconds(job, 31)
     seen: list[Status] = []

@@ -139,7 +139,7 @@ def test_methods_of_all_kinds(module: ModuleType) -> None:
 def test_a_decorated_function_is_not_mistaken_for_another(
     module: ModuleType, name: str, other: str
 ) -> None:
-    """They share the decorator's code, with and without functools.wraps."""
+    """Decorated functions share the decorator's code, with and without functools.wraps."""
     with Counted(name) as counted:
         counted.source.look()
         getattr(module, other)(1)
@@ -183,7 +183,7 @@ def test_a_wrapper_over_the_function_is_left_alone(module: ModuleType) -> None:
 
 
 def test_attributes_of_a_function_stay(module: ModuleType) -> None:
-    """It counts its calls under its own name, before, during and after."""
+    """The function counts its calls under its own name, before, during and after."""
     module.counting(1)
     with Counted("counting") as counted:
         counted.source.look()

@@ -74,7 +74,7 @@ def test_a_new_optimizer_continues_the_steps() -> None:
 
 @pytest.mark.parametrize("parameters", [20, 300])
 def test_optimizers_of_single_parameters_count_once(parameters: int) -> None:
-    """They may step during the backward pass: each iteration counts once."""
+    """Such optimizers may step during the backward pass: each iteration counts once."""
     watched, optimizers = Watched(), [Adam() for _ in range(parameters)]
     for number in range(30):
         watched.step(*optimizers)

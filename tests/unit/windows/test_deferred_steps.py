@@ -228,7 +228,7 @@ def test_a_signal_handler_that_shuts_down_and_exits(
 def test_a_thread_that_comes_in_between(
     job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
-    """It counts the noted steps; a step that it has not seen is counted by its own thread."""
+    """The thread counts noted steps; one that it has not seen is counted by its own thread."""
 
     def come() -> None:
         thread = threading.Thread(target=job.session._loop.turn)  # its step is counted already

@@ -57,7 +57,7 @@ def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
 
 
 def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is checked after the first step; if a check is slow, every 50 ms or five steps."""
+    """Memory is checked after the first step; if a check is slow, every 50 ms or five steps."""
     monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.05)
     monkeypatch.setattr(limits, "REST_FACTOR", 1e9)
     job = Job(tmp_path, memory_mb=[1000, 1010, 1020, 1031])
@@ -88,7 +88,7 @@ def job_of_many_events(path: Path, free_mb: float = 1e6, **asked: float | None) 
 
 
 def test_a_window_has_no_more_events_than_its_limit(tmp_path: Path) -> None:
-    """It closes before the step that would exceed it; manifest, log and status say so."""
+    """The window closes before the step that would exceed it; manifest, log and status say so."""
     job = job_of_many_events(tmp_path, max_events=7_500)
     (manifest,) = job.manifests()
     assert (manifest.steps.recorded, manifest.complete) == (7, False)
@@ -145,7 +145,7 @@ def test_max_seconds_bounds_the_expected_cost(
 
 
 def test_a_window_closes_before_saving_takes_half_of_the_free_memory(tmp_path: Path) -> None:
-    """It closes at the last step end before its capture would take half of the free memory."""
+    """The window closes at the last step end before its capture would take that much."""
     (manifest,) = job_of_many_events(tmp_path, 10.0).manifests()
     assert (manifest.steps.recorded, bool(manifest.trace)) == (5, True)
     assert manifest.reason == (

@@ -55,7 +55,7 @@ def in_a_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[InATurn]:
     ["inbox._lock", "_journal._status_lock", "_journal.outcomes._lock", "_process._learning"],
 )
 def test_a_handler_during_a_note_does_not_block(job: Job, lock: str) -> None:
-    """Its calls do not wait for the thread that it has interrupted."""
+    """Calls of the handler do not wait for the thread that it has interrupted."""
     with operator.attrgetter(lock)(job.session):
         assert job.session.status().state == "recording"
         job.session.stop()

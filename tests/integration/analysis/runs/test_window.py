@@ -103,7 +103,7 @@ def test_the_report_is_on_all_of_them(apart: Path) -> None:
 
 
 def test_collectives_are_matched_from_the_first_common_step(apart: Path) -> None:
-    """Otherwise a clock would seem to be a step ahead of the others."""
+    """Matching begins at the common step, so no clock seems a step ahead of the others."""
     report_on(apart)
     traces = window_below(apart)
     ranks: Ranks = ranks_of(traces, Workspace(apart))

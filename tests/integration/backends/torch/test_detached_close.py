@@ -170,7 +170,7 @@ def test_without_a_passed_self_test_windows_close_inline(
 
 
 def test_the_detached_close_is_not_the_default_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was tried on one device only; a user may switch it on."""
+    """The detached close was tried on one device only; a user may switch it on."""
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
     functions, how = closing.choose_close(("CPU", "CUDA"))
     assert functions is None

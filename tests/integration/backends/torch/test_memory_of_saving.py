@@ -145,7 +145,7 @@ record(calling, 1, with_stack=True{settings})
 
 
 def test_memory_of_saving_is_released(tmp_path: Path) -> None:
-    """Otherwise the allocator keeps the memory, perhaps without another large capture."""
+    """The allocator returns the memory, because another large capture may never come."""
     run(
         tmp_path,
         LOOP

@@ -75,7 +75,7 @@ def test_a_device_without_a_history_says_so() -> None:
 
 
 def test_a_device_that_was_not_used_yet_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its allocator is not initialised: torch 2.11 on an H100 crashes when asked if it records."""
+    """The allocator is not initialised: torch 2.11 on an H100 crashes when asked if it records."""
 
     def ask() -> bool:
         pytest.fail("asking crashes the process")

@@ -201,7 +201,7 @@ def test_a_profiler_of_all_threads_outlives_its_own_thread(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_a_profiler_inside_a_backward_pass_in_a_window(tmp_path: Path, closing: str) -> None:
-    """It discards the window's recording; dynprof ends no step in a freed profiler."""
+    """The profiler discards the window's recording; dynprof ends no step in a freed profiler."""
     run(
         tmp_path,
         """

@@ -74,7 +74,7 @@ def test_warnings_of_a_newer_torch_are_in_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("own_place")
 def test_an_older_torch_is_not_asked_for_overloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its averages are by shape and stack only; scripts that request no more get them."""
+    """An older torch has averages by shape and stack only, and scripts can still get these."""
     newer = torch.profiler._KinetoProfile.key_averages
 
     def older(self: Any, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> Any:

@@ -81,7 +81,7 @@ CAUSES: dict[str, tuple[list[Span], list[str]]] = {
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_the_cause_of_a_slow_step_is_named(tmp_path: Path, cause: str) -> None:
-    """It is the first finding, with the function if there are stacks."""
+    """The cause is the first finding, with the function if there are stacks."""
     spans, words = CAUSES[cause]
     measured = job(tmp_path, {SLOW: spans})
     said = verdict(measured)
@@ -162,7 +162,7 @@ def test_a_step_that_the_profiler_slowed_is_not_a_finding(tmp_path: Path) -> Non
 
 
 def test_a_wrapper_of_dynprof_is_not_a_cause(tmp_path: Path) -> None:
-    """It is neither a function, nor an optimizer's or loader's time, nor on the critical path."""
+    """A wrapper is no function, optimizer or loader, and is not on the critical path."""
     for label, title in (
         ("Optimizer.step#SGD.step", "The optimizer takes long"),
         ("dataloader", "The step waits for data"),

@@ -37,7 +37,7 @@ def test_growth_is_named_by_its_cost_of_a_step(tmp_path: Path) -> None:
 
 
 def test_phases_that_grew_are_named(tmp_path: Path) -> None:
-    """Their own labels show it: the backward pass takes 3 ms more of a step of equal length."""
+    """Labels show the phases: the backward pass takes 3 ms more of a step of equal length."""
     common = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation"}
     captures = []
     for number, backward_ms in enumerate((4, 7)):

@@ -156,7 +156,7 @@ def test_an_empty_list_of_events_is_a_trace(tmp_path: Path) -> None:
 
 
 def test_lists_that_look_like_events(tmp_path: Path) -> None:
-    """They are in an event, in a member before the events, and in one after them."""
+    """Such lists are in an event, in a member before the events, and in one after them."""
     looks = [{"name": 1, "ph": "X"}, {"name": 2}, {"id": 1}, {"id": 2}]
     events = [{**event, "args": {**event["args"], "odd": looks}} for event in EVENTS]
     whole = {"metadata": {"traceEvents": looks}, "traceEvents": events, "files": looks}
@@ -212,7 +212,7 @@ def test_an_odd_name_does_not_slow_down_its_neighbours(
 
 
 def test_names_that_are_not_utf_8(tmp_path: Path) -> None:
-    """They may be anywhere in the file, and in arguments that are kept unparsed."""
+    """Such names may be anywhere in the file, and in arguments that are kept unparsed."""
     text = json.dumps({"host": "HOST", "traceEvents": EVENTS}).encode()
     text = text.replace(b"op 3", b"op \xff").replace(b"HOST", b"\xfe")
     text = text.replace(b'"External id": 5,', b'"External id": 5, "Process Group Name": "\xff",')

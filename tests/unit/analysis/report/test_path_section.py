@@ -26,7 +26,7 @@ def busy(*, hidden: bool) -> Job:
 
 
 def test_the_page_has_a_section(tmp_path: Path) -> None:
-    """It has a bar for each step and what-if times in ms."""
+    """The section has a bar for each step and what-if times in ms."""
     found = contents(busy(hidden=False).measured(tmp_path))["critical_path"]
     (step,) = found["steps"]
     assert (step["number"], step["length"]) == (0, STEP / 1000)

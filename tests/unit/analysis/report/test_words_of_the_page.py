@@ -93,7 +93,7 @@ def test_a_slow_step_is_not_blamed_on_recording(tmp_path: Path) -> None:
 
 
 def test_the_terminal_names_missing_parts_of_a_capture(tmp_path: Path) -> None:
-    """It names an early end and lost events, because the capture has less than requested."""
+    """An early end and lost events are named, because the capture has less than requested."""
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}
     measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
     assert measured.manifest is not None

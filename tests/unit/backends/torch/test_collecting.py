@@ -8,7 +8,7 @@ from dynprof.backends.torch.kineto import ActiveCollections
 
 
 def test_a_turn_is_visible_before_the_session_is_checked() -> None:
-    """Otherwise two threads that check at the same time would both find it free."""
+    """Two threads that check at the same time do not both find the session free."""
     collecting, seen = ActiveCollections(), list[bool]()
 
     def taken() -> bool:

@@ -103,7 +103,7 @@ def test_events_are_collected_after_all_threads_have_left(
 
 
 def test_a_window_whose_thread_has_ended_waits_for_other_threads(order: list[str]) -> None:
-    """Its calls are traced on all threads, which are still alive."""
+    """Calls are traced on all threads, and the others are still alive."""
     recording = lost(Functions(order), order)
     recording._held = Functions(order).detach()
     recording.abandon()

@@ -30,7 +30,7 @@ def test_a_window_that_did_not_give_way_is_not_waited_for_again(
 
 
 def test_a_window_waits_for_the_end_of_a_recording_that_lost_the_session() -> None:
-    """Otherwise libkineto would end what the other profiler has just prepared."""
+    """Libkineto must not end what the other profiler has just prepared."""
     session, order = KinetoSession(), list[str]()
     collecting, may_end = threading.Event(), threading.Event()
 
@@ -64,7 +64,7 @@ def test_a_window_waits_for_the_end_of_a_recording_that_lost_the_session() -> No
 
 
 def test_a_lost_recording_waits_for_the_end_of_a_window() -> None:
-    """It does not touch libkineto until then, and is ended at once afterwards."""
+    """The recording does not touch libkineto until then, and is ended at once afterwards."""
     session, ended = KinetoSession(), threading.Event()
 
     class DetachedState:

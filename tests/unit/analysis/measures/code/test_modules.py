@@ -181,7 +181,7 @@ def check(path: Path) -> MeasuredTrace:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """They have labels; device time of backward passes belongs to the forward label."""
+    """Labels name modules; device time of backward passes belongs to the forward label."""
     check(path)
 
 
@@ -269,7 +269,7 @@ def on_device(correlation: int, external: int) -> Event:
 
 
 def test_a_kernel_without_its_launch_has_the_operator_that_it_names(tmp_path: Path) -> None:
-    """Its id must be an operator's; an id that repeats a correlation has no owner."""
+    """The kernel's id must be an operator's; an id that repeats a correlation has no owner."""
     product = {"name": "aten::mm", "cat": "cpu_op", "ts": 2, "dur": 3, "args": {"External id": 4}}
     for correlation, known in ((9, 5000), (4, 0)):
         events = [frame("Part_0", 0, 10), product, on_device(correlation, external=4)]

@@ -117,7 +117,7 @@ def test_a_device_alone_is_measured(tmp_path: Path) -> None:
 
 
 def test_receives_of_gloo_are_counted_on_the_host(tmp_path: Path) -> None:
-    """Its spans are labels; a span that exceeds the step is cut there."""
+    """The spans of gloo are labels; a span that exceeds the step is cut there."""
     spans = [around("gloo:recv", 100, "user_annotation"), around("gloo:send", 200)]
     late = {**around("gloo:recv", 995, "user_annotation")}
     found = row(written(tmp_path / "a.trace.json", [*spans, late, around("aten::add", 50)]))

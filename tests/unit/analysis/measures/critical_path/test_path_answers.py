@@ -250,7 +250,7 @@ def test_an_empty_trace_has_no_path(tmp_path: Path) -> None:
 
 
 def test_a_backward_pass_before_the_steps_is_before_the_path(tmp_path: Path) -> None:
-    """It ran in autograd's thread until the first mark: the path does not go back before it."""
+    """A pass in autograd's thread before the first mark does not extend the path."""
     job = Job()
     job.step(1)
     job.host("aten::sum", 300, 100)

@@ -330,7 +330,7 @@ def test_rates_are_of_the_device(tmp_path: Path) -> None:
 
 
 def test_a_copy_over_a_link_has_no_place_under_the_roof(tmp_path: Path) -> None:
-    """It looks like a copy within the device, but the device's memory does not limit it."""
+    """The device's memory does not limit such a copy, though it resembles one within the device."""
     inside = one_operator(tmp_path, "aten::copy_", "Memcpy DtoD (Device -> Device)", COPY)
     assert (inside.where, inside.gb_s is None) == ("device", False)
     over = one_operator(tmp_path, "aten::copy_", "Memcpy HtoD (Pinned -> Device)", COPY)
@@ -402,6 +402,6 @@ def test_kernel_names_show_tensor_core_use(kernel: str, *, uses: bool | None) ->
     ],
 )
 def test_kernels_that_are_not_products_do_not_change_the_share(kernel: str) -> None:
-    """It uses no tensor core, and does not reduce the share of a product that does."""
+    """A kernel without tensor cores does not reduce the share of a product that uses them."""
     assert on_tensor_cores(kernel) is False
     assert is_auxiliary(kernel)

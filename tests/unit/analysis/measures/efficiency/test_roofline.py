@@ -105,7 +105,7 @@ def test_peaks_fit_together_and_name_where_they_are_written() -> None:
 def test_a_users_table_overrides_known_peaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It adds devices, and overrides known ones."""
+    """The table adds devices, and overrides known ones."""
     table = tmp_path / "peaks.json"
     names = ["Mine", "Tesla V100-SXM2-16GB"]
     one = {"names": names, "gb_s": 1, "tflops": {"float32": 2}, "source": "here"}

@@ -277,7 +277,7 @@ def test_kernels_that_cannot_be_fused_are_no_sequence(tmp_path: Path, events: li
 
 
 def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
-    """It is not guessed."""
+    """The finding names no source instead of a guess."""
     events = [e for e in job(CHAIN, gap=1) if e["cat"] != "cuda_runtime"]
     found = measured(tmp_path, events)
     (source,) = sources(found, found.sequences)

@@ -95,7 +95,7 @@ def test_a_release_is_that_of_its_own_device(tmp_path: Path) -> None:
 
 
 def test_the_timeline_has_each_device(tmp_path: Path) -> None:
-    """It begins with the first event, as points and a drawing; without events there is no file."""
+    """The timeline begins with the first event, as points and a drawing; no events, no file."""
     trace = trace_of(
         tmp_path, change(10, 64, 0xA, 64), change(20, 32, 0xB, 32, CUDA), change(30, -64, 0xA, 0)
     )
