@@ -161,7 +161,7 @@ def _slowest_frame(
         return "", 0.0
     users = frames & user_frames(trace)[calls.span]
     of = _nearest(users if of_users and users.any() else frames, inside, calls.parent)
-    own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
+    own = np.maximum(own_time(trace.spans["length"][calls.span], calls.parent)[inside], 0)
     own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark
     times = np.bincount(trace.spans["name"][calls.span[of[of != ROOT]]], weights=own[of != ROOT])
     worst = int(times.argmax())

@@ -135,7 +135,8 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
     frames = _labels(trace) if of_labels else frames
     owners = _owners(trace, frames)
     sums = _Sums(trace, owners)
-    sums.add("host", np.arange(len(owners.span)), _own_time(trace, owners))
+    own = own_time(trace.spans["length"][owners.span], owners.parent)
+    sums.add("host", np.arange(len(owners.span)), own)
     unknown = _add_device(trace, found, started, sums)
     memory = {name: trace.memory[name][trace.memory["bytes"] > 0] for name in trace.memory}
     sums.add("allocated", sums.at(memory["thread"], memory["time"]), memory["bytes"])
@@ -191,16 +192,6 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
         phase=np.array(phase, np.int64),
         tree=[(name, above) for above, name in tree],
     )
-
-
-def _own_time(trace: Trace, owners: _Owners) -> Numbers:
-    """Return the own time of each. A span that crosses its parent's end counts as ending there."""
-    start, length = (trace.spans[name][owners.span] for name in ("start", "length"))
-    end = (start + length).tolist()
-    for place, outer in enumerate(owners.parent.tolist()):
-        if outer != ROOT:
-            end[place] = min(end[place], end[outer])
-    return own_time(np.array(end, np.int64) - start, owners.parent)
 
 
 def _add_device(trace: Trace, found: Operators, started: Launches, sums: _Sums) -> int:

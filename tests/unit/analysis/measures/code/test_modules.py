@@ -253,13 +253,15 @@ def test_steps_and_collectives_are_no_labels(tmp_path: Path) -> None:
     assert measured.modules.of_labels
 
 
-def test_ranges_that_cross_share_the_time(tmp_path: Path) -> None:
-    """The one that began inside another counts as ending with it: no moment counts twice."""
+def test_ranges_that_cross_are_not_nested(tmp_path: Path) -> None:
+    """As in torch, each has its whole time, and what both contain belongs to the later one."""
     measured = write(tmp_path / "a.trace.json", [
         {"name": "one", "cat": "user_annotation", "ts": 0, "dur": 10},
         {"name": "other", "cat": "user_annotation", "ts": 4, "dur": 20},
+        {"name": "inner", "cat": "user_annotation", "ts": 5, "dur": 3},
     ])  # fmt: skip
-    assert [row.forward.host for row in measured.modules.rows] == [4000, 6000]
+    rows = [(row.name, row.parent, row.forward.host) for row in measured.modules.rows]
+    assert rows == [("one", ROOT, 10_000), ("other", ROOT, 17_000), ("inner", 1, 3000)]
 
 
 def on_device(correlation: int, external: int) -> Event:
