@@ -20,7 +20,7 @@ from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
-from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
+from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
 from dynprof.analysis.measures.waiting.gaps import cut, cut_by_covers
 from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
 from dynprof.analysis.reading.intervals import clipped, covered_until
@@ -223,7 +223,7 @@ def _in_python(name: str) -> str:
 
 def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
     """Return the phases of the step in which idle time passed, the worst first."""
-    covers = {name: where_phase(measured.trace, name) for name in NAMES if name != REST}
+    covers = {name: where_phase(measured.trace, name) for name in PRECEDENCE}
     start, end, of, first = cut_by_covers(pieces.start, pieces.end, list(covers.values()))
     counts = np.bincount(first + 1, minlength=len(covers) + 1)
     times = np.bincount(

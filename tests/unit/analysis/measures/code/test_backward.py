@@ -16,7 +16,14 @@ from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
 from tests.real_traces import everything, on_each
-from tests.unit.analysis.measures.code.numbered import GRAPH, ON_DEVICE, Event, operator, write
+from tests.unit.analysis.measures.code.numbered import (
+    GRAPH,
+    ON_DEVICE,
+    Event,
+    operator,
+    run_again,
+    write,
+)
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
@@ -31,7 +38,10 @@ def innermost(spans: list[Event], when: int) -> Event | None:
 
 
 def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
-    """Return count and device time of backward passes, by forward operator and node."""
+    """Return count and device time of backward passes, by forward operator and node.
+
+    What runs again in them, without what is nested in that, has a row of its own.
+    """
     operators = [e for e in events if e.get("ph") == "X" and e["kind"] in ("cpu_op", "operator")]
     graph, numbered = defaultdict[Any, list[Event]](list), defaultdict[Any, list[Event]](list)
     for one in sorted(operators, key=lambda e: e["begin"]):
@@ -52,6 +62,15 @@ def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
         last = max(before, key=lambda e: (e["begin"], -e["end"])) if known else {"name": ""}
         names[id(one)] = last["name"], one["name"].removeprefix(GRAPH).removeprefix(": ")
         found[names[id(one)]][0] += 1
+    again = defaultdict[Any, list[Event]](list)
+    for one in sorted(run_again(events), key=lambda e: (e["begin"], -e["end"])):
+        if again[one["thread"]] and one["end"] <= again[one["thread"]][-1]["end"]:
+            continue
+        again[one["thread"]].append(one)
+        names[id(one)] = "", "recomputation"
+        found[names[id(one)]][0] += 1
+    for thread, spans in again.items():
+        graph[thread] = sorted([*graph[thread], *spans], key=lambda e: e["begin"])
     calls = {
         e["args"]["correlation"]: e
         for e in reversed(events)
