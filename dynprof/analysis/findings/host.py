@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.findings.culprits import (
+from dynprof.analysis.findings.call_sites import (
     between,
     functions_named,
     lines_named,
@@ -64,7 +64,7 @@ from dynprof.runtime.plural import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.findings.culprits import Culprit
+    from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
@@ -92,7 +92,7 @@ def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) ->
 
 def _places(
     measured: MeasuredTrace, steps: Breakdown, cause: str, chosen: NDArray[np.bool_]
-) -> list[Culprit]:
+) -> list[CallSite]:
     """Return where in the user's code some work of the host costs time; may be empty."""
     if measured.idle is None:
         return openers(measured, steps, chosen)

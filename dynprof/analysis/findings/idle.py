@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.findings.culprits import (
+from dynprof.analysis.findings.call_sites import (
     callers,
     calls_named,
     main_place,
@@ -28,7 +28,7 @@ from dynprof.runtime.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.analysis.findings.culprits import Culprit
+    from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.intervals import Cover
@@ -70,7 +70,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
     )
 
 
-def _usual(who: list[Culprit]) -> str:
+def _usual(who: list[CallSite]) -> str:
     """Return the calls that usually wait for the device, if no line of the user's is known."""
     if any(one.place for one in who):
         return ""
@@ -123,7 +123,7 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     )
 
 
-def _lines(measured: MeasuredTrace, who: list[Culprit]) -> str:
+def _lines(measured: MeasuredTrace, who: list[CallSite]) -> str:
     stacks = measured.trace.category(FRAMES).any()
     outside = "outside of your own code" if stacks else "outside of operators"
     said = times_named(who, outside)

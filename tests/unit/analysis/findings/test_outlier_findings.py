@@ -161,7 +161,7 @@ def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> Non
     assert not any("Step 3" in one.title for one in all_findings(measured))
 
 
-def test_what_dynprof_wraps_is_no_culprit(tmp_path: Path) -> None:
+def test_what_dynprof_wraps_is_not_a_call_site(tmp_path: Path) -> None:
     """Not as a function, not as time of an optimizer or a loader, not on the critical path."""
     for label, title in (
         ("Optimizer.step#SGD.step", "The optimizer takes long"),

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     Chosen = NDArray[np.bool_]
 
 _MAX_NAMED = 2
-"""Culprits that a finding names, at most."""
+"""Call sites that a finding names, at most."""
 _MIN_SHARE = 0.1
-"""Share of a finding's time below which a culprit is not named."""
+"""Share of a finding's time below which a call site is not named."""
 _IN_PYTHON = {
     "aten::item": ".item()",
     "aten::is_nonzero": "a condition on a tensor",
@@ -54,7 +54,7 @@ _IN_PYTHON = {
 
 
 @dataclass(frozen=True)
-class Culprit:
+class CallSite:
     """Something that costs time in the mean step.
 
     Attributes:
@@ -81,7 +81,7 @@ class Culprit:
         return f"in {self.what}" if self.what else outside
 
 
-def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
     """Return what made the calls that cause idle time, the worst first."""
     spans = measured.trace.spans
     known = pieces.call != UNKNOWN
@@ -92,7 +92,7 @@ def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Cul
     return _grouped(measured, steps, who, found.frame, time)
 
 
-def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
     """Return where idle time passed, the worst first.
 
     The places are lines of the user's code; without stacks, operators and the time between them.
@@ -110,7 +110,7 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     )
 
 
-def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
+def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[CallSite]:
     """Return what launched the chosen work of the device, the longest first."""
     trace, started = measured.trace, measured.launches
     included = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
@@ -121,7 +121,7 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
     return _grouped(measured, steps, found.operator, found.frame, time)
 
 
-def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
+def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[CallSite]:
     """Return where in the user's code the chosen spans of the host were opened, the longest first.
 
     The profiler's own time in a span does not count. Time that several spans cover counts for the
@@ -139,7 +139,7 @@ def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[C
 
 def own_openers(
     measured: MeasuredTrace, steps: Breakdown, name: str, chosen: Chosen
-) -> list[Culprit]:
+) -> list[CallSite]:
     """Return the same for operators and Python calls of one name, by their own time only.
 
     Empty for a function of the user's, whose name is already the place.
@@ -153,13 +153,13 @@ def own_openers(
 
 def _opened(
     measured: MeasuredTrace, steps: Breakdown, place: Numbers, time: Numbers
-) -> list[Culprit]:
+) -> list[CallSite]:
     spans = measured.trace.spans
     found = code_at(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
     return _grouped(measured, steps, np.full(len(place), UNKNOWN), found.frame, time)
 
 
-def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:
+def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[CallSite]:
     """Return where the thread of the steps was outside a cover, the longest first.
 
     The places are the user's functions and what they called there.
@@ -195,7 +195,7 @@ def _users_and_called(measured: MeasuredTrace) -> Chosen:
 def _grouped(
     measured: MeasuredTrace, steps: Breakdown, who: Numbers, frame: Numbers, time: Numbers,
     place: Callable[..., str] = place_of,
-) -> list[Culprit]:  # fmt: skip
+) -> list[CallSite]:  # fmt: skip
     """Return sums by the names of spans and frames; -1 means none."""
     names = measured.trace.tables["name"]
     name = np.append(measured.trace.spans["name"], UNKNOWN)
@@ -208,12 +208,12 @@ def _grouped(
          place(names[line], open_at_start=bool(before)) if line != UNKNOWN else "")
         for code, line, before in keys.tolist()
     ]  # fmt: skip
-    of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], Culprit]()
+    of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], CallSite]()
     times = np.bincount(of, weights=time, minlength=len(keys)) / each
     counts = np.bincount(of, minlength=len(keys)) / each
     for one, count, lasts in zip(called, counts.tolist(), times.tolist(), strict=True):
-        other = found.get(one, Culprit(*one, 0, 0))  # names differ by address only
-        found[one] = Culprit(*one, other.count + count, other.time + lasts)
+        other = found.get(one, CallSite(*one, 0, 0))  # names differ by address only
+        found[one] = CallSite(*one, other.count + count, other.time + lasts)
     return sorted(found.values(), key=lambda one: -one.time)
 
 
@@ -221,7 +221,7 @@ def _in_python(name: str) -> str:
     return _IN_PYTHON.get(name) or function_of(name)
 
 
-def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
     """Return the phases of the step in which idle time passed, the worst first."""
     covers = {name: where_phase(measured.trace, name) for name in PRECEDENCE}
     start, end, of, first = cut_by_covers(pieces.start, pieces.end, list(covers.values()))
@@ -231,39 +231,39 @@ def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     )
     each = max(1, steps.count)
     columns = zip(["", *covers], counts / each, times / each, strict=True)
-    found = [Culprit(name, "", float(one), float(time)) for name, one, time in columns if time]
+    found = [CallSite(name, "", float(one), float(time)) for name, one, time in columns if time]
     return sorted(found, key=lambda one: -one.time)
 
 
-def calls_named(found: list[Culprit]) -> str:
+def calls_named(found: list[CallSite]) -> str:
     """Return the worst in words: ``56 x .item() at train.py:22 (main), 41 ms``; may be empty."""
     return "; ".join(f"{number(one.count)} x {one.called}, {ms(one.time)}" for one in _worst(found))
 
 
-def times_named(found: list[Culprit], outside: str) -> str:
+def times_named(found: list[CallSite], outside: str) -> str:
     """Return the worst in words: ``41 ms at train.py:22 (main)``; may be empty.
 
     Args:
-        found: The culprits to name.
-        outside: The place of time without a culprit: ``outside of operators``.
+        found: The call sites to name.
+        outside: The place of time without a call site: ``outside of operators``.
     """
     return "; ".join(f"{ms(one.time)} {one.at(outside)}" for one in _worst(found))
 
 
-def main_place(found: list[Culprit]) -> str:
-    """Return the culprit that is named first, with its place; empty if there is none."""
+def main_place(found: list[CallSite]) -> str:
+    """Return the call site that is named first, with its place; empty if there is none."""
     worst = _worst(found)
     known = [one for one in worst if one.place] or worst
     return known[0].called if known else ""
 
 
-def lines_named(found: list[Culprit], time: float) -> str:
+def lines_named(found: list[CallSite], time: float) -> str:
     """Return the worst for the end of a sentence: ``, 41 ms at train.py:22 (main)``.
 
     Empty if the trace does not have the place.
 
     Args:
-        found: The culprits to name.
+        found: The call sites to name.
         time: The time in ns that the sentence has given already; it is not repeated.
     """
     known = [one for one in _worst(found) if one.place]
@@ -272,7 +272,7 @@ def lines_named(found: list[Culprit], time: float) -> str:
     return f", {'; '.join(f'{ms(one.time)} at {one.place}' for one in known)}" if known else ""
 
 
-def functions_named(found: list[Culprit], time: float) -> str:
+def functions_named(found: list[CallSite], time: float) -> str:
     """Return the same by function: ``, 41 ms in sleep, called by main (train.py)``."""
     known = [one for one in _worst(found) if one.place]
     said = [f"{one.what}, called by {one.place}" if one.what else one.place for one in known]
@@ -282,7 +282,7 @@ def functions_named(found: list[Culprit], time: float) -> str:
     return f", {times}" if times else ""
 
 
-def starters_named(found: list[Culprit]) -> str:
+def starters_named(found: list[CallSite]) -> str:
     """Return the worst as a sentence: ``Most comes from aten::mm at model.py:7 (forward), 4 ms.``.
 
     Begins with a space. Empty if the trace does not show what launched the work.
@@ -291,7 +291,7 @@ def starters_named(found: list[Culprit]) -> str:
     return f" Most comes from {'; '.join(worst)}." if worst else ""
 
 
-def _worst(found: list[Culprit]) -> list[Culprit]:
+def _worst(found: list[CallSite]) -> list[CallSite]:
     whole = sum(one.time for one in found)
     worst = [one for one in found[:_MAX_NAMED] if one.time >= _MIN_SHARE * whole]
     return worst if any(one.what or one.place for one in worst) else []
