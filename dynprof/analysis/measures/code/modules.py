@@ -180,7 +180,8 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
     phase: list[int] = []
     masks = (graph, again, frames)
     columns = (parent, trace.spans["name"][span], *(mask[span] for mask in masks))
-    for outer, name, is_graph, is_again, is_frame in zip(*map(_listed, columns), strict=True):
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for outer, name, is_graph, is_again, is_frame in rows:
         above, passing = (ROOT, FORWARD) if outer == ROOT else (owner[outer], phase[outer])
         if is_graph:
             is_seen, place = next(forward)
