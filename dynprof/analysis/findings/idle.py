@@ -19,7 +19,13 @@ from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut_by_covers
-from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
+from dynprof.analysis.measures.waiting.host_waits import (
+    ALLOCATING,
+    FIRST_USE,
+    PAGEABLE,
+    SYNCHRONISING,
+    first_uses,
+)
 from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
 from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS
 from dynprof.analysis.reading.intervals import cover, distinct, united
@@ -35,6 +41,8 @@ if TYPE_CHECKING:
 
 PAGEABLE_MEMORY = "Pageable"
 """Part of the names of copies from or to memory that is not pinned."""
+_MAX_CALLS = 3
+"""Names of calls that a finding lists, at most."""
 _LONG = 0.1
 """Share of a time from which launch calls are worth naming."""
 _SHORT_NS = 10_000
@@ -103,6 +111,31 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"{copies} in {steps.a_step} between the device and pageable memory: {ms(alone)} in which "
         f"nothing computes.{idle}",
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
+        place=main_place(who),
+    )
+
+
+def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Find calls that create a context or load a library or kernels, which happens once."""
+    if not (pieces := of_cause(measured, FIRST_USE)):
+        return None
+    trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
+    names, code = trace.tables["name"], trace.spans["name"][chosen]
+    lasts = np.bincount(code, weights=trace.spans["length"][chosen], minlength=len(names))
+    counts = np.bincount(code, minlength=len(names))
+    calls = "; ".join(
+        f"{counts[place]} x {names[place]}, {ms(lasts[place])}"
+        for place in np.argsort(-lasts, kind="stable")[:_MAX_CALLS].tolist()
+        if counts[place]
+    )
+    time, who = mean(steps, pieces), places(measured, steps, pieces)
+    return Finding(
+        "First use of the device or a library",
+        steps.share(time),
+        f"Calls that create the device's context or load a library or kernels leave the device "
+        f"idle for {ms(time)} of {steps.a_step}{_lines(measured, who)}. The calls: {calls}.",
+        "It happens once: record later steps, or run a step before the window, as warm-up.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )
 
@@ -275,6 +308,6 @@ def _host_activity(steps: Breakdown, pieces: Idle) -> str:
 
 
 IDLE_RULES: tuple[Callable[[MeasuredTrace, Breakdown], Finding | None], ...] = (
-    pageable_copies, synchronisations, allocator, launching, elsewhere, queue, unknown,
+    pageable_copies, synchronisations, first_use, allocator, launching, elsewhere, queue, unknown,
 )  # fmt: skip
 """Rules about idle time, causes before symptoms."""
