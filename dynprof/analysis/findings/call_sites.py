@@ -22,8 +22,8 @@ from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
 from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
 from dynprof.analysis.measures.waiting.gaps import cut, cut_by_covers
-from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
-from dynprof.analysis.reading.intervals import clipped, covered_until
+from dynprof.analysis.reading.events import CALLS, FRAMES, LAUNCHES, OPERATORS
+from dynprof.analysis.reading.intervals import clipped, covered_until, distinct
 from dynprof.runtime.plural import number
 
 if TYPE_CHECKING:
@@ -62,12 +62,15 @@ class CallSite:
         place: Where in the user's code; empty if unknown.
         count: The number of pieces of time.
         time: The time that it costs, in ns.
+        is_step: Whether most operators and launches of the steps run in it, as in the frame of the
+            training loop or of the whole forward pass.
     """
 
     what: str
     place: str
     count: float
     time: float
+    is_step: bool = False
 
     @property
     def called(self) -> str:
@@ -211,10 +214,39 @@ def _grouped(
     of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], CallSite]()
     times = np.bincount(of, weights=time, minlength=len(keys)) / each
     counts = np.bincount(of, minlength=len(keys)) / each
-    for one, count, lasts in zip(called, counts.tolist(), times.tolist(), strict=True):
+    most = _with_most_work(measured, np.where(who == UNKNOWN, frame, who), of)
+    for one, count, lasts, is_step in zip(
+        called, counts.tolist(), times.tolist(), most.tolist(), strict=True
+    ):
         other = found.get(one, CallSite(*one, 0, 0))  # names differ by address only
-        found[one] = CallSite(*one, other.count + count, other.time + lasts)
+        found[one] = CallSite(
+            *one, other.count + count, other.time + lasts, is_step or other.is_step
+        )
     return sorted(found.values(), key=lambda one: -one.time)
+
+
+def _with_most_work(measured: MeasuredTrace, place: Numbers, of: Numbers) -> Chosen:
+    """Return for each group of spans whether most operators and launches begin in them.
+
+    Args:
+        measured: The trace.
+        place: The spans; -1 for none.
+        of: The group of each.
+    """
+    trace, spans = measured.trace, measured.trace.spans
+    work = trace.category(OPERATORS, LAUNCHES) & measured.in_steps
+    pairs = np.unique(np.stack([of, place]), axis=1)
+    group, span = pairs[:, pairs[1] != UNKNOWN]
+    inside = np.zeros(len(span), np.int64)
+    for thread in distinct(spans["thread"][span]).tolist():
+        here = spans["thread"][span] == thread
+        start = spans["start"][work & (spans["thread"] == thread)]
+        begin = spans["start"][span[here]]
+        ends = np.searchsorted(start, begin + spans["length"][span[here]])
+        inside[here] = ends - np.searchsorted(start, begin)
+    counts = np.bincount(group, weights=inside, minlength=int(of.max(initial=-1)) + 1)
+    found: Chosen = counts > max(1, work.sum() / 2)
+    return found
 
 
 def _in_python(name: str) -> str:
@@ -255,6 +287,12 @@ def main_place(found: list[CallSite]) -> str:
     worst = _worst(found)
     known = [one for one in worst if one.place] or worst
     return known[0].called if known else ""
+
+
+def can_move(found: list[CallSite]) -> bool:
+    """Return whether what is named could run elsewhere: it has places, and none is the step."""
+    known = [one for one in _worst(found) if one.place]
+    return bool(known) and not any(one.is_step for one in known)
 
 
 def lines_named(found: list[CallSite], time: float) -> str:

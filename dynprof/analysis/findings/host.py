@@ -13,6 +13,7 @@ import numpy as np
 
 from dynprof.analysis.findings.call_sites import (
     between,
+    can_move,
     functions_named,
     lines_named,
     main_place,
@@ -24,6 +25,7 @@ from dynprof.analysis.findings.call_sites import (
 )
 from dynprof.analysis.findings.finding import (
     LARGE,
+    OF_THE_STEP,
     OUT_OF_THE_LOOP,
     SMALL_NS,
     Finding,
@@ -239,12 +241,12 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
         "Python between the operators",
         steps.share(time),
         f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
-        _about_functions(measured.trace, named=bool(lines)),
+        _about_functions(measured.trace, who, named=bool(lines)),
         place=main_place(who),
     )
 
 
-def _about_functions(trace: Trace, *, named: bool) -> str:
+def _about_functions(trace: Trace, who: list[CallSite], *, named: bool) -> str:
     frames = trace.category(FRAMES)
     if frames.any() and np.isin(step_threads(trace), trace.spans["thread"][frames]).mean() <= 0.5:
         return (
@@ -252,7 +254,7 @@ def _about_functions(trace: Trace, *, named: bool) -> str:
             "older threads. Record with --backend python, or use a pool of threads."
         )
     if named:
-        return OUT_OF_THE_LOOP
+        return OUT_OF_THE_LOOP if can_move(who) else OF_THE_STEP
     where = "The flame graph shows which functions. " if frames.any() else ""
     return f"{where}The usual causes are loops over tensors, data loading, logging and .item()."
 

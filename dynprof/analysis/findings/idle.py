@@ -9,12 +9,19 @@ import numpy as np
 from dynprof.analysis.findings.call_sites import (
     callers,
     calls_named,
+    can_move,
     main_place,
     phases,
     places,
     times_named,
 )
-from dynprof.analysis.findings.finding import DELAYS, OUT_OF_THE_LOOP, Finding, how_many
+from dynprof.analysis.findings.finding import (
+    DELAYS,
+    OF_THE_STEP,
+    OUT_OF_THE_LOOP,
+    Finding,
+    how_many,
+)
 from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import collectives
@@ -26,7 +33,14 @@ from dynprof.analysis.measures.waiting.host_waits import (
     SYNCHRONISING,
     first_uses,
 )
-from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
+from dynprof.analysis.measures.waiting.idle import (
+    ELSEWHERE,
+    LAUNCHING,
+    NOTHING,
+    STARTING,
+    UNKNOWN,
+    WAITING,
+)
 from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS
 from dynprof.analysis.reading.intervals import cover, distinct, united
 from dynprof.runtime.plural import counted
@@ -116,10 +130,15 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 
 def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Find calls that create a context or load a library or kernels, which happens once."""
-    if not (pieces := of_cause(measured, FIRST_USE)):
-        return None
+    """Find calls that create a context or load a library or kernels, which happens once.
+
+    They count also before the first launch, if no step is marked.
+    """
     trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
+    pieces = of_cause(measured, FIRST_USE)
+    time = before_first_launch(measured, steps) + (mean(steps, pieces) if pieces else 0.0)
+    if not time:
+        return None
     names, code = trace.tables["name"], trace.spans["name"][chosen]
     lasts = np.bincount(code, weights=trace.spans["length"][chosen], minlength=len(names))
     counts = np.bincount(code, minlength=len(names))
@@ -128,7 +147,7 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         for place in np.argsort(-lasts, kind="stable")[:_MAX_CALLS].tolist()
         if counts[place]
     )
-    time, who = mean(steps, pieces), places(measured, steps, pieces)
+    who = places(measured, steps, pieces) if pieces else []
     return Finding(
         "First use of the device or a library",
         steps.share(time),
@@ -138,6 +157,13 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         on_path=ALL_HOST,
         place=main_place(who),
     )
+
+
+def before_first_launch(measured: MeasuredTrace, steps: Breakdown) -> float:
+    """Return the time of first uses, in ns, in which the device has nothing to do yet."""
+    if not (pieces := of_cause(measured, NOTHING)):
+        return 0.0
+    return _time_in(steps, pieces, measured.trace.when(first_uses(measured.trace)))
 
 
 def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -210,6 +236,8 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host {does}"
         f"{_lines(measured, who)}.{within}",
         OUT_OF_THE_LOOP
+        if can_move(who)
+        else OF_THE_STEP
         if any(one.place for one in who)
         else "The usual causes are loops over tensors, logging and work on the host between "
         "operators.",

@@ -1,4 +1,4 @@
-"""Times of operators whose labels cross, compared with torch's ``key_averages()`` of the same run."""
+"""Times where labels cross, and recomputation, compared with torch's own of the same run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.autograd import recomputed
 from dynprof.analysis.measures.timeline.nesting import ROOT
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ def hold_labels_open() -> None:
         other.__exit__(None, None, None)
 
 
+def ns(microseconds: float) -> int:
+    """Return whole nanoseconds."""
+    return round(1000 * microseconds)
+
+
 @pytest.mark.parametrize("run", [serve_requests, dispatch_in_a_mode, hold_labels_open])
 def test_own_times_are_torchs_where_labels_cross(tmp_path: Path, run: Callable[[], None]) -> None:
     """By name, own and total; own times add up to the total, and no row of modules nests them."""
@@ -77,7 +83,7 @@ def test_own_times_are_torchs_where_labels_cross(tmp_path: Path, run: Callable[[
     measured = MeasuredTrace(path)
     ours = {row.name: (row.count, row.own, row.total) for row in measured.averages}
     torchs = {
-        row.key: (row.count, round(1000 * row.self_cpu_time_total), round(1000 * row.cpu_time_total))
+        row.key: (row.count, ns(row.self_cpu_time_total), ns(row.cpu_time_total))
         for row in prof.key_averages()
     }
     assert ours == torchs
@@ -87,3 +93,52 @@ def test_own_times_are_torchs_where_labels_cross(tmp_path: Path, run: Callable[[
     crossing = [row.parent for row in rows if row.name.startswith(("request", "one", "other"))]
     outside = ROOT if run is serve_requests else 0
     assert crossing == [outside] * len(crossing)
+
+
+@pytest.mark.parametrize("with_stack", [True, False])
+@pytest.mark.parametrize("use_reentrant", [True, False, None])
+def test_recomputation_of_torchs_checkpoint(
+    tmp_path: Path, *, use_reentrant: bool | None, with_stack: bool
+) -> None:
+    """Each linear layer under a checkpoint runs twice; without checkpoints none does."""
+    from torch.utils.checkpoint import checkpoint
+
+    layers = torch.nn.ModuleList(
+        torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()) for _ in range(3)
+    )
+
+    def run() -> None:
+        value = torch.ones(8, 8, requires_grad=True)
+        for layer in layers:
+            if use_reentrant is None:
+                value = layer(value)
+            else:
+                value = checkpoint(layer, value, use_reentrant=use_reentrant)
+        value.sum().backward()
+
+    run()
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, with_stack=with_stack) as prof:
+        run()
+    prof.export_chrome_trace(str(tmp_path / "a.pt.trace.json"))
+    measured = MeasuredTrace(tmp_path / "a.pt.trace.json")
+    chosen = recomputed(measured.trace)
+    names = [measured.trace.name(place) for place in chosen.nonzero()[0]]
+    again = 0 if use_reentrant is None else 3
+    events = [event for event in prof.events() if event.name == "aten::addmm"]
+    assert len(events) == 3 + again
+    assert names.count("aten::addmm") == names.count("aten::relu") == again
+    assert (measured.phases[0]["recomputation"] > 0) is bool(again)
+    calls = {row.name: row.calls for row in measured.modules.rows if row.parent == ROOT}
+    assert calls.get("recomputation", 0) == again
+
+
+def test_a_gradients_gradient_is_not_recomputed(tmp_path: Path) -> None:
+    """With create_graph=True the gradient's own operators have sequence numbers."""
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh())
+    value = torch.ones(8, 8, requires_grad=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
+        (slope,) = torch.autograd.grad(layer(value).sum(), value, create_graph=True)
+        slope.square().sum().backward()
+    prof.export_chrome_trace(str(tmp_path / "a.pt.trace.json"))
+    assert not recomputed(MeasuredTrace(tmp_path / "a.pt.trace.json").trace).any()

@@ -2,6 +2,6 @@
 
 Input: columns. Output: operators, device activities and their launches, steps, phases, and where
 the time of a step goes. It does not explain waits. Other folders use ``read_trace``,
-``nesting``, ``autograd``, ``operators``, ``launches``, ``kernels``, ``steps``, ``phases``, ``breakdown``,
-``outliers``, ``overhead`` and ``truncation``.
+``nesting``, ``autograd``, ``operators``, ``launches``, ``kernels``, ``steps``, ``phases``,
+``breakdown``, ``outliers``, ``overhead`` and ``truncation``.
 """

@@ -230,7 +230,8 @@ class HostActivity:
 def first_uses(trace: Trace) -> NDArray[np.bool_]:
     """Return the long calls of a device's runtime that happen once.
 
-    They create a context, or load a library or kernels, in the first operator of a name.
+    They create a context, or load a library or kernels, in the first operator of a name. Outside of
+    operators, no other call of the same name is long.
     """
     spans, long = trace.spans, trace.category(LAUNCHES)
     long &= spans["length"] >= _FIRST_USE_NS
@@ -240,14 +241,11 @@ def first_uses(trace: Trace) -> NDArray[np.bool_]:
     span = np.flatnonzero(operators)
     parent = parents(*(spans[name][span] for name in ("start", "length", "thread")))
     place = innermost(trace, span, parent, call)
-    first = np.append(np.isin(np.arange(len(span)), _first_of_each(spans["name"][span])), False)
-    first_calls = np.isin(np.arange(len(call)), _first_of_each(spans["name"][call]))
-    found[call[np.where(place == ROOT, first_calls, first[place])]] = True
+    first = np.zeros(len(span) + 1, bool)
+    first[np.unique(spans["name"][span], return_index=True)[1]] = True
+    alone = np.bincount(spans["name"][call])[spans["name"][call]] == 1
+    found[call[np.where(place == ROOT, alone, first[place])]] = True
     return found
-
-
-def _first_of_each(names: Numbers) -> Numbers:
-    return np.unique(names, return_index=True)[1]
 
 
 def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:

@@ -61,8 +61,9 @@ def _again_in_call(call: Event, inside: list[Event]) -> list[Event]:
     ]  # fmt: skip
     again = [e for e in own if e["kind"] == "python_function" and e["name"].startswith("nn.Module")]
     again += numbered if without or engine_until else []
+    ends = [(one["begin"], one["end"]) for one in again]
     labels = [e for e in own if e["kind"] == "user_annotation"
-              and any(e["begin"] <= a["begin"] and a["end"] <= e["end"] for a in again)]  # fmt: skip
+              and any(e["begin"] <= begin and end <= e["end"] for begin, end in ends)]  # fmt: skip
     return again + labels
 
 

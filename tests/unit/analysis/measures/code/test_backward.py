@@ -37,6 +37,23 @@ def innermost(spans: list[Event], when: int) -> Event | None:
     return min(there, key=lambda span: (span["end"] - span["begin"], -span["begin"]), default=None)
 
 
+def outermost(spans: list[Event]) -> list[Event]:
+    """Return the spans that are inside no other one."""
+    found, until = list[Event](), dict[Any, int]()
+    for one in sorted(spans, key=lambda e: (e["begin"], -e["end"])):
+        if one["end"] > until.get(one["thread"], 0):
+            found.append(one)
+            until[one["thread"]] = one["end"]
+    return found
+
+
+def add_to(by_thread: dict[Any, list[Event]], spans: list[Event]) -> None:
+    """Add spans to those of their threads."""
+    for one in spans:
+        by_thread[one["thread"]].append(one)
+        by_thread[one["thread"]].sort(key=lambda e: e["begin"])
+
+
 def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
     """Return count and device time of backward passes, by forward operator and node.
 
@@ -62,15 +79,10 @@ def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
         last = max(before, key=lambda e: (e["begin"], -e["end"])) if known else {"name": ""}
         names[id(one)] = last["name"], one["name"].removeprefix(GRAPH).removeprefix(": ")
         found[names[id(one)]][0] += 1
-    again = defaultdict[Any, list[Event]](list)
-    for one in sorted(run_again(events), key=lambda e: (e["begin"], -e["end"])):
-        if again[one["thread"]] and one["end"] <= again[one["thread"]][-1]["end"]:
-            continue
-        again[one["thread"]].append(one)
-        names[id(one)] = "", "recomputation"
-        found[names[id(one)]][0] += 1
-    for thread, spans in again.items():
-        graph[thread] = sorted([*graph[thread], *spans], key=lambda e: e["begin"])
+    again = outermost(run_again(events))
+    names |= dict.fromkeys(map(id, again), ("", "recomputation"))
+    found |= {("", "recomputation"): [len(again), 0]} if again else {}
+    add_to(graph, again)
     calls = {
         e["args"]["correlation"]: e
         for e in reversed(events)
