@@ -123,7 +123,7 @@ def test_recomputation_of_torchs_checkpoint(
     prof.export_chrome_trace(str(tmp_path / "a.pt.trace.json"))
     measured = MeasuredTrace(tmp_path / "a.pt.trace.json")
     chosen = recomputed(measured.trace)
-    names = [measured.trace.name(place) for place in chosen.nonzero()[0]]
+    names = [measured.trace.name(place) for place in chosen.nonzero()[0].tolist()]
     again = 0 if use_reentrant is None else 3
     events = [event for event in prof.events() if event.name == "aten::addmm"]
     assert len(events) == 3 + again

@@ -140,9 +140,11 @@ class ReadTrace:
         """
         rows = self.trace.members.get("deviceProperties")
         devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
-        names = {one.get("id"): str(one.get("name") or "") for one in devices}
-        if self.first_device in names or self.first_device == HOST_NAME:
-            return names.get(self.first_device, "")
+        names = {_int64(one.get("id")): str(one.get("name") or "") for one in devices}
+        if self.first_device == HOST_NAME:
+            return ""
+        if self.first_device in names:
+            return names[int(self.first_device)]
         kinds = set(names.values())
         return kinds.pop() if len(kinds) == 1 else ""
 

@@ -150,6 +150,8 @@ def compare(path: Path) -> int:
     place = np.flatnonzero(recomputed(trace))
     events = everything(path)
     shift = min(e["begin"] for e in events if e.get("ph") == "X") - int(trace.spans["start"].min())
-    ours = sorted((int(trace.spans["start"][one]) + shift, trace.name(one)) for one in place)
+    ours = sorted(
+        (int(trace.spans["start"][one]) + shift, trace.name(one)) for one in place.tolist()
+    )
     assert ours == sorted((one["begin"], one["name"]) for one in run_again(events))
     return len(ours)
