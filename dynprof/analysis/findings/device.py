@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.findings.culprits import main_place, starters, starters_named
+from dynprof.analysis.findings.call_sites import main_place, starters, starters_named
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
 from dynprof.analysis.measures.critical_path.critical_path import (

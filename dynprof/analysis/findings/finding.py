@@ -29,6 +29,11 @@ RANKS_FIRST = (
 """Start of the advice if no other rank is known."""
 OUT_OF_THE_LOOP = "Take that out of the loop, do it less often, or in another thread or process."
 """Advice if the line is named."""
+OF_THE_STEP = (
+    "Most of the step runs there: look in the flame graph for the calls that take long; try "
+    "torch.compile, CUDA graphs or a larger batch."
+)
+"""Advice if the line is that of the training loop or of the whole forward pass."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
-    host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
-    device.exposed_copies, device.memory, device.fusible_kernels, *IDLE_RULES,
+    host.costliest, host.optimizer, host.checkpoint, host.recomputation,
+    device.exposed_communication, device.exposed_copies, device.memory, device.fusible_kernels,
+    *IDLE_RULES,
 )  # fmt: skip
 """Rules that run on the steps of a trace."""
 

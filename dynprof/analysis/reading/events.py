@@ -62,6 +62,7 @@ COUNTED = "cuda_profiler_range"
 NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
+_MOST_BYTES = 1 << 53  # A larger size is damaged; sums of such sizes fit into 64 bits.
 """Digits from which a number may not fit into 64 bits."""
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -189,6 +190,8 @@ def details(a: Args, begun: int | str | None = None) -> Details:
     number = _integer(a.range) if begun is None else begun
     direction = _DIRECTIONS.get(bytes(a.direction), "")
     copied = _integer(a.size) if direction and a.copied == NONE else a.copied
+    if abs(copied) >= _MOST_BYTES:
+        copied = NONE
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,

@@ -10,15 +10,7 @@ import numpy as np
 from dynprof.analysis.measures.critical_path.graph import HOST
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.measures.timeline.phases import (
-    BACKWARD,
-    CHECKPOINT,
-    FORWARD,
-    LOADING,
-    OPTIMIZER,
-    REST,
-    where_phase,
-)
+from dynprof.analysis.measures.timeline.phases import PRECEDENCE, REST, where_phase
 from dynprof.analysis.reading.events import COPIES, MEMSETS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -37,7 +29,7 @@ PARTS = (
 (
     AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING, EARLIER,
 ) = range(9)  # fmt: skip
-PHASES = (LOADING, CHECKPOINT, OPTIMIZER, BACKWARD, FORWARD, REST)
+PHASES = (*PRECEDENCE, REST)
 """Phases of the host, in order of precedence where they overlap."""
 MAX_START_DELAY_NS = 10_000
 """Longest usual delay before a device starts ready work; a longer one has an unknown reason."""
@@ -146,7 +138,7 @@ def path_times(
         cuts: When each step ends, ascending; the last one ends with the path.
         linked: Threads whose waits are known.
     """
-    covers = [where_phase(trace, phase) for phase in PHASES if phase != REST]
+    covers = [where_phase(trace, phase) for phase in PRECEDENCE]
     found = [_cut(path, cuts, path.thread == UNKNOWN)]
     for thread in distinct(path.thread[path.thread != UNKNOWN]).tolist():
         changes, names = _timeline(trace, calls, thread)
@@ -184,7 +176,7 @@ def _timeline(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers
     spans, parent = trace.spans, calls.parent
     end = (spans["start"] + spans["length"])[calls.span]
     inside = parent != ROOT
-    while (over := inside & (end > end[parent])).any():  # as in nesting.parents
+    while (over := inside & (end > end[parent])).any():  # as in nesting.callers
         end[over] = end[parent[over]]
     lasts = spans["length"][calls.span] > 0
     selected = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)

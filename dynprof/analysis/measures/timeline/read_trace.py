@@ -144,11 +144,20 @@ class ReadTrace:
 
     @property
     def device_name(self) -> str:
-        """The name of the device that worked; empty if unknown."""
+        """The name of the device that worked; empty if unknown.
+
+        If only one kind of device is described, it is of that kind: the numbers of visible devices
+        may differ from those of all devices.
+        """
         rows = self.trace.members.get("deviceProperties")
         devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
-        names = [one.get("name") for one in devices if one.get("id") == self.first_device]
-        return str(names[0]) if names and names[0] else ""
+        names = {_int64(one.get("id")): str(one.get("name") or "") for one in devices}
+        if self.first_device == HOST_NAME:
+            return ""
+        if self.first_device in names:
+            return names[int(self.first_device)]
+        kinds = set(names.values())
+        return kinds.pop() if len(kinds) == 1 else ""
 
 
 def _why_not_utf8(path: Path) -> str:

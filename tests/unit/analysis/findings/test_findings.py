@@ -149,6 +149,38 @@ def test_a_finding_names_the_table_with_the_sizes(tmp_path: Path) -> None:
         assert said["aten::mm takes the most"].advice.startswith(where)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "types", "advised"),
+    [
+        ("sm90_xmma_gemm_f32f32_f32f32_f32_tn_n", ["float"], True),
+        ("some_gemm", ["c10::BFloat16"], False),
+        ("some_gemm", ["float"], True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", [], False),
+        ("sm80_xmma_gemm_f16f16_f16f32_f32_nn_n", [], False),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8", [], False),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64", [], False),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", [], False),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1", [], True),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", [], False),
+        ("ampere_sgemm_128x64_tn", [], True),
+        ("nvjet_tst_192x192_64x4_1x2_h_bz_coopB_TNT", [], False),
+    ],
+)
+def test_autocast_is_advised_for_wide_types_only(
+    tmp_path: Path, kernel: str, types: list[str], *, advised: bool
+) -> None:
+    """The inputs' types tell, or the kernel's name where no type was recorded."""
+    of = {"Input Dims": [[8, 8], [8, 8]], "Input type": types * 2} if types else {}
+    common = {"ph": "X", "pid": 1, "tid": 1}
+    product = {"name": "aten::mm", "cat": "cpu_op", "ts": 0, "dur": 50, "args": of}
+    launch = {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 10, "dur": 5}
+    more = [{**common, **product}, {**common, **launch, "args": {"correlation": 1}},
+            {**common, "tid": 7, "name": kernel, "cat": "kernel", "ts": 20, "dur": 90 * MS,
+             "args": {"correlation": 1, "device": 0, "stream": 7}}]  # fmt: skip
+    advice = found(measured(tmp_path, [], *more))[f"{kernel} takes the most"].advice
+    assert ("autocast" in advice) is advised
+
+
 def test_memory_near_its_limit(tmp_path: Path) -> None:
     """The reserved memory is compared with the device's; below 90 percent there is no finding."""
     limit = [{"id": 0, "totalGlobalMem": 10**10}]

@@ -182,6 +182,7 @@ def test_findings_charge_all_idle_time_once(path: Path) -> None:
     found = [finding for rule in RULES if (finding := rule(measured, steps))]
     causes = measured.idle.by_cause()
     left = (causes[PAGEABLE] + causes[NOTHING] + causes[RECORDING]) / steps.count / steps.length
+    left -= idle.before_first_launch(measured, steps) / steps.length
     charged = sum(finding.share for finding in found)
     assert charged + left == pytest.approx(steps.share(steps.parts[IDLE]), abs=1e-9)
 
@@ -231,3 +232,49 @@ def test_causes_before_symptoms(tmp_path: Path) -> None:
     job.on_host("cudaStreamSynchronize", "cuda_runtime", 62, 70)
     job.on_host("cudaFree", "cuda_runtime", 71, 75)
     only(job, tmp_path, "Checkpoints hold the step up")
+
+
+FIRST = "First use of the device or a library"
+
+
+def test_the_first_use_of_a_library_is_no_work_of_the_loop(tmp_path: Path) -> None:
+    """Two long cudaFree in the first linear layer create a context and load cuBLAS, once."""
+    job = Planted(launched=LATE)
+    job.on_host("aten::linear", "cpu_op", 1, 2)
+    job.on_host("cudaFree", "cuda_runtime", FREE + 1, FREE + 2)
+    assert FIRST not in job.found(tmp_path)
+    first = {"ph": "X", "pid": 5, "tid": MAIN}
+    for name, category, at, took in (
+        ("aten::conv2d", "cpu_op", FREE, 19.0),
+        ("cudaFree", "cuda_runtime", FREE + 0.1, 12.0), ("cudaFree", "cuda_runtime", 72.5, 5.0),
+    ):  # fmt: skip
+        times = {"ts": at * 1000, "dur": took * 1000, "args": {"correlation": 0}}
+        job.events.append({**first, "name": name, "cat": category, **times})
+    found = job.found(tmp_path)[FIRST]
+    assert found.share == pytest.approx(0.06)
+    assert "1 x cudaFree, 12 ms" in found.detail
+    assert "record later steps" in found.advice
+
+
+def test_the_first_use_counts_before_the_first_kernel(tmp_path: Path) -> None:
+    """Also if no step is marked, so that the device has nothing to do until then."""
+    job = Planted(launched=None)
+    begin = {"ph": "X", "pid": 5, "tid": MAIN, "cat": "cuda_runtime", "name": "cudaFree"}
+    job.events = [e for e in job.events if not e["name"].startswith("ProfilerStep")]
+    job.events.append({**begin, "ts": -800_000, "dur": 700_000, "args": {"correlation": 0}})
+    found = job.found(tmp_path)[FIRST]
+    assert found.share == pytest.approx(0.7, abs=0.01)
+
+
+def test_the_step_itself_is_not_taken_out_of_the_loop(tmp_path: Path) -> None:
+    """A line in which most operators run is that of the loop or of the whole forward pass."""
+    job = Planted(launched=LATE)
+    job.on_host("model.py(88): forward", "python_function", 1, 99)
+    job.on_host("aten::mm", "cpu_op", 2, 3)
+    said = job.found(tmp_path)[HOST]
+    assert "at model.py:88 (forward)" in said.detail
+    assert "out of the loop" not in said.advice
+    job.on_host("log.py(7): write", "python_function", FREE - 1, LATE - 0.01)
+    said = job.found(tmp_path)[HOST]
+    assert "at log.py:7 (write)" in said.detail
+    assert "out of the loop" in said.advice

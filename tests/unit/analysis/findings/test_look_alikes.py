@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.culprits import openers
+from dynprof.analysis.findings.call_sites import openers
 from dynprof.analysis.measures.code.user_code import function_of
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, phase_spans

@@ -16,7 +16,14 @@ from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
 from tests.real_traces import everything, on_each
-from tests.unit.analysis.measures.code.numbered import GRAPH, ON_DEVICE, Event, operator, write
+from tests.unit.analysis.measures.code.numbered import (
+    GRAPH,
+    ON_DEVICE,
+    Event,
+    operator,
+    run_again,
+    write,
+)
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
@@ -30,8 +37,28 @@ def innermost(spans: list[Event], when: int) -> Event | None:
     return min(there, key=lambda span: (span["end"] - span["begin"], -span["begin"]), default=None)
 
 
+def outermost(spans: list[Event]) -> list[Event]:
+    """Return the spans that are inside no other one."""
+    found, until = list[Event](), dict[Any, int]()
+    for one in sorted(spans, key=lambda e: (e["begin"], -e["end"])):
+        if one["end"] > until.get(one["thread"], 0):
+            found.append(one)
+            until[one["thread"]] = one["end"]
+    return found
+
+
+def add_to(by_thread: dict[Any, list[Event]], spans: list[Event]) -> None:
+    """Add spans to those of their threads."""
+    for one in spans:
+        by_thread[one["thread"]].append(one)
+        by_thread[one["thread"]].sort(key=lambda e: e["begin"])
+
+
 def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
-    """Return count and device time of backward passes, by forward operator and node."""
+    """Return count and device time of backward passes, by forward operator and node.
+
+    What runs again in them, without what is nested in that, has a row of its own.
+    """
     operators = [e for e in events if e.get("ph") == "X" and e["kind"] in ("cpu_op", "operator")]
     graph, numbered = defaultdict[Any, list[Event]](list), defaultdict[Any, list[Event]](list)
     for one in sorted(operators, key=lambda e: e["begin"]):
@@ -52,6 +79,10 @@ def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
         last = max(before, key=lambda e: (e["begin"], -e["end"])) if known else {"name": ""}
         names[id(one)] = last["name"], one["name"].removeprefix(GRAPH).removeprefix(": ")
         found[names[id(one)]][0] += 1
+    again = outermost(run_again(events))
+    names |= dict.fromkeys(map(id, again), ("", "recomputation"))
+    found |= {("", "recomputation"): [len(again), 0]} if again else {}
+    add_to(graph, again)
     calls = {
         e["args"]["correlation"]: e
         for e in reversed(events)

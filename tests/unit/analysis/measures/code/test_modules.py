@@ -12,7 +12,14 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from tests.real_traces import everything, on_each
-from tests.unit.analysis.measures.code.numbered import GRAPH, ON_DEVICE, Event, operator, write
+from tests.unit.analysis.measures.code.numbered import (
+    GRAPH,
+    ON_DEVICE,
+    Event,
+    operator,
+    run_again,
+    write,
+)
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
 Key = tuple[tuple[str, ...], str]
 NO_LABELS = ("profilerstep#", "nccl", "gloo:")
 OUTSIDE: Key = ((), "forward")
+AGAIN = ("recomputation",)
 
 
 class Oracle:
@@ -37,7 +45,11 @@ class Oracle:
         graph = [e for e in self.operators
                  if e["name"].startswith(GRAPH) and "Sequence number" in e["args"]]  # fmt: skip
         self.by_thread = defaultdict(list)
-        for event in sorted(frames + graph, key=lambda e: (e["begin"], -e["end"])):
+        again = run_again(spans)
+        self.again = {id(e) for e in again}
+        self.is_frame = {id(e) for e in frames}
+        others = [e for e in again if id(e) not in self.is_frame]
+        for event in sorted(frames + graph + others, key=lambda e: (e["begin"], -e["end"])):
             self.by_thread[event["thread"]].append(event)
         self.lines = {
             thread: (mine, [e["begin"] for e in mine],
@@ -67,7 +79,8 @@ class Oracle:
     def key_at(self, thread: Any, when: int) -> Key:
         """Return the module to which a time belongs."""
         found = self.open_at(thread, when)
-        return self.key(found) if found else OUTSIDE
+        key = self.key(found) if found else OUTSIDE
+        return key if key[0] else OUTSIDE
 
     def key(self, event: Event) -> Key:
         """Return a span's path of modules, and its phase."""
@@ -75,14 +88,27 @@ class Oracle:
             return self.keys[id(event)]
         outer = self.open_at(event["thread"], event["begin"], id(event))
         above = self.key(outer) if outer else OUTSIDE
-        if id(event) not in self.is_graph:
-            key = ((*above[0], event["name"].removeprefix("nn.Module: ")), "forward")
+        if id(event) in self.is_graph:
+            key, maker = above, self.maker(event)
+            if maker:
+                path = self.key_at(maker["thread"], maker["begin"])[0]
+                key = self.original(path), "backward"
         else:
-            maker = self.maker(event)
-            key = (self.key_at(maker["thread"], maker["begin"])[0], "backward") if maker else above
-        key = key if key[0] else OUTSIDE
+            key = above
+            if id(event) in self.again and above[0][:1] != AGAIN:
+                key = AGAIN, "forward"
+            if id(event) in self.is_frame:
+                key = (*key[0], event["name"].removeprefix("nn.Module: ")), key[1]
         self.keys[id(event)] = key
         return key
+
+    def original(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the path of the module that a recomputed one is, if only one has its name."""
+        if path[:1] != AGAIN:
+            return path
+        known = {key[0] for key in self.keys.values() if key[0][:1] != AGAIN}
+        known = {one for one in known if one[-1:] == path[-1:]}
+        return known.pop() if len(known) == 1 else ()
 
     def maker(self, graph: Event) -> Event | None:
         """Return the operator that made the node of a backward pass."""
@@ -253,13 +279,15 @@ def test_steps_and_collectives_are_not_labels(tmp_path: Path) -> None:
     assert measured.modules.of_labels
 
 
-def test_ranges_that_cross_share_the_time(tmp_path: Path) -> None:
-    """A range that began inside another counts up to that one's end: no moment counts twice."""
+def test_ranges_that_cross_are_not_nested(tmp_path: Path) -> None:
+    """As in torch, each has its whole time, and what both contain belongs to the later one."""
     measured = write(tmp_path / "a.trace.json", [
         {"name": "one", "cat": "user_annotation", "ts": 0, "dur": 10},
         {"name": "other", "cat": "user_annotation", "ts": 4, "dur": 20},
+        {"name": "inner", "cat": "user_annotation", "ts": 5, "dur": 3},
     ])  # fmt: skip
-    assert [row.forward.host for row in measured.modules.rows] == [4000, 6000]
+    rows = [(row.name, row.parent, row.forward.host) for row in measured.modules.rows]
+    assert rows == [("one", ROOT, 10_000), ("other", ROOT, 17_000), ("inner", 1, 3000)]
 
 
 def on_device(correlation: int, external: int) -> Event:

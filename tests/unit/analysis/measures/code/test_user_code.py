@@ -15,6 +15,7 @@ USERS = [
      "net.py:9 (Net.fit.<locals>.<lambda>)", "Net.fit.<locals>.<lambda> (net.py:9)"),
     ("<module> (/home/me/queue.py:1)", "queue.py (<module>)", "queue.py (<module>)"),
     ("load (/home/me/dynprof/datasets/json.py:3)", "json.py:3 (load)", "load (json.py:3)"),
+    ("serve (/home/me/app/vllm/serve.py:3)", "serve.py:3 (serve)", "serve (serve.py:3)"),
 ]  # fmt: skip
 OTHERS = [
     "queue.py(154): get",
@@ -26,6 +27,14 @@ OTHERS = [
     "step (/home/me/clone/dynprof/dynamic_profile.py:50)",
     "_find_and_load (<frozen importlib._bootstrap>:1349)",
     "call (/tmp/torchinductor_me/ab/cabxyzabcdefghijklmnopqrstuvwxyz234567abcdefghijklmn.py:40)",
+    "vllm/v1/worker/gpu_model_runner.py(3380): execute_model",
+    "/vllm-workspace/vllm/v1/engine/core.py(12): step",
+    "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(99): event_loop_overlap",
+    "xDiT/xfuser/core/base.py(8): __call__",
+    "forward (/opt/Megatron-LM/megatron/core/transformer/block.py:5)",
+    "step (/home/me/DeepSpeed/deepspeed/runtime/engine.py:9)",
+    "fit (/src/pytorch-lightning/src/lightning/pytorch/trainer/trainer.py:9)",
+    "prepare (/home/me/accelerate/src/accelerate/accelerator.py:9)",
     "time.sleep",
     "<built-in function sleep>",
     "aten::mm",

@@ -210,3 +210,26 @@ def test_an_unknown_device_is_named(tmp_path: Path) -> None:
     assert (shown["device"], shown["peak"]) == ("Nobody's", None)
     assert any(row[4] for row in shown["rows"])
     assert all(row[7] is None for row in shown["rows"])
+
+
+@pytest.mark.parametrize(
+    ("devices", "name"),
+    [
+        ([(0, "AMD Instinct MI300X")], "AMD Instinct MI300X"),
+        ([(0, "NVIDIA H200"), (1, "NVIDIA H200")], "NVIDIA H200"),
+        ([(0, "NVIDIA H200"), (1, "Tesla T4")], ""),
+        ([(0, "NVIDIA H200"), (2, "Tesla T4")], "Tesla T4"),
+    ],
+)
+def test_the_only_kind_of_device_is_that_of_the_kernels(
+    tmp_path: Path, devices: list[tuple[int, str]], name: str
+) -> None:
+    """The kernels ran on device 2, by another numbering than that of the properties."""
+    kernel = {"ph": "X", "name": "gemm", "cat": "kernel", "pid": 2, "tid": 7, "ts": 1, "dur": 5,
+              "args": {"device": 2, "stream": 7}}  # fmt: skip
+    described = [{"id": number, "name": kind} for number, kind in devices]
+    path = tmp_path / "a.pt.trace.json"
+    path.write_text(json.dumps({"deviceProperties": described, "traceEvents": [kernel]}))
+    measured = MeasuredTrace(path)
+    assert measured.device_name == name
+    assert (measured.peak is not None) is bool(name)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
+from dynprof.analysis.measures.timeline.nesting import ROOT, callers, own_time, parents
 from dynprof.analysis.reading.intervals import both, clipped, cover, covered
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), max_size=25)
@@ -21,7 +21,18 @@ def columns(spans: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parents_one_by_one(start: list[int], length: list[int]) -> list[int]:
-    """Return the parents that a stack finds, with ends limited to those of the parents."""
+    """Return the parents as torch's ``key_averages()`` finds them."""
+    found, stack = [], list[tuple[int, int]]()
+    for place, (begin, took) in enumerate(zip(start, length, strict=True)):
+        while stack and (begin >= stack[-1][1] or begin + took > stack[-1][1]):
+            stack.pop()
+        found.append(stack[-1][0] if stack else ROOT)
+        stack.append((place, begin + took))
+    return found
+
+
+def callers_one_by_one(start: list[int], length: list[int]) -> list[int]:
+    """Return what was open at each start; a span ends with the one that it began in."""
     found, stack = [], list[tuple[int, int]]()
     for place, (begin, took) in enumerate(zip(start, length, strict=True)):
         while stack and stack[-1][1] <= begin:
@@ -33,11 +44,16 @@ def parents_one_by_one(start: list[int], length: list[int]) -> list[int]:
 
 
 @given(SPANS)
-def test_parents_are_those_of_a_stack(spans: list[tuple[int, int]]) -> None:
-    """The parents are right for any spans, including crossing and empty ones."""
+def test_parents_contain_and_callers_are_open(spans: list[tuple[int, int]]) -> None:
+    """For any spans, also crossing and empty ones."""
     start, length = columns(spans)
-    found = parents(start, length, np.zeros(len(start), np.int64))
+    thread = np.zeros(len(start), np.int64)
+    found = parents(start, length, thread)
     assert found.tolist() == parents_one_by_one(start.tolist(), length.tolist())
+    called = callers(start, length, thread)
+    assert called.tolist() == callers_one_by_one(start.tolist(), length.tolist())
+    own = own_time(length, found)
+    assert own.sum() == length[found == ROOT].sum()
 
 
 def test_spans_of_threads_do_not_nest() -> None:
@@ -46,11 +62,11 @@ def test_spans_of_threads_do_not_nest() -> None:
     assert parents(start, length, np.array([0, 1, 0])).tolist() == [ROOT, ROOT, 0]
 
 
-def test_own_time_excludes_children() -> None:
-    """Own time is never negative, despite rounding."""
+def test_own_time_is_what_children_leave() -> None:
+    """Children that cross may leave less than nothing, as in torch."""
     own = own_time(np.array([10, 4, 3, 2]), np.array([ROOT, 0, 0, 2]))
     assert own.tolist() == [3, 4, 1, 2]
-    assert own_time(np.array([1, 2]), np.array([ROOT, 0])).tolist() == [0, 2]
+    assert own_time(np.array([15, 10, 10]), np.array([ROOT, 0, 0])).tolist() == [-5, 10, 10]
 
 
 @given(SPANS, SPANS, st.integers(0, 45), st.integers(0, 45))

@@ -145,6 +145,24 @@ class Oracle:
         copies = name.startswith(("cudaMemcpy", "hipMemcpy")) and "Async" not in name
         return "synchronising" if "Synchronize" in name or copies else ""
 
+    def is_first_use(self, event: Event) -> bool:
+        """Return whether a long call is in the first operator of a name, or the first call."""
+        moves = ("Synchronize", "Memcpy", "Memset", "memcpy", "memset")
+        long = category(event) in CALLS and self.length(event) >= 10_000_000
+        if not long or any(word in event["name"] for word in moves):
+            return False
+        there = [e for e in self.events if category(e) in ("cpu_op", "operator")
+                 and self.thread(e) == self.thread(event) and not self.is_step(e)
+                 and self.begin(e) <= self.begin(event) < self.end(e)]  # fmt: skip
+        if not there:
+            same = (e for e in self.events if e["name"] == event["name"])
+            return sum(self.length(e) >= 10_000_000 for e in same) == 1
+        inner = max(there, key=lambda e: (self.begin(e), -self.end(e)))
+        return not any(
+            e["name"] == inner["name"] and category(e) in ("cpu_op", "operator")
+            and self.begin(e) < self.begin(inner) for e in self.events
+        )  # fmt: skip
+
     def tests(self) -> dict[str, Callable[[Event], bool]]:
         """Return the tests for causes that keep a thread from launching."""
         label = ("user_annotation", "cpu_op", "operator")
@@ -162,6 +180,7 @@ class Oracle:
             "recording": lambda e: bool(OWN.match(e["name"])),
             "checkpoint": lambda e: labelled(e, "checkpoint"),
             "data loading": loads,
+            "first use of the device or a library": self.is_first_use,
             "allocating device memory": lambda e: category(e) in CALLS and e["name"] in ALLOCATES,
             "optimizer": lambda e: labelled(e, "optimizer"),
             "blocked": lambda e: bool(self.blocks(e)),
@@ -285,7 +304,8 @@ class Oracle:
         for name in ("copying pageable memory", "synchronising"):
             if name in ways:
                 return name
-        for name in ("allocating device memory", "optimizer"):
+        for name in ("first use of the device or a library", "allocating device memory",
+                     "optimizer"):  # fmt: skip
             if self.at(name, thread, moment):
                 return name
         return "launching" if call and self.pace(call) < FAST else "elsewhere on the host"
