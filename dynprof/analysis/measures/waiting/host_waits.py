@@ -237,6 +237,8 @@ def first_uses(trace: Trace) -> NDArray[np.bool_]:
     long &= spans["length"] >= _FIRST_USE_NS
     long &= ~trace.named(lambda name: bool(_WAITS.search(name) or _MOVES.search(name)))
     found, call = np.zeros(len(long), bool), np.flatnonzero(long)
+    if not len(call):
+        return found
     operators = trace.category(OPERATORS) & ~trace.named(lambda name: name.startswith(STEP))
     span = np.flatnonzero(operators)
     parent = parents(*(spans[name][span] for name in ("start", "length", "thread")))
