@@ -194,7 +194,7 @@ function firstAfter(values, limit) {
 
 function drawTimeline() {
   const { timeline } = data;
-  if (!timeline) return;
+  if (!timeline) return null;
   section("timeline").hidden = false;
   const merged = timeline.resolution ? ` Slices shorter than ${inMs(timeline.resolution / 1e6)} are merged with their neighbours.` : "";
   const [threads, streams] = timeline.left_out;
