@@ -1,8 +1,6 @@
 "use strict";
 // The timeline: a row for steps, phases, each thread and each stream, on a canvas that zooms.
 
-Object.assign(COLOURS, { "step": "--idle", "operators": "--host", "runtime calls": "--rest" });
-
 const TRACK = 22, RULER = 24, TITLE = 13, NAMED = 34;  // heights of a row; px from which a slice has its name
 const SHORTEST_NS = 100;
 
