@@ -28,7 +28,9 @@ def merge(
     ] = None,
     critical_path: Annotated[
         bool,
-        typer.Option("--critical-path", help="Draw the critical path of each rank above it."),
+        typer.Option(
+            "--critical-path", metavar="", help="Draw the critical path of each rank above it."
+        ),
     ] = False,
 ) -> None:
     """Merge the ranks of the newest window into one trace, for Perfetto.
