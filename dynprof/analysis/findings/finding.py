@@ -98,11 +98,12 @@ def longest(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> Moment | None
 def longest_part(steps: Breakdown, where: Cover) -> Moment | None:
     """Return the longest part of a cover that is in one step; None if there is none."""
     parts = [clipped(where, begin, begin + length) for _, begin, length in steps.steps]
-    starts, ends = (np.concatenate(one) for one in zip(*parts, strict=True))
-    if not len(starts):
-        return None
-    found = (ends - starts).argmax()
-    return int(starts[found]), int(ends[found] - starts[found])
+    spans = [
+        (begin, end - begin)
+        for starts, ends in parts
+        for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    ]
+    return max(spans, key=lambda span: span[1], default=None)
 
 
 def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
