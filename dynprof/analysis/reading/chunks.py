@@ -31,6 +31,14 @@ _LIST = re.compile(rb'\s*\[\s*(?:\]|$|\{.*?"ph"\s*:)', re.DOTALL)
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
 """Matches between two events, never in a string: there a quote has a backslash before it."""
 
+_SEAMS = re.compile(rb'(?:\][^\[\]{}]*\}\s*\{[^\[\]{}]*"traceEvents"\s*:\s*\[\s*)+')
+"""Matches from the events of an object to those of the next one, as of Triton's Proton.
+
+It writes an object for each stream. Valid JSON has no two objects without a comma between them."""
+_NAMES = re.compile(rb'"(\w+)"\s*:')
+_OF_PROTON = (b"displayTimeUnit", b"traceEvents")
+"""Members of each of its objects."""
+
 
 class TraceFile:
     """A trace on disk.
@@ -44,6 +52,7 @@ class TraceFile:
         torn: Where and how the file ends too early; empty if it does not.
         complete: Whether the list of its events was read to its end; known once :meth:`chunks`
             has ended.
+        is_list: Whether it is a bare list of events.
         size: The number of its uncompressed bytes that were read.
         place: The uncompressed byte at which the newest chunk begins.
         mended: The number of names in the last events that were not JSON, and their first byte.
@@ -55,7 +64,7 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self.members: dict[str, Any] = {}
         self.torn = ""
-        self.complete = False
+        self.complete = self.is_list = False
         self.size = self.place = 0
         self.mended = (0, 0)
         self._path = path
@@ -73,7 +82,7 @@ class TraceFile:
             _, rest = self._head(file)
             while True:
                 chunk = self._read(file, CHUNK)
-                rest += chunk
+                rest = self._as_one_list(rest + chunk)
                 if len(rest) > _LONGEST_EVENT and not whole:
                     raise CaptureError(f"{self._path} is no trace: an event in it has no end")
                 if len(chunk) < CHUNK // 2:
@@ -84,6 +93,24 @@ class TraceFile:
                     yield _in_utf8(rest[:cut])
                     rest = rest[cut:].lstrip(b", \r\n\t")
             yield from self._ending(rest, whole=whole)
+
+    def _as_one_list(self, text: bytes) -> bytes:
+        """Return the text with a comma between the events of one object and those of the next.
+
+        Raises:
+            CaptureError: The next object is another trace: it has members of its own.
+        """
+
+        def comma(seam: re.Match[bytes]) -> bytes:
+            members = {name for name in _NAMES.findall(seam[0]) if name not in _OF_PROTON}
+            if members:
+                raise CaptureError(
+                    f"{self._path} holds several traces, one after the other; "
+                    "write each to a file of its own"
+                )
+            return (b"," if seam.start() else b"").ljust(len(seam[0]))
+
+        return _SEAMS.sub(comma, text) if b'"traceEvents"' in text else text
 
     def _read(self, file: Readable, size: int) -> bytes:
         """Read ``size`` bytes; fewer only at the end of the file or where it is torn."""
@@ -112,6 +139,7 @@ class TraceFile:
         if text.lstrip()[:1] == b"[":
             if not _LIST.match(text):
                 raise CaptureError(f"{self._path} is no trace: its list holds no events")
+            self.is_list = True
             return {}, text.lstrip()[1:]
         place, error = 0, "it has no traceEvents"
         while True:
@@ -124,7 +152,7 @@ class TraceFile:
                 continue
             try:
                 before = text[: match.start()].rstrip().rstrip(b",")
-                return json.loads(_in_utf8(before) + b"}", strict=False), text[match.end() :]
+                return json.loads(_in_utf8(before) + b"}", strict=False), text[match.end() :].lstrip()
             except ValueError as found:  # it is inside another member; search further
                 place, error = match.end(), str(found)
 

@@ -11,7 +11,17 @@ import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
-from dynprof.analysis.reading.events import DEVICE_MARK, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
+from dynprof.analysis.reading.dialects import translate
+from dynprof.analysis.reading.events import (
+    DEVICE_MARK,
+    LABELS,
+    LAUNCHES,
+    ON_DEVICE,
+    OPERATORS,
+    Event,
+    ExactEvent,
+    ForeignEvent,
+)
 from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.errors import CaptureError
 
@@ -147,19 +157,25 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
 
     with partner or contextlib.nullcontext():
         file = TraceFile(path)
-        exact = "baseTimeNanoseconds" not in file.members
-        chunks = _with(partner, file, exact=exact) if partner else _digested(file, exact=exact)
+        kind = _kind_of_events(file)
+        chunks = _with(partner, file, kind) if partner else _digested(file, kind)
     if chunks is not None:
         return _joined(file, chunks)
     try:
         with contextlib.closing(file.chunks(whole=True)) as chunks_of_file:
-            return _joined(file, [digest(chunk, exact=exact) for chunk in chunks_of_file])
+            return _joined(file, [digest(chunk, kind) for chunk in chunks_of_file])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
 
 
+def _kind_of_events(file: TraceFile) -> type[Event]:
+    if file.is_list:
+        return ForeignEvent
+    return Event if "baseTimeNanoseconds" in file.members else ExactEvent
+
+
 def _digested(
-    file: TraceFile, *, exact: bool, partner: Partner | None = None
+    file: TraceFile, kind: type[Event], partner: Partner | None = None
 ) -> list[ChunkColumns] | None:
     """Return the chunks; None if one was cut inside an event, because a list looks like events."""
     import msgspec
@@ -168,7 +184,7 @@ def _digested(
         # An error keeps the frames here, in a cycle; the file is closed at once all the same.
         with contextlib.closing(file.chunks()) as chunks:
             return [
-                digest(chunk, exact=exact, place=file.place)
+                digest(chunk, kind, place=file.place)
                 for number, chunk in enumerate(chunks)
                 if partner is None or partner.takes(number)
             ]
@@ -176,8 +192,8 @@ def _digested(
         return None
 
 
-def _with(partner: Partner, file: TraceFile, *, exact: bool) -> list[ChunkColumns] | None:
-    own = _digested(file, exact=exact, partner=partner)
+def _with(partner: Partner, file: TraceFile, kind: type[Event]) -> list[ChunkColumns] | None:
+    own = _digested(file, kind, partner)
     received = partner.swap(own)
     if own is None or received is None:
         return None
@@ -193,8 +209,11 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
             for columns in (chunk.spans, chunk.memory):
                 if places.size and name in columns:
                     columns[name] = places[columns[name]]
-    chunks = chunks or [digest(b"", exact=False)]
+    chunks = chunks or [digest(b"", Event)]
     spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
+    if file.is_list:
+        labels = {who: name for chunk in chunks for who, name in chunk.labels.items()}
+        translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
