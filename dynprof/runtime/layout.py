@@ -39,6 +39,11 @@ STATUS_FILES, MANIFESTS = "*rank_*.json", "*rank_*.info.json"
 RANK_NAME = rf"(?:{ROLE}_)?rank_[0-9]+"
 """Regular expression of the names that :func:`rank_name` returns."""
 
+_RANK_WORD = re.compile(r"([a-z]*)[-_.]?rank[-_.]?(\d{1,9})")
+_PART_OF_JOB = re.compile(r"local|node|group|[a-z]p")
+"""Words before a rank that is counted within a node or a group only, such as ``local_rank_0``."""
+_SGLANG_RANK = re.compile(r"-TP-(\d{1,9})(?:-DP-\d+)?(?:-PP-0)?(?:-EP-\d+)?\.")
+
 
 def rank_name(role: str, rank: int) -> str:
     """Return the prefix of a rank's file names: ``rank_3``, ``rollout_rank_3``."""
@@ -261,6 +266,19 @@ def trace_stem(path: Path) -> str:
     for suffix in (".gz", ".json", ".trace"):
         name = name.removesuffix(suffix)
     return name
+
+
+def rank_in_name(name: str) -> int | None:
+    """Return the rank in the name of a file; None if there is none.
+
+    Megatron, torchtitan and vLLM write ``rank-3.json``, ``rank3_trace.json`` and ``..._rank3...``;
+    SGLang writes ``...-TP-3.trace.json``. A rank within a part of the job is none.
+    """
+    words = _RANK_WORD.finditer(name.lower())
+    found = [word[2] for word in words if not _PART_OF_JOB.fullmatch(word[1])]
+    if not found and (of_sglang := _SGLANG_RANK.search(name)):
+        found = [of_sglang[1]]
+    return int(found[0]) if found else None
 
 
 def free_disk_mb(path: Path) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 import msgspec
 
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.analysis.reading.chunks import TraceFile, last_end
 from dynprof.analysis.reading.events import STEP_LABELS, decode_leniently
 from dynprof.captures.broken_names import repair
 from dynprof.errors import CaptureError
@@ -144,8 +144,13 @@ class MergedRank:
             if events is not None:
                 yield events
                 rest = b""
-        if rest:
-            raise CaptureError(f"{self._path} is damaged: its events are not valid JSON")
+        if rest:  # objects in a list after the events look like events
+            text = rest.decode(errors="replace")
+            end, _ = last_end(text)
+            events = decoded(text[:end].encode())
+            if events is None or not text[end:].lstrip().startswith("]"):
+                raise CaptureError(f"{self._path} is damaged: its events are not valid JSON")
+            yield events
 
     def _add(self, event: Fields, shift: int, found: list[Fields]) -> None:
         """Change an event, and add it, with its arrow and step, to ``found``."""

@@ -152,7 +152,9 @@ class TraceFile:
                 continue
             try:
                 before = text[: match.start()].rstrip().rstrip(b",")
-                return json.loads(_in_utf8(before) + b"}", strict=False), text[match.end() :].lstrip()
+                return json.loads(_in_utf8(before) + b"}", strict=False), text[
+                    match.end() :
+                ].lstrip()
             except ValueError as found:  # it is inside another member; search further
                 place, error = match.end(), str(found)
 
@@ -165,11 +167,11 @@ class TraceFile:
         rest = rest[cut:].lstrip(b", \r\n\t")
         self.place = self.size - len(rest)
         text = rest.decode("utf-8", "replace")
-        end, broken = _last_end(text)
+        end, broken = last_end(text)
         if broken is not None:
             escaped, names = escape(text[end:].encode())
             repaired = text[:end] + escaped.decode()
-            further, _ = _last_end(repaired, end)
+            further, _ = last_end(repaired, end)
             if further > end:  # otherwise the file ends within a name
                 self.mended = (names, self.place + len(text[:broken].encode()))
                 text, end = repaired, further
@@ -192,7 +194,7 @@ class TraceFile:
             self.torn = self.torn or "the file ends after its events"
 
 
-def _last_end(text: str, place: int = 0) -> tuple[int, int | None]:
+def last_end(text: str, place: int = 0) -> tuple[int, int | None]:
     """Return the end of the last valid event, and where the next one is not JSON, else None."""
     decoder, end = json.JSONDecoder(strict=False), place
     while text[(place := _skip(text, place, ", \r\n\t")) : place + 1] not in ("]", ""):

@@ -32,7 +32,13 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Tables = dict[str, Table]
 
-OPERATOR, KERNEL, COPY, MEMSET, CALL = "cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"
+OPERATOR, KERNEL, COPY, MEMSET, CALL = (
+    "cpu_op",
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "cuda_runtime",
+)
 _ON_CUDA = "CUDA functions"
 _FUNCTIONS = {"CPU functions": OPERATOR, _ON_CUDA: KERNEL}
 """Categories by the process of the legacy profiler."""
@@ -63,9 +69,7 @@ class _Row(NamedTuple):
     task: str
 
 
-def translate(
-    spans: Columns, tables: Tables, labels: Labels, flows: Sequence[FlowEnd]
-) -> None:
+def translate(spans: Columns, tables: Tables, labels: Labels, flows: Sequence[FlowEnd]) -> None:
     """Change columns in place, so that events of other profilers look like Kineto's.
 
     Args:
@@ -144,9 +148,7 @@ def _place_on_devices(spans: Columns, tables: Tables, labels: Labels) -> None:
     """
     threads = list(tables["thread"])
     hardware = [pid for (pid, tid), name in labels.items() if tid is None and name == _HARDWARE]
-    others = [
-        pid for (pid, tid), name in labels.items() if tid is None and name in _COMMUNICATION
-    ]
+    others = [pid for (pid, tid), name in labels.items() if tid is None and name in _COMMUNICATION]
     npus = {pid: number for pids in (hardware, others) for number, pid in enumerate(pids)}
     own = [tid for pid, tid in threads if pid in hardware and isinstance(tid, int)]
     after = max((tid for tid in own if 0 <= tid < 1 << 31), default=-1) + 1
@@ -193,9 +195,7 @@ def _set_operators(spans: Columns, tables: Tables, flows: Iterable[FlowEnd]) -> 
     spans["external_id"][works[known]] = ids
 
 
-def _starting_at(
-    spans: Columns, tables: Tables, kinds: Names, ends: Sequence[FlowEnd]
-) -> Numbers:
+def _starting_at(spans: Columns, tables: Tables, kinds: Names, ends: Sequence[FlowEnd]) -> Numbers:
     """Return the span of some categories at each end of an arrow; -1 if there is none.
 
     Of several spans that start together, it is the shortest.

@@ -244,6 +244,7 @@ class ExactEvent(Event, gc=False):
     """An event of a trace without a base time: its microseconds need more digits than a float."""
 
     ts: Decimal = Decimal(0)  # type: ignore[assignment]
+
     def start_ns(self) -> int:
         """Return its start in whole nanoseconds."""
         return int(self.ts * 1000)

@@ -10,22 +10,31 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
-from dynprof.analysis.reading.events import KERNELS
+from dynprof.analysis.reading.events import KERNELS, LABELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
-from dynprof.runtime.layout import INFO_DIR, ROLE, rank_name
+from dynprof.runtime.layout import INFO_DIR, ROLE, rank_in_name, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.analysis.reading.trace import Trace
     from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
 
 Made = TypeVar("Made")
 _RANK = re.compile(rf"\.(?:({ROLE})_)?rank(\d+)\.")
 """Finds role and rank in the trace names that dynprof gives."""
+
+_MERGED_RANK = re.compile(r"\[((?:TP|DP|PP|EP|CP|rank)\W?\d+[^\]]*)\] ", re.IGNORECASE)
+"""Matches the rank that SGLang puts before a process when it merges ranks."""
+_TO_SPLIT = """\
+{path} merges several ranks: {ranks}. Give the traces that it was made of, one for each rank.
+To take {one} out of it: jq 'del(.distributedInfo) | .traceEvents |= map(select(.pid | tostring
+| startswith("[{one}]")))' {path} > rank-0.json"""
 
 
 class ReadTrace:
@@ -51,6 +60,7 @@ class ReadTrace:
         self.trace = load_trace(path, partner)
         if self._is_merged:
             raise CaptureError(f"{path} merges several ranks; open it with dynprof view")
+        _refuse_merged(path, self.trace)
         self.manifest: Manifest | None = find_manifest(path)[1]
 
     def compute_once(self, make: Callable[[], Made]) -> Made:
@@ -79,11 +89,15 @@ class ReadTrace:
 
     @property
     def rank(self) -> int:
-        """The rank that recorded it, from the trace, else from its manifest, else 0."""
+        """The rank: :attr:`recorded_rank`, else the one in the file's name, else 0."""
+        recorded = self.recorded_rank
+        return (rank_in_name(self.path.name) or 0) if recorded is None else recorded
+
+    @property
+    def recorded_rank(self) -> int | None:
+        """The rank from the trace, else from its manifest; None if neither tells."""
         rank = self._distributed("rank")
-        if rank is not None:
-            return rank
-        return self.manifest.rank if self.manifest else 0
+        return self.manifest.rank if rank is None and self.manifest else rank
 
     @property
     def rank_suffix(self) -> str:
@@ -138,6 +152,31 @@ class ReadTrace:
         devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
         names = [one.get("name") for one in devices if one.get("id") == self.first_device]
         return str(names[0]) if names and names[0] else ""
+
+
+def _refuse_merged(path: Path, trace: Trace) -> None:
+    """Refuse a trace that another tool made of the traces of several ranks.
+
+    Raises:
+        CaptureError: It names several ranks, or several processes mark the same step.
+    """
+    pids = dict.fromkeys(str(pid) for pid, _ in trace.tables["thread"])
+    ranks = sorted({found[1] for pid in pids if (found := _MERGED_RANK.match(pid))})
+    if len(ranks) > 1:
+        raise CaptureError(_TO_SPLIT.format(path=path, ranks=", ".join(ranks), one=ranks[0]))
+    marks = np.flatnonzero(trace.named(lambda name: name.startswith(STEP)) & trace.category(LABELS))
+    pairs = zip(
+        *(trace.spans[column][marks].tolist() for column in ("name", "thread")), strict=True
+    )
+    by_step: dict[int, set[str]] = {}
+    for name, thread in set(pairs):
+        by_step.setdefault(name, set()).add(str(trace.tables["thread"][thread][0]))
+    most = max(by_step.values(), key=len, default=set())
+    if len(most) > 1:
+        raise CaptureError(
+            f"{path} has the same step of several processes: {', '.join(sorted(most))}. Give the "
+            "traces that it was made of, one for each rank"
+        )
 
 
 def _is_utf8(name: str) -> bool:
