@@ -30,6 +30,8 @@ METADATA = "profiler_metadata.json"
 """The user's metadata about the capture, next to the trace as with the vendor."""
 VENDORS_FOLDER = "_ascend_pt"
 """Suffix of the vendor's name for the folder of one capture."""
+VENDORS_VIEW = "trace_view.json"
+"""The vendor's name for the trace of one capture, in its folder of tables."""
 WINDOW_RECORD = "window.json"
 """The record of a window of several ranks, in the info folder."""
 ROLE = r"[A-Za-z0-9-]{1,32}"
@@ -279,6 +281,20 @@ def rank_in_name(name: str) -> int | None:
     if not found and (of_sglang := _SGLANG_RANK.search(name)):
         found = [of_sglang[1]]
     return int(found[0]) if found else None
+
+
+def is_vendors_view(path: Path) -> bool:
+    """Return whether a file is the trace that torch_npu's own ``analyse()`` makes of a capture.
+
+    dynprof writes a copy of its trace there too. Its folder has an :data:`INFO_DIR`.
+    """
+    folder = path.parent
+    return (
+        path.name == VENDORS_VIEW
+        and folder.name == VENDORS_ANALYSIS_DIR
+        and folder.parent.name.endswith(VENDORS_FOLDER)
+        and not (folder.parent / INFO_DIR).exists()
+    )
 
 
 def free_disk_mb(path: Path) -> float:

@@ -82,7 +82,7 @@ class TraceFile:
             _, rest = self._head(file)
             while True:
                 chunk = self._read(file, CHUNK)
-                rest = self._as_one_list(rest + chunk)
+                rest = self._as_one_list(rest + chunk).lstrip(b", \r\n\t")
                 if len(rest) > _LONGEST_EVENT and not whole:
                     raise CaptureError(f"{self._path} is no trace: an event in it has no end")
                 if len(chunk) < CHUNK // 2:
@@ -108,7 +108,7 @@ class TraceFile:
                     f"{self._path} holds several traces, one after the other; "
                     "write each to a file of its own"
                 )
-            return (b"," if seam.start() else b"").ljust(len(seam[0]))
+            return b",".ljust(len(seam[0]))
 
         return _SEAMS.sub(comma, text) if b'"traceEvents"' in text else text
 

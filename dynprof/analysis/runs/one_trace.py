@@ -35,6 +35,8 @@ from dynprof.runtime.layout import (
     STATUS_DIR,
     VENDORS_ANALYSIS_DIR,
     VENDORS_FOLDER,
+    VENDORS_VIEW,
+    is_vendors_view,
     rank_in_name,
     trace_stem,
 )
@@ -67,6 +69,7 @@ def traces_in(path: Path) -> list[Path]:
         return [path]
     found = sorted(filter(_is_trace, files_below(path)))
     found = [p for p in found if p.parent.name != INFO_DIR]  # that has operators' arguments
+    found = found or sorted(file for file in files_below(path) if is_vendors_view(file))
     if not found and not path.exists():
         raise CaptureError(f"{path}: there is no such file or folder")
     if not found:
@@ -92,7 +95,10 @@ def _why_none(path: Path) -> str:
     named = (folder for folder in folders_below(path) if folder.name.endswith(VENDORS_FOLDER))
     # A folder with INFO_DIR is dynprof's own with the vendor's name, and has lost its trace.
     if not all((folder / INFO_DIR).exists() for folder in named):
-        return f"folders that end with {VENDORS_FOLDER} are read by torch_npu's own analyse()"
+        return (
+            f"torch_npu's own analyse() makes {VENDORS_VIEW} of a folder that ends with "
+            f"{VENDORS_FOLDER}; run it first"
+        )
     return (
         "no file there ends with trace.json[.gz], or is a trace with a rank in its name such as "
         "rank-0.json; give the path of a file with another name"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +16,7 @@ from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.events import KERNELS, LABELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
-from dynprof.runtime.layout import INFO_DIR, ROLE, rank_in_name, rank_name
+from dynprof.runtime.layout import INFO_DIR, ROLE, is_vendors_view, rank_in_name, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +30,14 @@ Made = TypeVar("Made")
 _RANK = re.compile(rf"\.(?:({ROLE})_)?rank(\d+)\.")
 """Finds role and rank in the trace names that dynprof gives."""
 
+_VENDORS_INFO = re.compile(r"profiler_info_(\d{1,9})\.json")
 _MERGED_RANK = re.compile(r"\[((?:TP|DP|PP|EP|CP|rank)\W?\d+[^\]]*)\] ", re.IGNORECASE)
 """Matches the rank that SGLang puts before a process when it merges ranks."""
-_TO_SPLIT = """\
-{path} merges several ranks: {ranks}. Give the traces that it was made of, one for each rank.
-To take {one} out of it: jq 'del(.distributedInfo) | .traceEvents |= map(select(.pid | tostring
-| startswith("[{one}]")))' {path} > rank-0.json"""
+_TO_SPLIT = (
+    "{path} merges several ranks: {ranks}. Give the traces that it was made of, one for each rank. "
+    "To take {one} out of it:\njq 'del(.distributedInfo) | .traceEvents |= "
+    """map(select(.pid | tostring | startswith("[{one}]")))' {quoted} > rank-0.json"""
+)
 
 
 class ReadTrace:
@@ -95,9 +98,18 @@ class ReadTrace:
 
     @property
     def recorded_rank(self) -> int | None:
-        """The rank from the trace, else from its manifest; None if neither tells."""
-        rank = self._distributed("rank")
-        return self.manifest.rank if rank is None and self.manifest else rank
+        """The rank from the trace, else from its manifest; None if neither tells.
+
+        torch_npu has it in the name of a file next to its folder of tables.
+        """
+        if (rank := self._distributed("rank")) is not None:
+            return rank
+        if self.manifest:
+            return self.manifest.rank
+        above = self.path.parent.parent
+        files = above.glob("profiler_info_*.json") if is_vendors_view(self.path) else ()
+        found = [_VENDORS_INFO.fullmatch(file.name) for file in files]
+        return next((int(one[1]) for one in found if one), None)
 
     @property
     def rank_suffix(self) -> str:
@@ -163,7 +175,8 @@ def _refuse_merged(path: Path, trace: Trace) -> None:
     pids = dict.fromkeys(str(pid) for pid, _ in trace.tables["thread"])
     ranks = sorted({found[1] for pid in pids if (found := _MERGED_RANK.match(pid))})
     if len(ranks) > 1:
-        raise CaptureError(_TO_SPLIT.format(path=path, ranks=", ".join(ranks), one=ranks[0]))
+        named = {"path": path, "ranks": ", ".join(ranks), "one": ranks[0]}
+        raise CaptureError(_TO_SPLIT.format(**named, quoted=shlex.quote(str(path))))
     marks = np.flatnonzero(trace.named(lambda name: name.startswith(STEP)) & trace.category(LABELS))
     pairs = zip(
         *(trace.spans[column][marks].tolist() for column in ("name", "thread")), strict=True
