@@ -36,7 +36,7 @@ _SEAMS = re.compile(rb'(?:\][^\[\]{}]*\}\s*\{[^\[\]{}]*"traceEvents"\s*:\s*\[\s*
 
 It writes an object for each stream. Valid JSON has no two objects without a comma between them."""
 _NAMES = re.compile(rb'"(\w+)"\s*:')
-_OF_PROTON = (b"displayTimeUnit", b"traceEvents")
+_OF_PROTON = frozenset({"displayTimeUnit", "traceEvents"})
 """Members of each of its objects."""
 
 
@@ -102,15 +102,16 @@ class TraceFile:
         """
 
         def comma(seam: re.Match[bytes]) -> bytes:
-            members = {name for name in _NAMES.findall(seam[0]) if name not in _OF_PROTON}
-            if members:
+            if {name.decode() for name in _NAMES.findall(seam[0])} - _OF_PROTON:
                 raise CaptureError(
                     f"{self._path} holds several traces, one after the other; "
                     "write each to a file of its own"
                 )
             return b",".ljust(len(seam[0]))
 
-        return _SEAMS.sub(comma, text) if b'"traceEvents"' in text else text
+        if self.is_list or self.members.keys() - _OF_PROTON or b'"traceEvents"' not in text:
+            return text  # the search in a large file takes time
+        return _SEAMS.sub(comma, text)
 
     def _read(self, file: Readable, size: int) -> bytes:
         """Read ``size`` bytes; fewer only at the end of the file or where it is torn."""

@@ -282,11 +282,12 @@ def _groups(args: list[Args], table: Table) -> NDArray[np.int64]:
 def _details(events: list[Event], args: list[Args], table: Table) -> NDArray[np.int64]:
     """Return the indexes of the details of devices' work and of marks."""
     found = np.full(len(args), table[Details()], np.int64)
+    foreign = bool(events) and type(events[0]) is ForeignEvent
     for place, a in enumerate(args):
         if a.device != NONE or a.grid or a.domain:
             event = events[place]
             found[place] = table[details(a, event.id if event.ph == "b" else None)]
-        elif type(a) is ForeignArgs and a.task_type:
+        elif foreign and isinstance(a, ForeignArgs) and a.task_type:
             found[place] = table[Details(task_type=a.task_type)]
     return found
 

@@ -198,9 +198,9 @@ def test_one_object_for_each_stream(tmp_path: Path, counts: list[int]) -> None:
 
 
 def test_two_traces_in_one_file_are_refused(tmp_path: Path) -> None:
-    """Each has members of its own, such as its base time."""
+    """The second one has members of its own, such as its base time."""
     path = tmp_path / "a.trace.json"
-    path.write_text(objects([2, 2], baseTimeNanoseconds=5))
+    path.write_text(objects([2]) + objects([2], baseTimeNanoseconds=5))
     with pytest.raises(CaptureError, match="holds several traces, one after the other"):
         load_trace(path)
 
