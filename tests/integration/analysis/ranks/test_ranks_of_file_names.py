@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.merge import merge
 from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.window_difference import compare
 from dynprof.analysis.runs.window_report import report_on
 from dynprof.errors import CaptureError
 
@@ -51,6 +53,16 @@ def test_the_rank_is_in_the_name(tmp_path: Path, name: str) -> None:
     made = report_on(tmp_path)
     assert "What follows is about rank 1, which has the most work of its own." in made.words
     assert merge(tmp_path).words[0] == "merged: ranks 0 to 1"
+
+
+def test_a_difference_uses_the_newest_trace_of_a_rank(tmp_path: Path) -> None:
+    """It says that it passed over the other one."""
+    for place, name in enumerate(("b", "a")):
+        path = tmp_path / f"{name}.trace.json"
+        nameless(path, work_us=100 + 50 * place)
+        os.utime(path, (place, place))
+    (said,) = compare(tmp_path, tmp_path / "a.trace.json").passed_over
+    assert said.startswith(f"{tmp_path / 'b.trace.json'}: another trace of rank 0 is compared")
 
 
 @pytest.mark.parametrize("command", [report_on, merge])
