@@ -1,11 +1,11 @@
-"""How long ranks take to agree on a step: the real protocol over a real TCPStore on loopback.
+"""Measure how long ranks take to agree on a step, with the real protocol over a TCPStore.
 
-Each rank but the first is a thread of two processes, with a connection of its own, blocked in the
-store's ``wait``. It replies as a rank does whose steps take ten milliseconds. An agreement lasts
-from the proposal until every rank has been told the step. A bare ``set`` that wakes one thread in
-``wait``, on the same store, is measured next to it.
+The store is on loopback. Each rank but the first is a thread in one of two processes. It has its
+own connection and blocks in the store's ``wait``. Like a rank with steps of 10 ms, it replies after
+a delay. The time runs from the proposal until every rank knows the step. For comparison, a bare
+``set`` wakes one thread in ``wait`` on the same store.
 
-    python -m benchmarks.agreement [RANKS ...]
+python -m benchmarks.agreement [RANKS ...]
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 ROUNDS, PROCESSES, STEP_S = 7, 2, 0.01
 RANKS = (2, 8, 64, 250, 1000, 2000)
 CONFIG = '{"active": 3, "record_shapes": true, "experimental_config": {"export_type": ["text"]}}'
-STACK_BYTES = 256 << 10  # There are thousands of threads.
+STACK_BYTES = 256 << 10  # The default of 8 MB is too much for thousands of threads.
 FORETOLD = 10_000
 
 
@@ -66,7 +66,7 @@ class Counted:
 
 
 class Records:
-    """Notes what the ranks agree on; the windows are not recorded."""
+    """Records that only note what the ranks agree on."""
 
     pending: dict[int, set[int]] = {}
     is_stalled = True
@@ -75,21 +75,21 @@ class Records:
         self._made = made
 
     def receive(self, report: Report) -> None:
-        """Forget it."""
+        """Ignore it."""
 
     def mark_lost(self, ranks: Iterable[int], _why: str = "") -> None:
-        """Forget it."""
+        """Ignore it."""
 
     def conclude(self, made: Agreement) -> None:
-        """Have it compared."""
+        """Start the analysis."""
         self._made.put(made)
 
     def wait_for(self, number: int, ranks: object) -> None:
-        """Forget it."""
+        """Ignore it."""
 
 
 def reply_of(rank: int, message: Message, place: int) -> Reply:
-    """Return what a rank replies that is free."""
+    """Return the reply of an idle rank."""
     step = int(time.monotonic() / STEP_S)
     number = getattr(message, "number", 0)
     report = Report(rank, number, host=f"node{rank // 8}", state="idle", step_s=STEP_S)
@@ -99,7 +99,7 @@ def reply_of(rank: int, message: Message, place: int) -> Reply:
 def be(
     rank: int, port: int, stores: list[Counted], told: queue.SimpleQueue[tuple[float, bool]]
 ) -> None:
-    """Connect, which takes torch a fifth of a second, and follow the leader until it stops."""
+    """Connect, which takes torch 0.2 s, and follow the leader until it stops."""
     from torch.distributed import TCPStore
 
     store = Counted(TCPStore("127.0.0.1", port, None, False, FOREVER))
@@ -119,20 +119,20 @@ def be(
 
 
 def follow(port: int, ranks: Iterable[int], pipe: Connection) -> None:
-    """Be some ranks, in a process; say when the last of them was told each step."""
+    """Run some ranks in a process; print when the last one heard of each step."""
     threading.stack_size(STACK_BYTES)
     told: queue.SimpleQueue[tuple[float, bool]] = queue.SimpleQueue()
     stores: list[Counted] = []
     for rank in ranks:
         threading.Thread(target=be, args=(rank, port, stores, told), daemon=True).start()
-        time.sleep(0.005)  # else more connect at once than the server's backlog holds
+        time.sleep(0.005)  # limits parallel connects: the server's backlog is short
     pipe.send("begun")
     for _ in range(ROUNDS):
         pipe.recv()
         before = sum(store.calls for store in stores)
         pipe.send("ready")
         found = [told.get() for _ in stores]
-        time.sleep(0.2)  # each waits again
+        time.sleep(0.2)  # until each rank waits again
         calls = sum(store.calls for store in stores) - before
         pipe.send((max(at_s for at_s, _ in found), sum(late for _, late in found), calls))
     pipe.recv()
@@ -193,7 +193,7 @@ class Bench:
         self._leader.receive(parse_rank_messages(self._writer.take()))
 
     def agree(self, number: int) -> tuple[float, int, int]:
-        """Return how long it took, how many ranks heard of it late, and their calls."""
+        """Return the duration, the number of ranks that heard too late, and the calls."""
         self._ask_processes("begin")
         began_s = time.monotonic()
         self._leader.propose(Proposal(number, CONFIG, 0.0), Terms(RankSet.parse("all")))
@@ -207,7 +207,7 @@ class Bench:
         return took_s, sum(late for _, late, _ in found), sum(calls for _, _, calls in found)
 
     def trip(self, number: int) -> float:
-        """Return what a bare set and wait takes."""
+        """Return the duration of a bare set and wait."""
         return round_trip(self._bare, self._waker, f"trip{number}")
 
     def end(self) -> None:
@@ -221,7 +221,7 @@ def _mine(message: Message, place: int) -> Reply:
 
 
 def measure(count: int) -> dict[str, float]:
-    """Return what agreements of so many ranks take."""
+    """Return the durations of agreements among this number of ranks."""
     bench = Bench(count)
     found = [(*bench.agree(number), bench.trip(number)) for number in range(1, ROUNDS + 1)]
     bench.end()
@@ -236,7 +236,7 @@ def measure(count: int) -> dict[str, float]:
 
 
 def round_trip(store: Counted, waker: Counted, key: str) -> float:
-    """Return how long a thread that waits for a key takes to know that it was set."""
+    """Return how long a waiting thread takes to see that a key was set."""
     woken: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def wait() -> None:

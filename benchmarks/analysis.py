@@ -1,9 +1,9 @@
-"""From a trace to tables: megabytes a second and peak memory, beside other readers, in one run.
+"""Measure the analysis: MB per second and peak memory, next to other readers in one run.
 
-``analysis.py [MEGABYTES ...]``. Each reader works in a process of its own on the same trace: of the
-encoder with shapes, memory and stacks, and of a GPU where ``DYNPROF_TRACES`` has a real one.
-``orjson`` and HolisticTraceAnalysis are measured where they are installed, as by
-``make bench-analysis``. All tables are csv, json, Parquet, stacks and report.
+``analysis.py [MEGABYTES ...]``. Each reader runs in its own process on the same traces. One trace
+is of an encoder with shapes, memory and stacks. ``DYNPROF_TRACES`` may name a folder with a real
+GPU trace. ``orjson`` and HolisticTraceAnalysis are measured if they are installed, as by ``make
+bench-analysis``. The outputs are csv, json, Parquet, stacks and report.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from benchmarks.tables import print_table
 
 SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
 DEVICE = Path(os.environ.get("DYNPROF_TRACES", "../shared/traces"), "a100_control.json.gz")
-"""A real trace of a GPU, which is repeated to those sizes; left out where there is none."""
+"""A real GPU trace that is repeated to those sizes. It is left out if the file is missing."""
 RUNS = 3
-"""Of each reader; the median is shown."""
+"""Runs of each reader. The table shows the median."""
 _ANALYSE = "from dynprof.analysis.runs.many_traces import analyse_each\n"
 READERS = {
     "dynprof: read into columns": "from dynprof.analysis.reading.trace import load_trace\n"
@@ -46,7 +46,7 @@ NEEDS = {"orjson.loads alone": "orjson", "HolisticTraceAnalysis: loading": "hta"
 
 
 def make_trace(path: Path, megabytes: int) -> float:
-    """Write a trace of about that size; return how long torch's key_averages() took for it."""
+    """Write a trace of about this size; return the seconds of torch's key_averages()."""
     import torch
 
     from benchmarks.closing import training
@@ -69,7 +69,7 @@ def make_trace(path: Path, megabytes: int) -> float:
 
 
 def measure(code: str, path: Path) -> tuple[float, float]:
-    """Return seconds, without the start of Python and the imports, and MB of memory at most."""
+    """Return seconds without start and imports, and the peak memory in MB."""
     script = (
         "import sys, time, warnings; warnings.simplefilter('ignore')\n"
         "from pathlib import Path; path = Path(sys.argv[1])\n"

@@ -1,9 +1,8 @@
-"""How long it takes to reach a running process, and for how long that holds up its loop.
+"""Measure how long dynprof takes to attach to a process, and how long its loop pauses.
 
-Beside what else reaches into one: ``py-spy dump``, which only reads; ``memray attach`` and
-``hypno``, which load a library. Each has a job of its own, a loop that notes the longest time
-between two of its rounds; peers that are not installed are left out.
-``attaching.py [TIMES]``.
+The other tools are ``py-spy dump``, which only reads, and ``memray attach`` and ``hypno``, which
+load a library. Each has its own job: a loop that notes its longest round. Tools that are not
+installed are left out. ``attaching.py [TIMES]``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ HYPNO = [sys.executable, "-m", "hypno", "{pid}", "1"]
 
 
 def ways() -> dict[str, list[str]]:
-    """Return the commands, as far as they are here; a process's id takes the place of {pid}."""
+    """Return the commands of the installed tools; {pid} is the place of the process id."""
     found = {
         "nothing, for a second": ["sleep", "1"],
         "dynprof attach": [*SELF, "attach", "{pid}", "--step-on", ":work"],
@@ -61,7 +60,7 @@ def _tool(name: str) -> str | None:
 
 
 def measured(command: list[str]) -> tuple[float, float]:
-    """Return how long a command took, in s, and the job's longest round meanwhile, in ms."""
+    """Return a command's duration in s, and the job's longest round during it in ms."""
     with tempfile.TemporaryDirectory() as folder:
         job = subprocess.Popen([sys.executable, "-c", JOB], cwd=folder)
         try:

@@ -1,7 +1,7 @@
-"""What it costs to check a trace while it is saved: the same trace packed with and without.
+"""Measure the cost of checking a trace during a save: it is packed with and without checks.
 
-Processor time, of the process from the end of a window until its capture is on disk while the
-script sleeps, and in that of packing. ``checked_save.py [PAIRS [CALLS]]``
+The table shows processor time, while the script sleeps. It is that of the process from the end of a
+window until its capture is on disk, and that of packing alone. ``checked_save.py [PAIRS [CALLS]]``
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 PAIRS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
 CALLS = int(sys.argv[2]) if len(sys.argv) > 2 else 60_000
-"""60,000 make a trace of 148 MB."""
+"""60,000 calls make a trace of 148 MB."""
 
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Take every piece of a trace for JSON with plain names."""
+    """Accept every piece of a trace as JSON with plain names."""
     with (
         mock.patch.object(trace_packing, "is_json", return_value=True),
         mock.patch.object(trace_packing, "has_odd_name", return_value=False),
@@ -41,12 +41,12 @@ def unchecked() -> Iterator[None]:
 
 
 def add(tensor: torch.Tensor) -> torch.Tensor:
-    """Be a Python function that is recorded with an operator in it."""
+    """Add two tensors: a Python function with an operator in it."""
     return tensor + 1
 
 
 def saved() -> tuple[float, float, float, float]:
-    """Return how long a save took, and packing in it without and with the check; and the MB."""
+    """Return the seconds of a save and of packing without and with the check; and the MB."""
     took = {}
 
     def pack_twice(raw: BinaryIO, packed: BinaryIO, **given: Any) -> trace_packing.Packed:
@@ -78,7 +78,7 @@ def saved() -> tuple[float, float, float, float]:
 
 
 def main() -> None:
-    """Print what each takes at least, and the share."""
+    """Print the minimum of each, and the share."""
     torch.set_num_threads(1)
     saved()
     whole, without, with_it, size = map(min, zip(*[saved() for _ in range(PAIRS)], strict=True))

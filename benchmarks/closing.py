@@ -1,8 +1,10 @@
-"""What closing a window costs the training loop, beside ``torch.profiler`` in the same run.
+"""Measure what closing a window costs the training loop, next to ``torch.profiler``.
 
-The closing step is the one that ends the last recorded step; the extra time is all that the loop
-lost, from the opening of the window until the trace is on disk, against the same loop without.
-``closing.py [WINDOWS [DEVICE [MODEL ...]]]``; with ``cuda`` the device's activities are recorded
+Both run in one process. The closing step ends the last recorded step. The extra time is the loop's
+total delay from the opening of the window until the trace is on disk. It is relative to the same
+loop without a window.
+
+``closing.py [WINDOWS [DEVICE [MODEL ...]]]``. With ``cuda``, the device's activities are recorded
 as well.
 """
 
@@ -42,7 +44,7 @@ SETTINGS: dict[str, dict[str, bool]] = {
 
 
 def training(kind: str, layers: int = 6) -> Callable[[], None]:
-    """Return a training step of a small model, of an encoder with this number of layers."""
+    """Return a training step of a small model, or of an encoder with this number of layers."""
     torch.manual_seed(0)
     if kind == "encoder":
         layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True)
@@ -68,20 +70,20 @@ def training(kind: str, layers: int = 6) -> Callable[[], None]:
 
 
 def timed(call: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
+    """Return the seconds of a call."""
     began_s = time.perf_counter()
     call()
     return time.perf_counter() - began_s
 
 
 def synchronise() -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished its work."""
     if DEVICE != "cpu":
         getattr(torch, DEVICE).synchronize()
 
 
 def pace_s(step: Callable[[], None]) -> float:
-    """Return the seconds that a step takes where nothing is recorded."""
+    """Return the seconds of a step without a profiler."""
 
     def steps() -> None:
         for _ in range(PACE_STEPS):
@@ -94,7 +96,7 @@ def pace_s(step: Callable[[], None]) -> float:
 def torch_window(
     step: Callable[[], None], active: int, folder: str, settings: dict[str, bool]
 ) -> tuple[float, float, int]:
-    """Record with ``torch.profiler``; return closing and whole time in s, and the steps taken."""
+    """Record with ``torch.profiler``; return closing and total seconds, and the number of steps."""
     schedule = torch.profiler.schedule(wait=0, warmup=0, active=active, repeat=1)
     handler = torch.profiler.tensorboard_trace_handler(folder, use_gzip=True)
     began_s = time.perf_counter()
@@ -113,7 +115,7 @@ def torch_window(
 def dynprof_window(
     step: Callable[[], None], active: int, folder: str, settings: dict[str, bool]
 ) -> tuple[float, float, int]:
-    """Record with dynprof; return closing and whole time in s, and the steps taken."""
+    """Record with dynprof; return closing and total seconds, and the number of steps."""
     asked = Path(folder) / "asked.json"
     names = ["CPU"] if DEVICE == "cpu" else ["CPU", DEVICE.upper()]
     limits = {"max_seconds": None, "max_memory_mb": None}
@@ -141,8 +143,8 @@ def compare(kind: str, threads: int) -> list[tuple[str, ...]]:
     rows = []
     for active in ACTIVE:
         for name, settings in SETTINGS.items():
-            # One after the other and not by turns: what torch frees after a window goes back to
-            # the system, and whoever comes next pays for having it again.
+            # Not in turns: memory that torch frees after a window goes back to the system. The next
+            # window would pay for it.
             torch_found = measure(torch_window, step, active, settings)
             dynprof_found = measure(dynprof_window, step, active, settings)
             rows.append((str(active), name, *_figures(torch_found, dynprof_found)))

@@ -1,7 +1,7 @@
-"""What commands take, from the shell's call to their end, next to an interpreter that does nothing.
+"""Measure commands from the shell's call to their end, next to an idle interpreter.
 
-The job has its first eight ranks on this machine, where ``status`` looks for each process, and the
-others on machines of their own: only their status files are here. ``command_start.py [TIMES]``.
+The job's first eight ranks run on this machine, and ``status`` looks for their processes. The
+others pretend to be on other machines: only their status files exist. ``command_start.py [TIMES]``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PYTHON = [sys.executable, "-c"]
 
 @contextlib.contextmanager
 def processes(count: int) -> Iterator[list[int]]:
-    """Run processes that do nothing; give their ids."""
+    """Run processes that do nothing; yield their ids."""
     running = [subprocess.Popen(["sleep", "3600"]) for _ in range(count)]
     try:
         yield [one.pid for one in running]
@@ -47,7 +47,7 @@ def processes(count: int) -> Iterator[list[int]]:
 
 
 def write(root: Path, count: int, pids: list[int]) -> None:
-    """Write the status file of each rank, with its last 20 edits, and the log of the first."""
+    """Write the status file of each rank, with its last 20 edits, and the first rank's log."""
     (root / STATUS_DIR).mkdir(parents=True, exist_ok=True)
     now_s = time.time()
     for rank in range(count):
@@ -71,7 +71,7 @@ def write(root: Path, count: int, pids: list[int]) -> None:
 
 
 def ways(roots: dict[int, Path]) -> dict[str, list[str]]:
-    """Return the commands by their names; peers that are not installed are left out."""
+    """Return the commands by name; tools that are not installed are left out."""
     found = {
         "python -c pass": [*PYTHON, "pass"],
         "python -c 'import typer'": [*PYTHON, "import typer"],
@@ -90,7 +90,7 @@ def ways(roots: dict[int, Path]) -> dict[str, list[str]]:
 
 
 def measure(command: list[str]) -> tuple[float, float]:
-    """Return what a command took, in seconds: of the clock and of a processor."""
+    """Return the seconds of a command: elapsed time and processor time."""
     began_s, before_s = time.perf_counter(), _processor_s()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began_s, _processor_s() - before_s
@@ -109,7 +109,7 @@ def main() -> None:
             subprocess.run([*DYNPROF, "init", str(root)], check=True, capture_output=True)
         took: dict[str, list[tuple[float, float]]] = {}
         for _ in range(TIMES):
-            for count, root in roots.items():  # their heartbeats are of now
+            for count, root in roots.items():  # now, because heartbeats must be recent
                 write(root, count, pids)
             for name, command in ways(roots).items():
                 took.setdefault(name, []).append(measure(command))

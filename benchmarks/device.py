@@ -1,12 +1,12 @@
-"""Both ways of closing a window on a device: the same kernels, and what each costs.
+"""Compare both ways of closing a window on a device: the kernels and the costs.
 
-``device.py [cuda|xpu]`` records the same seeded steps with the ordinary and with the detached
-close, compares the events category by category and kernel by kernel, has graphs captured beside
-windows and marks set on streams, opens windows of all kinds beside whatever keeps a device busy,
-and then prints the tables of ``closing.py`` for the device, in about ten minutes. Exits with 1 if
-the captures differ, a graph breaks, a mark is not where it was set or a window is missing, and
-where there is no device.
-``device.py cpu`` tries the script itself.
+``device.py [cuda|xpu]`` records the same seeded steps with the inline and with the detached close.
+It compares the events by category and the kernels by name. It captures graphs during windows and
+sets marks on streams. It opens windows of all kinds while a device is busy. Then it prints the
+tables of ``closing.py`` for the device. All this takes about ten minutes.
+
+The exit code is 1 if the captures differ, a graph breaks, a mark is misplaced, a window is missing,
+or there is no device. ``device.py cpu`` tests the script itself.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ for settings in ({{}}, {{"record_shapes": True, "profile_memory": True}}):
 
 
 def captured(way: str, folder: str) -> list[dict[str, Any]]:
-    """Record in a process of its own, closing one way; return the traces, the oldest first."""
+    """Record in a new process that closes one way; return the traces, the oldest first."""
     path = os.pathsep.join([str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "DYNPROF_CLOSE": way, "PYTHONPATH": path}
     script = f"import sys; sys.argv[1:] = ['1', {DEVICE!r}]\n{JOB}"
@@ -57,7 +57,7 @@ def captured(way: str, folder: str) -> list[dict[str, Any]]:
 
 
 def counts(trace: dict[str, Any]) -> Counter[str]:
-    """Count events by category, and the device's also by name."""
+    """Count events by category; count those of the device also by name."""
     found: Counter[str] = Counter()
     for event in trace["traceEvents"]:
         category = str(event.get("cat"))
@@ -69,7 +69,7 @@ def counts(trace: dict[str, Any]) -> Counter[str]:
 
 
 def differences() -> list[str]:
-    """Return what the two ways recorded differently."""
+    """Return the differences between the recordings of both ways."""
     found = {}
     for way in WAYS:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""What an event of a torch window takes, and how well events and memory are told before a save.
+"""Measure the cost of an event in a torch window, and how well dynprof estimates a save.
 
-Each job and setting in a process of its own: a small window, which loads what the first one loads,
-then one that is measured. *Events* is a count over the trace, *told* the estimate that the limits
-go by. ``events.py JOB SETTINGS`` measures one.
+Each job runs with each setting in its own process. A small window loads the libraries; the next
+window is measured. *Events* is the number in the trace, and *told* is the estimate that the limits
+use. ``events.py JOB SETTINGS`` measures one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def encoder() -> Step:
 
 
 def operators() -> Step:
-    """Return a step of operators alone."""
+    """Return a step that only calls operators."""
 
     def step() -> None:
         for _ in range(300):
@@ -81,11 +81,11 @@ class Rows(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
     """Rows of numbers."""
 
     def __len__(self) -> int:
-        """Return more than are taken."""
+        """Return more rows than are used."""
         return 10**9
 
     def __getitem__(self, index: int) -> list[int]:
-        """Return one."""
+        """Return a row."""
         return list(range(index % 7, index % 7 + 200))
 
 
@@ -104,7 +104,7 @@ def _collate(rows: list[list[int]]) -> torch.Tensor:
 
 
 def collate() -> Step:
-    """Return a training step whose data takes 13,000 calls of Python to put together."""
+    """Return a training step whose collation takes 13,000 Python calls."""
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)])
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     batches = iter(torch.utils.data.DataLoader(Rows(), batch_size=32, collate_fn=_collate))
@@ -118,7 +118,7 @@ def collate() -> Step:
 
 
 def calls() -> Step:
-    """Return a step of calls alone."""
+    """Return a step of Python calls only."""
     values, found = list(range(5_000)), dict[int, int]()
 
     def step() -> None:
@@ -129,7 +129,7 @@ def calls() -> Step:
 
 
 def both() -> Step:
-    """Return a step of operators and calls."""
+    """Return a step of operators and Python calls."""
     first, second = encoder(), collate()
 
     def step() -> None:
@@ -149,7 +149,7 @@ JOBS = {
 
 
 def most_resident_mb() -> float:
-    """Return the most that was resident since it was last set back."""
+    """Return the peak resident memory in MB since its last reset."""
     found = re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 / 1e6 if found else 0.0
 
@@ -185,7 +185,7 @@ def measure(job: str, recorded: str) -> tuple[str, ...]:
 
 
 def window(folder: str, step: Step, count: int, recorded: str) -> tuple[float, float, float]:
-    """Record a window; return by how much it grew, what saving took, and its processor time."""
+    """Record a window; return its growth, its saving time, and its processor time."""
     asked = Path(folder) / "asked.json"
     settings = {"activities": ["CPU"], "active": count, **SETTINGS[recorded]}
     limits = {"max_memory_mb": None, "max_events": 0}
@@ -197,7 +197,7 @@ def window(folder: str, step: Step, count: int, recorded: str) -> tuple[float, f
         step()
         grown_mb = (in_use_mb() or 0.0) - before_mb
         dp.step()
-    Path("/proc/self/clear_refs").write_text("5")  # the most is what it is now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak to the current value
     resident, began_s = resident_mb(), time.process_time()
     while dp.status().last_capture == saved:
         time.sleep(0.01)
@@ -205,7 +205,7 @@ def window(folder: str, step: Step, count: int, recorded: str) -> tuple[float, f
 
 
 def main() -> None:
-    """Measure all, or one."""
+    """Measure all jobs, or one."""
     if len(sys.argv) > 2:
         print(json.dumps(measure(*sys.argv[1:])))
         return

@@ -1,4 +1,4 @@
-"""What ``dp.step()`` costs while nothing is asked for, beside its peers, in one run."""
+"""Measure ``dp.step()`` without a request, next to other profilers' calls in one run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NUMBER, REPEAT = 200_000, 15
 
 
 def empty() -> None:
-    """Do nothing: the least that any call costs."""
+    """Do nothing: the minimum of any call."""
 
 
 class Counter:
-    """The least that any profiler's step can do: count, and test one thing."""
+    """The minimum of any profiler's step: count, and test one thing."""
 
     def __init__(self) -> None:
         self.count, self.due = 0, False
@@ -35,7 +35,7 @@ class Counter:
 
 
 def nanoseconds(calls: dict[str, Callable[[], object]], number: int) -> dict[str, float]:
-    """Return the best time of each call, taken by turns so that the machine's mood is shared."""
+    """Return the best time of each call. Calls take turns, so that each sees the same load."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(REPEAT):
         for name, call in calls.items():

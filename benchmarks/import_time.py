@@ -1,4 +1,4 @@
-"""What ``import dynprof`` and ``dp.init()`` cost, and which imports dominate it."""
+"""Measure ``import dynprof`` and ``dp.init()``, and list the most expensive imports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(time.perf_counter() - t)
 
 
 def milliseconds(code: str, *arguments: str) -> float:
-    """Return the best of seven fresh interpreters."""
+    """Return the best of seven new interpreters."""
     times = []
     for _ in range(7):
         command = [sys.executable, "-c", code, *arguments]
@@ -34,7 +34,7 @@ def milliseconds(code: str, *arguments: str) -> float:
 
 
 def dominant(most: int) -> list[tuple[str, float]]:
-    """Return the imports inside ``dp.init()`` with the most time of their own, in ms."""
+    """Return the imports of ``dp.init()`` with the longest own time, in ms."""
     with tempfile.TemporaryDirectory() as folder:
         code = f"import dynprof; dynprof.init({folder!r})"
         command = [sys.executable, "-X", "importtime", "-c", code]
@@ -49,7 +49,7 @@ def dominant(most: int) -> list[tuple[str, float]]:
 
 
 def pth_line() -> float:
-    """Return what the line of ``dynprof env --install`` takes where its variable is not set."""
+    """Return the time of the line that ``dynprof env --install`` adds, without its variable."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "empty.pth").touch()
         Path(folder, "line.pth").write_text(LINE)

@@ -1,9 +1,8 @@
-"""What a close costs the training, detached and inline, with the torch that is installed.
+"""Measure what a detached and an inline close cost the training, with the installed torch.
 
-Prints the step that closes, the longest around it, and what the former takes for each 10,000
-events of the trace, in processor time of the training thread: dynprof names it where windows close
-inline.
-``python -m benchmarks.inline_close [WINDOWS]``.
+The table shows the closing step and the longest step around it. It also shows the training thread's
+processor time for each 10,000 events of the trace. dynprof prints this time if windows close
+inline. ``python -m benchmarks.inline_close [WINDOWS]``.
 """
 
 from __future__ import annotations
@@ -38,8 +37,9 @@ def window(
     """Record a window.
 
     Returns:
-        The closing ``dp.step()``, and the longest of the step that it ends and the five after that,
-        in ms; events of the trace; processor time of that ``dp.step()`` in ms for each 10,000.
+        The duration of the closing ``dp.step()`` in ms. The longest of the closing step and the
+        next five, in ms. The trace's events. The processor time of the closing ``dp.step()`` in
+        ms for each 10,000 events.
     """
     asked = folder / "asked.json"
     asked.write_text(json.dumps({"activities": ["CPU"], "active": STEPS, **settings}))

@@ -1,11 +1,11 @@
-"""What phases and marks cost a training step of about 5 ms, beside the same loop without any.
+"""Measure what phases and marks cost a training step of about 5 ms, next to none.
 
-The last row is what a window costs a job that sets its marks anyway.
+The last row shows the cost of a window for a job with marks.
 
-``marked_steps.py [ROUNDS]``: blocks of steps with and without by turns, in the order with, without,
-without, with, so that a machine whose pace drifts is as slow for the ones as for the others. The
-training thread's processor time is shown as well, which other processes disturb less; it leaves out
-what threads of dynprof's take of the clock's.
+``marked_steps.py [ROUNDS]`` alternates blocks of steps with and without marks, in the order with,
+without, without, with. A slow drift of the machine's speed then affects both alike. The table also
+shows the training thread's processor time, which other processes disturb less. It excludes the time
+of dynprof's own threads.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     Times = tuple[float, float]
-    """Of a step, in ms: by the clock, and of the thread's processor time."""
+    """Times of a step in ms: elapsed, and of the thread's processor."""
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 UNTIMED, STEPS = 5, 20
-"""Of a block: Python adapts itself anew to functions that have just been replaced."""
+"""Steps of a block. Python first has to specialise functions that have just been replaced."""
 MARKS = 100
 RUNS, RUN = 7, 400
-"""Runs of so many steps, without a window and in one by turns, for what is taken apart."""
+"""The number of runs and of steps in each, with and without a window in turns."""
 STEP_MS = 5.0
-"""The training step of which the shares are shown."""
+"""The training step of which the table shows shares."""
 
 
 class Training:
-    """A loop with all phases that the plugin knows of a single process."""
+    """A loop with all phases that the plugin supports in a single process."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -65,14 +65,14 @@ class Training:
         self._optimizer.step()
 
     def step(self, marks: int) -> None:
-        """Train a step and set so many marks in it."""
+        """Train a step and set this number of marks in it."""
         self._train()
         for _ in range(marks):
             mstx.mark("here")
         dp.step()
 
     def apart(self, marks: int) -> tuple[float, float]:
-        """Return what so many marks took amid the training, and ``dp.step()``: means in us."""
+        """Return the mean us of marks during the training, and of ``dp.step()``."""
         took = []
         for _ in range(RUN + UNTIMED):
             self._train()
@@ -98,7 +98,7 @@ class Training:
 
 @contextlib.contextmanager
 def plugin() -> Iterator[None]:
-    """Mark phases."""
+    """Add phases."""
     dynprof.plugin.install()
     try:
         yield
@@ -107,19 +107,19 @@ def plugin() -> Iterator[None]:
 
 
 def marks_alone(folder: str) -> AbstractContextManager[None]:
-    """Record marks alone."""
+    """Record marks only."""
     return window(folder, profiler_level="Level_none")
 
 
 @contextlib.contextmanager
 def recorded(folder: str) -> Iterator[None]:
-    """Mark phases, and record marks alone."""
+    """Add phases and record marks."""
     with plugin(), marks_alone(folder):
         yield
 
 
 def compared(training: Training, folder: str) -> dict[str, list[tuple[Times, Times]]]:
-    """Return for each way of marking, of each round, a step's times without and with it."""
+    """Return step times without and with marks, for each way of marking and each round."""
     ways: dict[str, tuple[Callable[[], AbstractContextManager[None]], int, int]] = {
         "nothing: what the method is out by": (contextlib.nullcontext, 0, 0),
         "import dynprof.plugin, no window": (plugin, 0, 0),
@@ -137,7 +137,7 @@ def compared(training: Training, folder: str) -> dict[str, list[tuple[Times, Tim
 
 
 def taken_apart(training: Training, folder: str) -> list[tuple[str, ...]]:
-    """Return what marks and the step take, without a window and in one, in rows."""
+    """Return rows: the cost of marks and of the step, without and in a window."""
     without, within = [], []
     for _ in range(RUNS):
         without.append(training.apart(MARKS))

@@ -1,8 +1,8 @@
-"""What a mark costs where nobody records and where somebody does, from Python and from C.
+"""Measure what a mark costs from Python and from C, with and without a recording.
 
-Beside ``torch.profiler.record_function`` and VizTracer's own events, each in its own profiler.
-``marks.py [ROUNDS]``: a round times every call in every state, and the medians are shown. Garbage
-is collected meanwhile, as in a job, for what a window keeps of a mark is an object.
+The peers are ``torch.profiler.record_function`` and VizTracer's events, each with its own profiler.
+``marks.py [ROUNDS]``: a round times every call in every state, and the table shows medians. Garbage
+collection stays on, as in a job, because a window keeps an object for each mark.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     Call = Callable[[int], float]
-    """Is told how often to call, and returns the seconds that it took."""
+    """Receives the number of calls, and returns the seconds that they took."""
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 25
 NUMBER = 5_000
-"""Calls at once: the queue of C marks has room for three times as many."""
+"""Calls in a row; the queue of C marks has room for three times as many."""
 OUTSIDE, TORCH, ALONE, OWN = "no window", "window of torch", "window of marks alone", "its profiler"
 ANYWHERE = (OUTSIDE, TORCH, ALONE)
 C_LOOP = """
@@ -53,7 +53,7 @@ void ranges(int count) { while (count--) mstxRangeEnd(mstxRangeStartA("inside", 
 
 @contextlib.contextmanager
 def window(folder: str, **experimental: object) -> Iterator[None]:
-    """Record a window that takes marks, and wait at its end until it is saved."""
+    """Record a window that includes marks; wait until it is saved."""
     asked, before = Path(folder, "asked.json"), dp.status().last_capture
     settings = {"mstx": True, **experimental}
     limits = {"max_seconds": None, "max_memory_mb": None}
@@ -70,12 +70,12 @@ def window(folder: str, **experimental: object) -> Iterator[None]:
         dp.step()
         time.sleep(0.001)
     lost = load_manifest(Path(folder, str(last))).lost
-    assert not lost, lost  # a mark that finds no room costs less
+    assert not lost, lost  # a mark that is lost costs less
 
 
 @contextlib.contextmanager
 def tracing() -> Iterator[viztracer.VizTracer]:
-    """Let VizTracer record."""
+    """Record with VizTracer."""
     tracer = viztracer.VizTracer(verbose=0)
     tracer.start()
     try:
@@ -86,12 +86,12 @@ def tracing() -> Iterator[viztracer.VizTracer]:
 
 
 def python(statement: str, **names: object) -> Call:
-    """Return what times a statement."""
+    """Return a function that times a statement."""
     return timeit.Timer(statement, "import gc; gc.enable()", globals=names).timeit
 
 
 def of_dynprof() -> dict[str, Call]:
-    """Return what scripts call."""
+    """Return the calls of scripts."""
     pushed = "push('inside'); pop()"
     started = "end(start('inside'))"
     return {
@@ -103,7 +103,7 @@ def of_dynprof() -> dict[str, Call]:
 
 
 def of_c(folder: str) -> dict[str, Call]:
-    """Return what C calls, and Python through ctypes; nothing where there is no library."""
+    """Return the calls from C, and from Python through ctypes; none without the library."""
     if not PATH.exists():
         return {}
     library = ctypes.CDLL(str(PATH))
@@ -144,7 +144,7 @@ def _timed(loop: Callable[[int], object], number: int) -> float:
 
 
 def _and_let_them_be_taken(call: Call, number: int) -> float:
-    """Time a call, then wait: the thread that takes marks of C shall not run beside the next."""
+    """Time a call, then wait: the thread that collects C marks must not disturb the next call."""
     took_s = call(number)
     time.sleep(2 * POLL_S)
     return took_s

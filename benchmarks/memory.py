@@ -1,4 +1,4 @@
-"""Resident memory over many windows in one process, with shapes, memory and stacks by turns."""
+"""Measure resident memory over many windows; shapes, memory and stacks take turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKS = (30, 100, 200, 300)
 
 
 def main() -> None:
-    """Open window after window; print the growth since the thirtieth."""
+    """Open one window after the other; print the growth since the thirtieth."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(8)])

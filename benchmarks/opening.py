@@ -1,7 +1,8 @@
-"""How soon ranks open a window that they have agreed on: ``python -m benchmarks.opening``.
+"""Measure how early ranks know of an agreed window: ``python -m benchmarks.opening``.
 
-Three ranks of torchrun over gloo. Their steps take 1 to 100 ms, half of it in Python, and end with
-a collective. Rank 0 saves a config, waits until all have saved their window, and saves the next.
+Three ranks run under torchrun with gloo. Their steps take 1 to 100 ms, half of it in Python, and
+end with a collective. Rank 0 saves a config, waits until all ranks have saved their window, and
+repeats.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
     from dynprof.session.session import Session
 
 RANKS, WINDOWS, STEPS_MS = 3, 100, (1, 5, 20, 100)
-PAUSE_S = 0.02  # Between the end of a window and the next save.
-WAIT_S = 30.0  # A window takes a second.
+PAUSE_S = 0.02  # Pause between the end of a window and the next save.
+WAIT_S = 30.0  # Timeout; a window takes a second.
 
 
 class Measured:
-    """When steps began, when the leader had heard all ranks, and when this rank was told."""
+    """When steps began, when the leader had all replies, and when this rank knew the step."""
 
     def __init__(self) -> None:
         self.begun: dict[int, float] = {}
@@ -57,12 +58,12 @@ class Measured:
 
     @property
     def slack_ms(self) -> list[float]:
-        """How long before the first step this rank was told, window by window."""
+        """Return for each window how long before its first step this rank knew of it."""
         told = [one for one in self.told.values() if one[0] in self.begun]
         return [(self.begun[step] - at_s) * 1e3 for step, at_s in told]
 
     def found(self) -> dict[str, Any]:
-        """Return what rank 0 has measured."""
+        """Return rank 0's measurements."""
         both = [(self.told[n][0], *self.agreed[n]) for n in self.agreed.keys() & self.told.keys()]
         return {
             "steps": [to - step for to, step, _, _ in both],
@@ -87,7 +88,7 @@ def _operate(session: Session, windows: int, ended: threading.Event) -> None:
 
 
 def _train(step_ms: float, windows: int) -> None:
-    """Train as one rank; rank 0 leaves what was measured."""
+    """Train as one rank; rank 0 writes the measurements."""
     import torch
     import torch.distributed as dist
 
@@ -116,7 +117,7 @@ def _train(step_ms: float, windows: int) -> None:
 
 
 def measure(step_ms: float, windows: int = WINDOWS) -> dict[str, list[float]]:
-    """Run a job; return what it has measured."""
+    """Run a job; return its measurements."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={RANKS}", "-m", "benchmarks.opening"]

@@ -1,6 +1,7 @@
-"""Thousands of ranks side by side: ``ranks.py [RANKS]`` writes a small trace for each, one late.
+"""Measure the analysis of thousands of ranks: ``ranks.py [RANKS]``.
 
-Every trace is analysed in full, then the reduction reads the Parquet files of all.
+It writes a small trace for each rank; one rank is late. Every trace is analysed in full. Then the
+reduction reads the Parquet files of all ranks.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def main() -> None:
 
 
 def write_trace(folder: Path, rank: int, late_us: float) -> None:
-    """Write a rank's trace: three collectives a step, on a clock that is off by up to a second."""
+    """Write a rank's trace: three collectives a step; its clock is off by up to 1 s."""
     luck = random.Random(rank)  # noqa: S311 - no secret
     ahead_us = luck.uniform(-1e6, 1e6)
     events: list[dict[str, Any]] = []

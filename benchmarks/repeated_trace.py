@@ -1,4 +1,4 @@
-"""A real trace of a device, as often one after the other as makes it large."""
+"""Large traces made by repeating a real trace of a device."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _STEP = re.compile(r"(ProfilerStep#)(\d+)")
 
 
 def repeat_trace(source: Path, path: Path, megabytes: int) -> None:
-    """Write a trace over and over: later each time, with ids and steps of its own.
+    """Write a trace repeatedly; each repetition is later and has its own ids and steps.
 
     Args:
         source: The trace, gzipped.
-        path: Where to.
-        megabytes: About how large.
+        path: The output file.
+        megabytes: The approximate size.
     """
     with gzip.open(source, "rb") as file:
         trace = json.load(file)
@@ -48,7 +48,7 @@ def _ids(event: dict[str, Any]) -> int:
 
 
 def _again(event: dict[str, Any], later: float, ids: int, steps: int) -> dict[str, Any]:
-    """Return an event as it is some repetitions later."""
+    """Return an event with the time, ids and step of a later repetition."""
     name = _STEP.sub(lambda found: f"{found[1]}{int(found[2]) + steps}", event["name"])
     found = {**event, "name": name, "ts": event["ts"] + later}
     if isinstance(event.get("id"), int):

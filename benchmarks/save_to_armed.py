@@ -1,8 +1,8 @@
-"""Time from a save to an armed window, over many saves, beside several kinds of loops.
+"""Measure the time from a save to an armed window, for several kinds of loops.
 
-Measured inside the job, from just before the file is written to the moment at which the request
-lies in the inbox, where the next ``step()`` finds it. The loop goes on all the while: its steps
-and the threads that read the edit share the interpreter, so the kind of loop matters.
+The job itself measures: from just before it writes the file until the request is in the inbox. The
+next ``step()`` finds it there. The loop continues during that time. Its steps share the interpreter
+with the threads that read the edit, so the kind of loop matters.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ SAVES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 
 
 def sleeping() -> None:
-    """Wait, as a loop does that waits for a device."""
+    """Sleep, as a loop that waits for a device does."""
     time.sleep(0.001)
 
 
 def python_only() -> None:
-    """Compute in Python, never letting the interpreter go."""
+    """Compute in Python without releasing the interpreter."""
     sum(n * n for n in range(10_000))
 
 
@@ -82,7 +82,7 @@ def measure(step: Callable[[], None]) -> list[float]:
 
 
 class _Operator(threading.Thread):
-    """Saves, and waits until the request is in the inbox; then the next."""
+    """Save, wait until the request is in the inbox, and repeat."""
 
     def __init__(self, session: Session, config: Path, settings: dict[str, Any]) -> None:
         super().__init__(daemon=True)

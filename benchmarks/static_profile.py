@@ -1,7 +1,7 @@
-"""What a recorded step costs under ``dynprof.profiler.profile`` and under torch's own.
+"""Compare a recorded step under ``dynprof.profiler.profile`` and under torch's profiler.
 
-The same loop, by turns in one run: nothing, torch's profile, dynprof's. ``static_profile.py
-[ROUNDS]``.
+One run alternates the same loop without a profiler, with torch's and with dynprof's.
+``static_profile.py [ROUNDS]``.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def main() -> None:
 
 
 def compared(step: Callable[[], None], settings: dict[str, bool]) -> tuple[str, ...]:
-    """Return a row: each median, their ratio, and how far torch's own rounds lie apart.
+    """Return a row: the medians, their ratio, and the spread of torch's own rounds.
 
-    Who comes first changes from round to round, for what one frees slows the next.
+    The order changes with each round, because memory that one profiler frees slows the next.
     """
     times: dict[Any, list[float]] = {torch.profiler: [], ours: []}
     bare: list[float] = []

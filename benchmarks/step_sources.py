@@ -1,4 +1,4 @@
-"""What an idle step costs where it comes from, beside the same loop without dynprof, in one run."""
+"""Measure an idle step with each source of steps, next to the same loop without dynprof."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 NUMBER, ROUNDS = 20_000, 4
 WATCHED = 20
-"""Steps of an optimizer after which it is known that it ends the iterations."""
+"""Steps of an optimizer, after which dynprof knows that it ends the iterations."""
 
 
 def train_step() -> None:
-    """Stand for an iteration of a training that takes no time at all."""
+    """Replace a training iteration; takes no time."""
 
 
 def iteration() -> None:
-    """Be the body of a loop."""
+    """The body of a loop."""
     train_step()
 
 
 def stepping() -> None:
-    """Be the body of one that ends its steps itself."""
+    """The body of a loop that calls step() itself."""
     train_step()
     dp.step()
 
@@ -37,9 +37,9 @@ def stepping() -> None:
 def measured(
     loop: Callable[[], object], steps: str | float, bare: Callable[[], object]
 ) -> tuple[str, ...]:
-    """Return what a loop takes without dynprof, with a source, and the difference.
+    """Return the time of a loop without dynprof, with a source, and the difference.
 
-    Measured by turns, so that the machine's mood is shared.
+    The loops take turns, so that both see the same load.
     """
     without, found = [], []
     for _ in range(ROUNDS):
@@ -73,11 +73,11 @@ def main() -> None:
 
 
 def _an_optimizers_step() -> Callable[[], object]:
-    """Return the step of an optimizer that does nothing but what torch does around each step."""
+    """Return an optimizer's step that does only what torch does around each step."""
     import torch
 
     class Idle(torch.optim.Optimizer):  # type: ignore[misc]
-        """Steps without any work."""
+        """An optimizer without any work."""
 
         def step(self, closure: object = None) -> None:
             """Do nothing."""

@@ -1,4 +1,4 @@
-"""Tables on the terminal, in Markdown, so that README can quote them."""
+"""Tables for the terminal in Markdown, so that README can quote them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def print_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table whose columns are as wide as they need be."""
+    """Print a table with columns as wide as their content."""
     lines = [head, tuple("---" for _ in head), *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     print(f"\n{title}\n")

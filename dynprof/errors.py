@@ -8,6 +8,7 @@
     ├── BackendError       a profiler could not be prepared, started, stopped or saved
     ├── LostWindowError    a window had to be discarded, though its profiler did not fail
     ├── CaptureError       a capture cannot be read, or its files cannot be written
+    ├── QueryError         a SQL statement over captures is wrong, or its result cannot be returned
     ├── LaunchError        a command, or a process, cannot be made to watch
     ├── OwnerError         root's command cannot act as the user who owns a folder
     ├── MissingExtraError  a package that pip installs as an extra is missing
@@ -81,6 +82,10 @@ class LostWindowError(DynprofError):
 
 class CaptureError(DynprofError):
     """A capture cannot be read, or its files cannot be written."""
+
+
+class QueryError(DynprofError):
+    """A SQL statement over captures is wrong, or its result cannot be returned as requested."""
 
 
 class LaunchError(DynprofError):

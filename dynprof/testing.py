@@ -140,7 +140,7 @@ class FakeRecording:
         results: As for a real one.
         saves_concurrently: As for a real one.
         collectors: As for a real one.
-        give_way: The window's callback for the start of another profiler.
+        close_for_other: The window's callback for the start of another profiler.
     """
 
     backend: FakeBackend
@@ -153,7 +153,7 @@ class FakeRecording:
     results: object = None
     saves_concurrently: bool = True
     collectors: Collector = field(default_factory=Collectors)
-    give_way: Callable[[], None] | None = None
+    close_for_other: Callable[[], None] | None = None
 
     @property
     def note_step(self) -> Callable[[int | None, int], None] | None:
@@ -195,9 +195,9 @@ class FakeRecording:
         path.write_text(json.dumps({"traceEvents": [], "steps": self.steps}))
         return Saved(cut=self.backend.cut)
 
-    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, close_for_other: Callable[[], None]) -> None:
         """Keep it, for the test to call."""
-        self.give_way = give_way
+        self.close_for_other = close_for_other
 
     def discard(self) -> None:
         """Note it."""

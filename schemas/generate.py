@@ -1,7 +1,8 @@
-"""Write what is made from the config's model and from the tests.
+"""Write what is made from the config's model, from the views of captures and from the tests.
 
-The JSON Schema here and docs/settings.md come from the model. In docs/seeds.md each row cites its
-tests; the first line of a test's docstring follows its first name in each table.
+The JSON Schema here and docs/settings.md come from the model, docs/query.md from the views. In
+docs/seeds.md each row cites its tests; the first line of a test's docstring follows its first name
+in each table.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from dynprof.analysis.views.query_docs import query_markdown
 from dynprof.config import schema_text
 from dynprof.config.settings_docs import settings_markdown
 from dynprof.runtime.layout import SCHEMA_NAME
@@ -39,6 +41,7 @@ def generated() -> dict[Path, str]:
     return {
         ROOT / "schemas" / SCHEMA_NAME: schema_text(),
         ROOT / "docs" / "settings.md": settings_markdown(),
+        ROOT / "docs" / "query.md": query_markdown(),
         SEEDS: with_behaviours(SEEDS.read_text(encoding="utf-8")),
     }
 

@@ -1,4 +1,4 @@
-"""A command for tests, which root's process runs as another user: ``PATH WHAT``."""
+"""A command that tests run as another user: ``PATH WHAT``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ESCAPE = "\x1b]0;title\x07"
 
 
 class _Touch:
-    """Makes a file where its pickle is loaded."""
+    """Create a file when its pickle is loaded."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return the call that does it."""
+        """Return the call that creates the file."""
         return Path.touch, (Path(self._path),)
 
 
 def facts() -> None:
-    """Print what this process has of root's."""
+    """Print the privileges of root that this process still has."""
     try:
         os.setresuid(0, 0, 0)
         back = True
@@ -53,14 +53,14 @@ def facts() -> None:
 
 
 def speak(path: str) -> None:
-    """Print what a terminal would obey, bytes that are no text, and a pickle."""
+    """Print terminal escape codes, bytes that are not text, and a pickle."""
     sys.stdout.buffer.write(f"a\tb {ESCAPE}\r\n".encode() + b"\xff\n" + pickle.dumps(_Touch(path)))
     sys.stderr.write(f"error {ESCAPE}\n")
     sys.stderr.flush()
 
 
 def wait(*, stubborn: bool) -> None:
-    """Wait for Ctrl-C, and end with code 7, or not."""
+    """Wait for Ctrl-C; end with code 7 if it comes."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     print("waits", os.getpid(), flush=True)
     signal.sigwait({signal.SIGINT})
@@ -71,7 +71,7 @@ def wait(*, stubborn: bool) -> None:
 
 
 def main(what: str, *more: str) -> None:
-    """Do what a test asks for."""
+    """Run the action that the test requested."""
     if what == "facts":
         facts()
     elif what == "speak":

@@ -1,6 +1,7 @@
-"""Looks up what dynprof needs in a database of known vulnerabilities, for ``make audit``.
+"""Look up dynprof's dependencies in a database of known vulnerabilities, for ``make audit``.
 
-Exit code 0: none is known, or the database cannot be reached, which is said; 1: some are.
+Exit code 1 means that a dependency has a known vulnerability. Exit code 0 means that none has, or
+that the database cannot be reached; the latter is printed.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 EXTRAS = "", "all", "torch", "s3", "dask"
-"""What users install; tools of the tests are not looked up."""
+"""The extras that users install. Tools of the tests are not looked up."""
 TIMEOUT_S = 300
 
 
 def needed() -> dict[str, str]:
-    """Return the versions of the distributions here that dynprof needs, by name."""
+    """Return the installed versions of dynprof's dependencies, by name."""
     found: dict[str, str] = {}
     waiting = [("dynprof", extra) for extra in EXTRAS]
     seen = set(waiting)
@@ -30,10 +31,10 @@ def needed() -> dict[str, str]:
         name, extra = waiting.pop()
         try:
             distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # of an extra that is not installed here
+        except metadata.PackageNotFoundError:  # belongs to an extra that is not installed here
             continue
         if name != "dynprof":
-            found[name] = distribution.version.partition("+")[0]  # what +cpu stands for is the same
+            found[name] = distribution.version.partition("+")[0]  # not its local part, such as +cpu
         for line in distribution.requires or ():
             one = Requirement(line)
             if one.marker is None or one.marker.evaluate({"extra": extra}):
@@ -44,7 +45,7 @@ def needed() -> dict[str, str]:
 
 
 def looked_up(versions: dict[str, str]) -> list[dict[str, Any]] | str:
-    """Return what the database says of each, or why it says nothing."""
+    """Return what the database says of each, or why it did not answer."""
     with tempfile.TemporaryDirectory() as folder:
         pinned = Path(folder, "requirements.txt")
         pinned.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
@@ -64,7 +65,7 @@ def looked_up(versions: dict[str, str]) -> list[dict[str, Any]] | str:
 
 
 def main() -> int:
-    """Look them up; say what is known."""
+    """Look up the dependencies and print the known vulnerabilities."""
     versions = needed()
     found = looked_up(versions)
     if isinstance(found, str):

@@ -25,17 +25,18 @@ settings.load_profile("dynprof")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the self-test's cache of this run away from that of the user; measure the machine.
+    """Give this run its own cache of the self-test; measure the machine.
 
-    The garbage collector looks seldom through torch and thousands of tests: it takes a tenth of a
-    quick run. They are not frozen: Hypothesis asks it who holds its source of random numbers.
+    The garbage collector runs rarely: scanning torch and thousands of tests takes a tenth of a
+    quick run. Objects are not frozen, because Hypothesis uses the collector to find references to
+    its random numbers.
     """
     watch_over_this_process()
     gc.set_threshold(700, 10, 1000)
-    os.environ["PYTHONFAULTHANDLER"] = "1"  # whoever crashes says where
-    resource_tracker.ensure_running()  # one for the process: a test that began it would end it
+    os.environ["PYTHONFAULTHANDLER"] = "1"  # a crash prints the stacks of all threads
+    resource_tracker.ensure_running()  # one for all: a test that starts it would also end it
     slowness()
-    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share it
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # workers share the measurement
         cache = tempfile.TemporaryDirectory(prefix="dynprof-cache-")
         os.environ["XDG_CACHE_HOME"] = cache.name
         config.add_cleanup(cache.cleanup)
@@ -43,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give every test as much more time as this machine is slower than a quiet one."""
+    """Extend each test's timeout by the factor by which this machine is slow."""
     usual_s = config.getoption("timeout") or float(config.getini("timeout")) * slowness()
     for item in items:
         own = item.get_closest_marker("timeout")
@@ -53,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True)
 def _no_ranges_of_other_tests() -> None:
-    """Begin without the ranges that others have never ended: every window shows them."""
+    """Start without unfinished ranges of other tests: every window shows them."""
     if (marks := sys.modules.get("dynprof.marks.open_ranges")) is not None:
         marks._started.clear()
         marks.STACKS.pushed.by_domain.clear()
@@ -61,14 +62,14 @@ def _no_ranges_of_other_tests() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_running() -> Iterator[None]:
-    """End what a test has started with the test."""
+    """End the processes that a test has started."""
     with ending_with_the_test():
         yield
         _let_the_self_test_end()
 
 
 def _let_the_self_test_end() -> None:
-    """Wait for its answer where this process has asked: it asks once, and keeps the answer."""
+    """Wait for the self-test if this process started it. It runs once, and its answer is kept."""
     if "dynprof.backends.torch.detached_close_selftest" in sys.modules:
         from dynprof.backends.torch.detached_close_selftest import SELF_TEST
         from tests.integration.running import wait_for
@@ -79,7 +80,7 @@ def _let_the_self_test_end() -> None:
 
 @pytest.fixture
 def shared_tmp() -> Iterator[Path]:
-    """Give a folder that every user can reach, as none of ``tmp_path`` is; it is the caller's."""
+    """Return a new folder that every user can reach, unlike ``tmp_path``. The caller owns it."""
     with tempfile.TemporaryDirectory(prefix="dynprof-users-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)

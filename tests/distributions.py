@@ -1,8 +1,8 @@
-"""Builds what a package index takes, checks it, and installs it, for ``make dist``.
+"""Build, check and install the files for a package index, for ``make dist``.
 
-In ``dist/``: the sources, a wheel for each architecture, and in ``dist/sbom/`` what was installed
-with all extras, as CycloneDX has it. Zig is the C compiler: it links for an old glibc, and for an
-architecture that is not this machine's.
+``dist/`` gets the sources and a wheel for each architecture. ``dist/sbom/`` gets the packages that
+all extras install, in CycloneDX format. Zig is the C compiler: it links against an old glibc, and
+for other architectures.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
-GLIBC = "2.17"  # of 2012; every Linux that Python 3.11 has wheels for is newer
+GLIBC = "2.17"  # released in 2012; every Linux with wheels of Python 3.11 has a newer one
 ARCHITECTURES = "x86_64", "aarch64"
 OLD = {
     "attrs": "23.2.0",
@@ -37,7 +37,7 @@ OLD = {
     "typer": "0.12.5",
     "typing_extensions": "4.9.0",
 }
-"""Versions of a training environment of 2024, which installing dynprof must not change."""
+"""Versions of a training environment of 2024. Installing dynprof must not change them."""
 CHARTS = "dynprof/analysis/report/bundled/uPlot.iife.js"
 
 
@@ -63,12 +63,12 @@ def run(*command: object, **variables: str) -> str:
 
 
 def python(*arguments: object, **variables: str) -> str:
-    """Run this interpreter."""
+    """Run this interpreter with arguments."""
     return run(sys.executable, "-m", *arguments, **variables)
 
 
 def build() -> tuple[Path, dict[str, Path]]:
-    """Return the sources, and the wheel of each architecture, built from them."""
+    """Build the sources, and from them the wheel of each architecture; return the files."""
     shutil.rmtree(DIST, ignore_errors=True)
     python("build", "--sdist", "--outdir", DIST)
     (sources,) = DIST.glob("*.tar.gz")
@@ -150,7 +150,7 @@ def try_in_old_environment(package: Path, folder: Path) -> None:
 
 
 def write_sbom(interpreter: Path, wheel: Path) -> None:
-    """Write what dynprof and its extras install, and the chart library within the wheel."""
+    """Write an SBOM of dynprof, its extras, and the chart library in the wheel."""
     path = DIST / "sbom" / f"{'-'.join(wheel.name.split('-')[:2])}.cdx.json"
     path.parent.mkdir()
     pyproject = "--pyproject", ROOT / "pyproject.toml"
@@ -172,7 +172,7 @@ def write_sbom(interpreter: Path, wheel: Path) -> None:
 
 
 def main() -> None:
-    """Build, check, install and run."""
+    """Build the distributions, check them, and install them."""
     sources, wheels = build()
     check(sources, wheels)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A training job that the test moves: a real session, and a profiler that takes notes."""
+"""A training job that a test drives: a real session with a fake profiler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """A training job with a session that only this test moves."""
+    """A training job whose session moves only when the test calls it."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Serves forks of interpreters that have loaded what scripts need, to all processes of pytest.
+"""A server that forks interpreters with loaded modules, for all processes of pytest.
 
-What is started first loads nothing. It starts an interpreter for whatever is asked for that none
-has loaded yet, which forks for each client; and that one forks for each of its scripts.
+The server itself loads nothing. For each set of modules it starts one interpreter that loads them.
+That interpreter forks once for each client. The client's fork forks once for each of its scripts.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 ADDRESS = "DYNPROF_TEST_FORKSERVER"
-"""The variable that hands the address to the processes that the one starts which has begun it."""
+"""The variable with the server's address, for processes that the starting process starts."""
 ITSELF = (sys.executable, "-m", "tests.forkserver")
 MOST_BYTES = 1 << 20
 
 
 def begin() -> None:
-    """Start it, unless a process that this one comes of has; it ends with who started it."""
+    """Start the server if no parent process has; it ends with the process that started it."""
     if ADDRESS in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="dynprof-tests-")
@@ -56,7 +56,7 @@ def connect(needs: tuple[str, ...], env: Mapping[str, str]) -> socket.socket:
 
     Args:
         needs: The modules that it has loaded.
-        env: What it is started with beside the environment of all.
+        env: Variables to add to the common environment.
     """
     begin()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -68,7 +68,7 @@ def connect(needs: tuple[str, ...], env: Mapping[str, str]) -> socket.socket:
 
 
 def _serve(listening: socket.socket) -> None:
-    """Hand each client to an interpreter that has loaded what it needs."""
+    """Connect each client to an interpreter that has loaded the modules it needs."""
     loaded: dict[bytes, socket.socket] = {}
     while True:
         client, _ = listening.accept()
@@ -76,12 +76,12 @@ def _serve(listening: socket.socket) -> None:
             wanted = client.recv(MOST_BYTES)
             if wanted and wanted not in loaded:
                 loaded[wanted] = _interpreter(*json.loads(wanted))
-            with contextlib.suppress(KeyError, OSError):  # either has just ended
+            with contextlib.suppress(KeyError, OSError):  # client or interpreter has just ended
                 socket.send_fds(loaded[wanted], [b"a client"], [client.fileno()])
 
 
 def _interpreter(needs: list[str], env: dict[str, str]) -> socket.socket:
-    """Start an interpreter; it ends once nobody has the other end of its socket any more."""
+    """Start an interpreter; it ends when the other end of its socket is closed."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with there:
         command = [*ITSELF, str(there.fileno()), *needs]
@@ -90,7 +90,7 @@ def _interpreter(needs: list[str], env: dict[str, str]) -> socket.socket:
 
 
 def _client(control: socket.socket) -> socket.socket | None:
-    """Fork for each client; return its connection in the child, and None at the end."""
+    """Fork for each client; return the connection in the child, None in the parent at the end."""
     while True:
         told, fds, *_ = socket.recv_fds(control, MOST_BYTES, 1)
         if not told:
@@ -102,8 +102,8 @@ def _client(control: socket.socket) -> socket.socket | None:
 
 
 def _script(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork for each script that is asked for; return it in the child, and None at the end."""
-    running: dict[int, tuple[int, int]] = {}  # by what can be read at its end; whom to tell
+    """Fork for each requested script; return it in the child, None in the parent at the end."""
+    running: dict[int, tuple[int, int]] = {}  # pidfd: process, pipe to notify
     while True:
         (ready, *_), *_ = select.select([*running, connection.fileno()], [], [])
         if ready in running:
@@ -125,7 +125,7 @@ def _script(connection: socket.socket) -> dict[str, Any] | None:
 
 
 def _kill(scripts: Iterable[int]) -> None:
-    """Kill what a client has left running: it was killed itself."""
+    """Kill the processes that a client left running when it was killed."""
     for pid in scripts:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
@@ -137,7 +137,7 @@ def _close(*files: int) -> None:
 
 
 def _as_its_own(script: dict[str, Any], files: list[int]) -> dict[str, Any]:
-    """Be what an interpreter of its own would be, but for what it has loaded."""
+    """Make this fork look like a new interpreter, except for its loaded modules."""
     os.setsid()
     for place, file in enumerate(files, start=1):
         os.dup2(file, place)
@@ -154,12 +154,12 @@ def _as_its_own(script: dict[str, Any], files: list[int]) -> dict[str, Any]:
 
 
 def _load(control: socket.socket, needs: list[str]) -> None:
-    """Load what scripts need, and be each script that a client asks for."""
-    gc.disable()  # or it looks through all of that again and again
+    """Load the modules, then run each script that a client requests."""
+    gc.disable()  # the collector would scan the loaded modules repeatedly
     for name in needs:
         importlib.import_module(name)
     gc.enable()
-    gc.freeze()  # else each fork looks through all of that, and copies it, as it ends
+    gc.freeze()  # otherwise each fork scans and copies the loaded modules as it ends
     client = _client(control)
     script = _script(client) if client else None
     if script is None:
@@ -175,7 +175,7 @@ def _load(control: socket.socket, needs: list[str]) -> None:
 
 
 def _end_without_unloading(script: Callable[[], None]) -> None:
-    """Run a script and end as it does, behind its threads and what ``atexit`` knows."""
+    """Run a script and end as it does, after its threads and its ``atexit`` functions."""
     code = 0
     try:
         script()

@@ -1,4 +1,4 @@
-"""Traces written as Kineto writes them: it escapes nothing that is in a name."""
+"""Traces in Kineto's format, which does not escape names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ON_LINES = """
       "External id": 1,"Record function id": 0, "Concrete Inputs": ["", "[2]"], "Ev Idx": 0
     }
   },"""
-"""An event as torch 2.13 writes it."""
+"""An event in the format of torch 2.13."""
 TOGETHER = """
   {
     "ph": "X", "cat": "user_annotation", "name": "%s", "pid": 7, "tid": 7,
@@ -32,10 +32,10 @@ TOGETHER = """
       "External id": 1
     }
   },"""
-"""An event as older versions write it."""
+"""An event in the format of older versions."""
 
 
 def written(names: Iterable[str], event: str = ON_LINES) -> bytes:
-    """Return a trace of events with these names."""
+    """Return a trace of events with the given names."""
     events = (event % (name, number) for number, name in enumerate(names))
     return "".join([HEAD, *events, TAIL]).encode()

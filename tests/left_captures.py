@@ -1,4 +1,4 @@
-"""Captures as a job leaves them that was killed before it could send them."""
+"""Captures of a job that was killed before it sent them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def left(
     role: str = "",
     **config: JsonValue,
 ) -> Path:
-    """Leave a capture of an hour ago, of process 42 on a host; return its folder."""
+    """Write a capture of an hour ago, of process 42 on a host; return its folder."""
     layout = Layout(place, 0, "host", 42, role=role)
     folder = layout.own_dir(place) / (f"{FOLDER}_{role}" if role else FOLDER)
     (folder / "info").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Traces of ranks that move data between them, over links of which some may be slow."""
+"""Traces of ranks that send data to each other; some links are slow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Event = dict[str, Any]
 
 
 def kernel(kind: str, stream: int, begin: float, end: float, **told: Any) -> Event:
-    """Return a kernel of NCCL's as Kineto describes it; times in us."""
+    """Return an NCCL kernel as Kineto describes it; times in us."""
     args = {"device": 0, "stream": stream, "Collective name": kind, "dtype": "Float",
             "In msg nelems": ELEMENTS, "Out msg nelems": ELEMENTS, **told}  # fmt: skip
     times = {"ts": round(begin, 3), "dur": round(end - begin, 3)}
@@ -32,7 +32,7 @@ def kernel(kind: str, stream: int, begin: float, end: float, **told: Any) -> Eve
 def ring(
     folder: Path, slow: dict[tuple[int, int], float], late_us: dict[int, float], seed: int = 0
 ) -> None:
-    """Write ranks that each send to the next one, some links slower, some ranks later."""
+    """Write ranks that each send to the next one; some links are slower, some ranks later."""
     chance = random.Random(seed)  # noqa: S311 - nothing is secret here
     events: dict[int, list[Event]] = defaultdict(list)
     now = 0.0
@@ -54,7 +54,7 @@ def ring(
 
 
 def pairs(folder: Path, slow: dict[tuple[int, int], float], late_us: dict[int, float]) -> None:
-    """Write ranks that reduce with each other one in turn, in groups of two."""
+    """Write ranks that reduce in groups of two, one group after the other."""
     events: dict[int, list[Event]] = defaultdict(list)
     now = 0.0
     for _ in range(ROUNDS):
@@ -70,7 +70,7 @@ def pairs(folder: Path, slow: dict[tuple[int, int], float], late_us: dict[int, f
 
 
 def save(folder: Path, events: dict[int, list[Event]]) -> None:
-    """Write each rank on a clock of its own."""
+    """Write each rank's trace with its own clock."""
     for rank, mine in events.items():
         shifted = [{**e, "ts": round(e["ts"] + AHEAD_US[rank] + 1e7, 3)} for e in mine]
         trace = {"baseTimeNanoseconds": 10**18, "traceEvents": shifted,

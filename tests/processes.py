@@ -1,9 +1,9 @@
-"""Every process of the tests is started here, and dies with its test, whatever becomes of that.
+"""Start the processes of tests, and kill each at the end of its test.
 
-Each is given a mark in its environment, which its children inherit, in whatever session they are
-and whoever their parent becomes. Whatever bears the mark of a test is killed at its end; what bears
-that of pytest is killed once pytest is gone, by a process that waits for nothing else, because
-nobody can tidy up after his own ``kill -9``.
+Each process has a mark in its environment. Its children inherit the mark, even in another session
+or under another parent. At the end of a test, all processes with the test's mark are killed. When
+pytest ends, a separate process kills those with pytest's mark. This also works after ``kill -9`` of
+pytest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MARK = "DYNPROF_TEST_FAMILY"
-"""The variable with the mark: a path, in which whatever a process starts stands below it."""
+"""The variable with the mark: a path. The marks of child processes are below it."""
 ROOT = Path(__file__).parents[1]
 DYNPROF = (sys.executable, "-c", "from dynprof.cli import app; app()")
 """The beginning of the command line of dynprof's commands."""
@@ -38,10 +38,10 @@ _started: list[Process] = []
 
 
 class Process(subprocess.Popen[str]):
-    """A process that a test started; at the end of a ``with`` block it is killed, not waited for.
+    """A process that a test started. The end of a ``with`` block kills it without waiting.
 
     Attributes:
-        mark: What it and its children bear in their environment.
+        mark: The mark in its environment and in that of its children.
     """
 
     mark = ""
@@ -51,15 +51,15 @@ class Process(subprocess.Popen[str]):
         input: str | None = None,  # noqa: A002 - as Popen has it
         timeout: float | None = None,
     ) -> tuple[str, str]:
-        """Wait for its end and return what it said, as long as the pace of this machine allows."""
+        """Wait for its end and return its output; the timeout follows this machine's pace."""
         return super().communicate(input, timeout or patience_s())
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, as long as the pace of this machine allows."""
+        """Wait for its end; the timeout follows this machine's pace."""
         return super().wait(timeout or patience_s())
 
     def end(self) -> None:
-        """Kill it and all that came of it, and close its pipes."""
+        """Kill the process and its descendants, and close its pipes."""
         self.kill()
         end_family(self.mark)
         self.communicate()
@@ -85,35 +85,35 @@ def start(command: Sequence[str | Path], **settings: Any) -> Process:
 
 
 def new_mark() -> str:
-    """Return the mark of a process that is about to be started, by this one or for it."""
+    """Return the mark for a process that is about to start."""
     watch_over_this_process()
     return f"{os.environ[MARK]}/{next(_numbers)}"
 
 
 def note(process: Process) -> None:
-    """Have it end with the test."""
+    """Register the process to be killed at the end of the test."""
     _started.append(process)
 
 
 def start_for_all_tests(command: Sequence[str], **settings: Any) -> None:
-    """Start a process that outlives the test which needs it first, but not pytest."""
+    """Start a process that lives until pytest ends."""
     watch_over_this_process()
     env = {**os.environ, MARK: own_mark()}
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, **settings)
     atexit.register(process.wait)
-    atexit.register(process.kill)  # before that
+    atexit.register(process.kill)  # before the watching process does
 
 
 def run(
     command: Sequence[str | Path], *, patience: float = 1, **settings: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process to its end, whatever its exit code; what it leaves running ends with the test.
+    """Run a process to its end, whatever its exit code. Its children end with the test.
 
-    A command of dynprof is run by an interpreter that has loaded it already.
+    dynprof's commands run in an interpreter that has already loaded them.
 
     Args:
         command: Its command line.
-        patience: How many times as long as usual it may take.
+        patience: The factor for the usual timeout.
         settings: As :func:`start` takes them.
     """
     if tuple(command[:3]) == DYNPROF and _loaded_will_do(command, settings):
@@ -132,9 +132,9 @@ def run(
 
 
 def _loaded_will_do(command: Sequence[str | Path], settings: dict[str, Any]) -> bool:
-    """Tell whether a process asks for nothing that its interpreter has to know as it starts.
+    """Return whether a process can start in a loaded interpreter.
 
-    How wide a page of help is, typer asks as it is imported.
+    The width of a help page cannot be changed there: typer reads it at import.
     """
     env = settings.get("env") or os.environ
     own = [
@@ -147,7 +147,7 @@ def _loaded_will_do(command: Sequence[str | Path], settings: dict[str, Any]) -> 
 
 
 def family(mark: str) -> list[psutil.Process]:
-    """Return the other processes that bear a mark, or one below it; all that bear any, for ""."""
+    """Return the other processes with this mark or one below it; with any mark, for ""."""
     found = []
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):  # it has just ended, or is another user's
@@ -158,15 +158,15 @@ def family(mark: str) -> list[psutil.Process]:
 
 
 def _borne_by(pid: int) -> str:
-    """Return the mark of a process: for all of them psutil takes three times as long."""
+    """Return the mark of a process; psutil would take three times as long."""
     env = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     return env.partition(f"\0{MARK}=".encode())[2].partition(b"\0")[0].decode()
 
 
 def end_family(mark: str) -> None:
-    """Kill the processes that bear a mark, until there are none: they may be starting others.
+    """Kill the processes with a mark, and repeat while they start others.
 
-    They are not waited for: whoever started them does that, and wants to know how they ended.
+    The processes are not waited for: the caller that started them needs their exit codes.
     """
     deadline_s = time.monotonic() + patience_s()
     while (found := family(mark)) and time.monotonic() < deadline_s:
@@ -177,7 +177,7 @@ def end_family(mark: str) -> None:
 
 @contextlib.contextmanager
 def ending_with_the_test() -> Iterator[None]:
-    """Kill at the end what was started meanwhile, here or by what runs in this process."""
+    """Kill at the end the processes that started in this block, here or in children."""
     watch_over_this_process()
     above, known = os.environ[MARK], len(_started)
     os.environ[MARK] = mark = f"{above}/{next(_numbers)}"
@@ -196,10 +196,10 @@ def ending_with_the_test() -> Iterator[None]:
 
 @functools.cache
 def watch_over_this_process() -> subprocess.Popen[bytes]:
-    """Have all that this process starts killed once it is gone, and killable by Ctrl-C before.
+    """Kill this process's descendants when it is gone; let them receive Ctrl-C.
 
-    Whoever starts tests in the background has them ignore Ctrl-C, and what they start inherits
-    that: jobs that are to be interrupted would not be.
+    A background process ignores Ctrl-C, and its children inherit that. Jobs that tests interrupt
+    must not ignore it.
     """
     os.environ[MARK] = mark = own_mark()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -212,13 +212,13 @@ def watch_over_this_process() -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,  # it outlives Ctrl-C
     )
-    watcher.returncode = 0  # nobody waits for it: it outlives this process
+    watcher.returncode = 0  # avoids a ResourceWarning: the watcher outlives this process
     return watcher
 
 
 @functools.cache
 def own_mark() -> str:
-    """Return the mark of all that this process starts, as it is before any test has begun."""
+    """Return the mark of all processes that this process starts before any test begins."""
     return f"{os.environ.get(MARK, '')}/{os.getpid()}"
 
 

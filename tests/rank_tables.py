@@ -1,4 +1,4 @@
-"""What ranks are compared by, made up: who met whom is known, and so is how clocks are apart."""
+"""Made-up tables of ranks: the matches and the differences of clocks are known."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Taken:
     """A rank's part in a collective, on the rank's own clock; in ns.
 
     Attributes:
-        true: Which collective it is, from 0 on.
-        step: In which step.
-        begin: When the rank came.
-        end: When it left.
+        true: The number of the collective, from 0.
+        step: The step of the collective.
+        begin: When the rank arrived.
+        end: When the rank left.
     """
 
     true: int
@@ -36,15 +36,15 @@ class Taken:
 
 @dataclass(frozen=True)
 class Job:
-    """Some ranks that meet, all sums of one name and size, at uneven times.
+    """Ranks in a job of all-reduces with one name and size, at uneven intervals.
 
     Attributes:
         hosts: The host of each rank; empty for one without a name.
         ahead_ms: How far the clock of each is ahead.
-        steps: How many there are.
-        each: How many collectives a step has.
-        wait_ms: By how much ranks come one after the other, at most.
-        loose_ms: By how much they leave one after the other, in the mean.
+        steps: The number of steps.
+        each: The number of collectives in a step.
+        wait_ms: The latest arrival after the first one, at most.
+        loose_ms: The mean delay of a rank's departure.
         marked: Whether the steps are marked.
     """
 
@@ -57,12 +57,12 @@ class Job:
     marked: bool = True
     seed: int = 0
     lacks: dict[int, set[int]] = field(default_factory=dict)
-    """Which collectives a rank did not record."""
+    """The collectives that a rank did not record."""
     last: dict[int, int] = field(default_factory=dict)
-    """After which step a rank's recording ends."""
+    """The last step of a rank's recording."""
 
     def taken(self) -> list[list[Taken]]:
-        """Return what each rank recorded."""
+        """Return the collectives that each rank recorded."""
         chance = random.Random(self.seed)  # noqa: S311 - nothing is secret here
         found: list[list[Taken]] = [[] for _ in self.hosts]
         now = 0.0
@@ -82,11 +82,11 @@ class Job:
         return found
 
     def ranks(self, folder: Path) -> Ranks:
-        """Return them, compared."""
+        """Return the compared ranks."""
         return compared(folder, self.hosts, self.taken(), marked=self.marked)
 
     def but(self, **changes: object) -> Job:
-        """Return another one."""
+        """Return a copy with changes."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
 

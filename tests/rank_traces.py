@@ -1,4 +1,4 @@
-"""Traces of ranks that work together, as they would be on clocks that differ."""
+"""Traces of ranks that work together, each with its own clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STEPS = 5
 
 
 def events(work_ms: float, late_ms: float, ahead_ms: float, rank: int) -> list[dict[str, Any]]:
-    """Return a rank's events: load data, compute, then an all-reduce that ends for all at once."""
+    """Return a rank's events: it loads data, computes, and all-reduces until all ranks end."""
     found: list[dict[str, Any]] = []
     common = {"ph": "X", "pid": rank, "tid": 1}
     for number in range(STEPS):

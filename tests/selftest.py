@@ -1,4 +1,4 @@
-"""Runs the self-test of the detached close on the torch that is installed; fails if that does."""
+"""Run the self-test of the detached close with the installed torch; fail if it fails."""
 
 from __future__ import annotations
 

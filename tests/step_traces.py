@@ -1,4 +1,4 @@
-"""Traces of steps that run one operator so and so often."""
+"""Traces of steps with a given number of calls of one operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def write(path: Path, steps: int, products: int, ms: float, **event: Any) -> Path:
-    """Write a trace with so many products of so many ms in each of so many steps."""
+    """Write a trace: the number of steps, products per step, and ms per product are given."""
     events: list[dict[str, Any]] = []
     common = {"ph": "X", "pid": 1, "tid": 1}
     for step in range(steps):

@@ -1,4 +1,4 @@
-"""Other users of this machine, for tests of who may do what: raw ids, which need no account."""
+"""Other users of this machine, for tests of permissions: raw ids without accounts."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class User:
     uid: int
 
     def own(self, *paths: Path) -> None:
-        """Give this user some paths, links themselves and not what they lead to."""
+        """Give this user some paths; a link itself, not its target."""
         for path in paths:
             os.chown(path, self.uid, self.uid, follow_symlinks=False)
 
     @contextlib.contextmanager
     def acting(self, group: int = -1) -> Iterator[None]:
-        """Have this process act as this user, and as a member of a group beside its own."""
+        """Act as this user, and as a member of an additional group."""
         before = os.geteuid(), os.getegid(), os.getgroups()
         os.setgroups([group] if group >= 0 else [])
         os.setegid(self.uid)
@@ -96,6 +96,6 @@ class User:
 
 
 ROOT, ALICE, MALLORY = User(0), User(61001), User(61002)
-"""The one who may do all, one whose files are at stake, and one who has no right to them."""
+"""Root, a user who owns files, and a user without rights to them."""
 COMMAND = "import os; os.environ['COLUMNS'] = '200'; from dynprof.cli import app; app()"
-"""The command, for Python as one of these users."""
+"""The Python code that runs a dynprof command as one of these users."""

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The tests on every Python that dynprof is for, in an environment of its own each: the oldest has
-# the lowest versions that pyproject.toml allows, the others have the newest. A line for each.
+# Run the tests on every supported Python, each in its own environment; print a line for each.
+# The oldest Python has the lowest versions that pyproject.toml allows, the others the newest.
 #
-# usage: tests/versions.sh EXTRAS; with "test" no torch is installed, and the Python of `make test`
-# is left out, as that does more; with "test,torch" it is the whole of it. The lowest versions go
-# without torch: its 2.4 lacks features that some tests are of.
+# usage: tests/versions.sh EXTRAS
+# "test" installs no torch, and leaves out the Python of `make test`, which covers more.
+# "test,torch" runs everything. The lowest versions never include torch, because its 2.4 lacks
+# features that some tests need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shopt -s nullglob

@@ -1,7 +1,7 @@
-"""Scripts and commands of dynprof in forks of interpreters that have loaded what these need.
+"""Scripts and dynprof commands in forks of interpreters with loaded modules.
 
-To load it takes most of the time of a short one. What needs an interpreter of its own (another
-command line, threads before the fork, imports that are to be seen) starts one.
+Loading takes most of the time of a short script. A script gets its own interpreter if it needs
+another command line, threads before the fork, or visible imports.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ COMMAND = (
     "dynprof.analysis.runs.recorded_window",
     "dynprof.analysis.runs.window_report",
 )
-"""What an interpreter loads for scripts of the two kinds, and for a command.
+"""The modules that an interpreter loads for the two kinds of scripts, and for a command.
 
-The compiler too: a profiler of torch's, or an optimizer, loads it where a script makes one. And
-what torchrun is.
+The compiler is among them because torch's profilers and optimizers load it. So is torchrun.
 """
 AT_START = "GLIBC_TUNABLES", "LD_LIBRARY_PATH", "MALLOC_", "PYTHONMALLOC"
-"""The beginnings of variables that an interpreter is started with, where a script has them."""
+"""Prefixes of variables that take effect only at the start of an interpreter."""
 
 _OF_TRITON = re.compile(r"nanobind: leaked .*?/refleaks\.html", re.DOTALL)
-"""What Triton, which the compiler loads, says as an interpreter ends: with torch 2.15, say."""
+"""What Triton prints as an interpreter ends, for example with torch 2.15."""
 
 
 class ForkedScript(processes.Process):
-    """A script in a fork of that interpreter: a ``Popen`` of somebody else's child.
+    """A script in a fork of that interpreter: a ``Popen`` of another process's child.
 
     Args:
         pid: Its process, which has a session of its own.
@@ -80,16 +79,16 @@ class ForkedScript(processes.Process):
         return self.pid, int(status)
 
     def end(self) -> None:
-        """Kill it and all that came of it, and close its pipes."""
+        """Kill the script and its descendants, and close its pipes."""
         self.kill()
-        while forked := self._forked():  # one of them may be forking another
+        while forked := self._forked():  # one of them may be forking another process
             for process in forked:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
         super().end()
 
     def _forked(self) -> list[psutil.Process]:
-        """Return what it has forked, which has the mark of its interpreter, but its session."""
+        """Return the processes that it forked: they have its interpreter's mark and its session."""
         found = []
         for process in processes.family(""):
             with contextlib.suppress(ProcessLookupError):
@@ -112,19 +111,19 @@ def run(
     """Run a script to its end, as ``python -c`` would, whatever its exit code.
 
     Args:
-        text: Of the script.
+        text: The script.
         folder: Where it runs.
-        env: Its environment; what Python itself reads of that is as it is here, but for how memory
-            is allocated and where libraries are.
-        arguments: What stands in ``sys.argv`` behind its name.
-        needs: What is loaded before it runs.
-        patience: How many times as long as usual it may take.
-        unloads: Whether it takes all apart as it ends, as an interpreter does: torch's libraries
-            take a quarter of a second for that. Else it ends behind what ``atexit`` knows.
-        together: Whether its errors are part of what it prints, as in a terminal.
+        env: Its environment; Python itself keeps its variables, except those for memory allocation
+            and libraries.
+        arguments: The rest of ``sys.argv``, after its name.
+        needs: The modules that are loaded before it runs.
+        patience: The factor for the usual timeout.
+        unloads: Whether it unloads modules as it ends, as an interpreter does. That takes 0.25 s
+            with torch. Otherwise it ends after its ``atexit`` functions.
+        together: Whether its errors go to its output, as in a terminal.
 
     Raises:
-        subprocess.TimeoutExpired: It took too long, and was killed.
+        subprocess.TimeoutExpired: It timed out and was killed.
     """
     asked: dict[str, Any] = {"text": text, "path": "-c", "folder": str(folder), "env": dict(env)}
     asked |= {"arguments": list(arguments), "unloads": unloads, "warnings": []}
@@ -152,9 +151,9 @@ def start(
     """Start the script of a file in its folder, as ``python path`` would, with pipes.
 
     Args:
-        path: Of the script.
+        path: The script.
         env: Its environment.
-        warned: What is to be done with warnings, each as ``-W`` takes it.
+        warned: Filters of warnings, each in the format of ``-W``.
         arguments: As :func:`run` takes them.
         needs: As :func:`run` takes it.
         unloads: As :func:`run` takes it.
@@ -177,7 +176,7 @@ def _fork(
     pipes: Sequence[IO[str]],
     needs: tuple[str, ...],
 ) -> ForkedScript:
-    """Have a script run that ends with the test, and writes to two files."""
+    """Fork a script that writes to two files; it ends with the test."""
     asked["env"][processes.MARK] = mark = processes.new_mark()
     script = _begin(asked, files, pipes, needs)
     script.mark = mark
@@ -201,7 +200,7 @@ def _begin(
 
 
 def begin_workers_of_torchrun() -> None:
-    """Have torchrun, in this process, fork its workers from a warm interpreter."""
+    """Make torchrun, in this process, fork its workers from a warm interpreter."""
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
     def begin(_: object, command: Sequence[str], env: dict[str, str]) -> ForkedScript:
@@ -215,5 +214,5 @@ def begin_workers_of_torchrun() -> None:
 
 @functools.cache
 def _interpreter(needs: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> socket.socket:
-    """Return the connection to one; this process asks for each of them once."""
+    """Return the connection to an interpreter; each is requested once."""
     return forkserver.connect(needs, dict(env))

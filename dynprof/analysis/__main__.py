@@ -18,6 +18,7 @@ from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
 from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
 from dynprof.runtime.plural import counted
+from dynprof.runtime.standard_output import replace_unencodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +61,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["memory"], help="make only this part")
     parser.add_argument("--nice", type=int, default=19, help="niceness of this process")
     asked = parser.parse_args()
+    replace_unencodable()
     os.nice(asked.nice)
     limit_file_size(_workplace(asked.trace[0]))
     failures = [reason for trace in asked.trace if (reason := _analyse(trace, asked.only))]

@@ -121,8 +121,8 @@ class Recording(Protocol):
         running step that it cannot tell from the training's own.
         """
 
-    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Register ``give_way``, called on any thread before a conflicting profiler starts."""
+    def before_another_profiler(self, close_for_other: Callable[[], None]) -> None:
+        """Have ``close_for_other`` called, on any thread, before another profiler begins."""
 
     def blocked_by(self) -> str | None:
         """Return why neither the step nor the recording can end now; None where they can."""

@@ -72,7 +72,7 @@ class MarksRecording:
     def load(self, *, inside_step: bool) -> None:
         """Return None: marks are few and small."""
 
-    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, close_for_other: Callable[[], None]) -> None:
         """Do nothing: it conflicts with no other profiler."""
 
     def start(self) -> None:

@@ -227,7 +227,7 @@ class NpuRecording:
             profiler.stop()
         self._scratch.remove()
 
-    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
+    def before_another_profiler(self, close_for_other: Callable[[], None]) -> None:
         """Do nothing: the vendor's profiler does not detect others."""
 
     def abandon(self) -> None:

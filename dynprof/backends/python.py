@@ -192,12 +192,12 @@ class PythonRecording:
         since = float(oldest[1]) + float(oldest[2]) if oldest else float("inf")
         return sum(began < since for _, began in self._steps)
 
-    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Have ``give_way`` called before another profiler gets this one's tool id."""
+    def before_another_profiler(self, close_for_other: Callable[[], None]) -> None:
+        """Have ``close_for_other`` called before another profiler gets this one's tool id."""
 
         def give_back() -> None:
             tracer = self._tracer
-            give_way()
+            close_for_other()
             if tracer is not None:  # the window may not have been closed
                 self._switch_off(tracer)
 

@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dynprof.errors import MissingExtraError
 from dynprof.runtime.error_boundary import ended_by_interrupt
+from dynprof.runtime.standard_output import replace_unencodable
 from dynprof.version import __version__
 
 NARROW_COLUMNS = 60
@@ -35,6 +36,7 @@ COMMANDS = {
     "report": "Write an HTML page about a capture: where the time goes and what to try.",
     "top": "Print the operators of a capture, the one with the most own time first.",
     "diff": "Compare two captures, windows, ranks or runs: where a step takes more time, or less.",
+    "query": "Answer a SQL statement over captures: operators, kernels, steps, memory, ranks.",
     "merge": "Merge the ranks of the newest window into one trace, for Perfetto.",
     "view": "Open a trace in Perfetto's viewer, without the network, until Ctrl-C.",
     "mstx": "Print where the library of C marks and its header are, and how to use them.",
@@ -163,3 +165,4 @@ def _options(
     ] = False,
 ) -> None:
     del version
+    replace_unencodable()

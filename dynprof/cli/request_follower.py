@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dynprof.cli.config_directory import LIVE, RUNNING, health, statuses
+from dynprof.cli.config_directory import LIVE, RUNNING, health, ranks_of, statuses
 from dynprof.cli.outcome import NOT_SERVED, RANK_LOST, say
 from dynprof.cli.whole_job import report_job
 from dynprof.journal.edit_outcomes import IN_PROGRESS, Answer, in_words
@@ -115,16 +115,34 @@ class Follower:
                     break
                 time.sleep(POLL_S)
         self.stop_reason = "" if over else "timeout"
-        codes = [
-            self._report_rank(before, status, answer, led.get(before.role, []))
-            for before, status, answers in zip(asked, found, said, strict=True)
-            for answer in answers or (None,)
-        ]
+        codes = self._report_ranks(asked, found, said, led)
         answered = list(zip(asked, said, strict=True))
         for role in sorted({*led, *(one.role for one in asked)}):
             of_role = {one.rank: answers for one, answers in answered if one.role == role}
             codes += self._report_job(led.get(role, []), of_role, role)
         return max(codes, default=0)
+
+    def _report_ranks(
+        self,
+        asked: list[Status],
+        found: list[Status | None],
+        said: list[list[Answer]],
+        led: dict[str, list[WindowStatus]],
+    ) -> list[int]:
+        """Print how it ended on each rank, the same words once; return the exit codes."""
+        codes, captures, problems = [], list[str](), dict[str, dict[Process, Status]]()
+        for before, status, answers in zip(asked, found, said, strict=True):
+            for answer in answers or (None,):
+                code, capture, problem = self._end(status, answer, led.get(before.role, []))
+                codes.append(code)
+                captures += [capture] if capture else []
+                if problem:
+                    problems.setdefault(problem, {})[before.process] = before
+        for problem, ranks in problems.items():
+            say(f"{ranks_of(ranks.values())}: {problem}", err=True)
+        for capture in captures:
+            say(capture)
+        return codes
 
     def _report_expected_cost(self, found: list[Status | None], said: list[list[Answer]]) -> None:
         """Print once what the capture will cost, from the first rank that knows."""
@@ -212,26 +230,23 @@ class Follower:
         late = time.monotonic() - self._began_s > ANSWER_S
         return not answers and (late or _is_lost(led, status))
 
-    def _report_rank(
-        self, before: Status, status: Status | None, answer: Answer | None, led: list[WindowStatus]
-    ) -> int:
-        """Print how it ended on a rank; return the exit code for that."""
+    def _end(
+        self, status: Status | None, answer: Answer | None, led: list[WindowStatus]
+    ) -> tuple[int, str, str]:
+        """Return a rank's exit code, and its capture or why it has none; both may be empty."""
         how = health(status) if status else "dead"
         if answer and answer.outcome == "saved":
-            say(absolute_place(self._directory, str(answer.capture)))
-            return 0
+            return 0, absolute_place(self._directory, str(answer.capture)), ""
         if answer and answer.outcome not in IN_PROGRESS:
-            say(f"{before.named}: {in_words(answer.outcome, answer.text)}", err=True)
-            return 0 if answer.outcome in SUCCESSFUL else NOT_SERVED
+            code = 0 if answer.outcome in SUCCESSFUL else NOT_SERVED
+            return code, "", in_words(answer.outcome, answer.text)
         if how not in RUNNING:
-            say(f"{before.named}: the process {_ended(how)}", err=True)
-            return RANK_LOST
+            return RANK_LOST, "", f"the process {_ended(how)}"
         if not answer and _is_lost(led, status):
-            return RANK_LOST  # the leading rank reports more
+            return RANK_LOST, "", ""  # the leading rank reports more
         self.stop_reason = self.stop_reason or "a rank makes no progress"
         state = f"still {in_words(answer.outcome, answer.text)}" if answer else "has not answered"
-        say(f"{before.named}: {state}{_stuck_note(status, how)}", err=True)
-        return RANK_LOST
+        return RANK_LOST, "", f"{state}{_stuck_note(status, how)}"
 
 
 def _is_open_elsewhere(known: WindowStatus, leader: int, answer: Answer) -> bool:

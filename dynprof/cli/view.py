@@ -63,6 +63,20 @@ def view(
     browser: Annotated[
         bool, typer.Option(metavar="", help="Open a browser, or only print the address.")
     ] = True,
+    at: Annotated[
+        float | None,
+        typer.Option(
+            parser=at_least(0.0),
+            metavar="MS",
+            help="Show this time, in ms since the first event, as the timeline of a report does.",
+        ),
+    ] = None,
+    length: Annotated[
+        float,
+        typer.Option(
+            "--for", parser=at_least(1e-6), metavar="MS", help="With --at: how much of it."
+        ),
+    ] = 100.0,
 ) -> None:
     """Open a trace in Perfetto's viewer, without the network, until Ctrl-C.
 
@@ -80,6 +94,7 @@ def view(
     say_skipped(path)
     try:
         trace = newest_in(path)
+        shown = "" if at is None else _shown(trace, at, length)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     try:
@@ -89,7 +104,7 @@ def view(
         fail(f"{text}; copy the trace to your own folder", UNREADABLE)
     except OSError as error:
         fail(f"{trace} cannot be served on port {port}: {reason(error)}", UNREADABLE)
-    address = address_of(server)
+    address = address_of(server) + shown
     say(f"{trace}\n{address}\nPress Ctrl-C to stop.")
     try:
         with open_privately(address) if browser else contextlib.nullcontext():
@@ -98,6 +113,19 @@ def view(
         say("")
     finally:
         server.server_close()
+
+
+def _shown(trace: Path, at_ms: float, length_ms: float) -> str:
+    """Return the part of the address that has the page show a time.
+
+    Raises:
+        CaptureError: The trace cannot be read.
+    """
+    from dynprof.analysis.reading.trace import load_trace
+
+    starts = load_trace(trace).spans["start"]
+    begin = (int(starts.min()) if len(starts) else 0) + round(at_ms * 1e6)
+    return f"&visStart={begin}&visEnd={begin + max(1, round(length_ms * 1e6))}"
 
 
 def serve(trace: Path, port: int) -> Server:

@@ -81,10 +81,10 @@ class StepSources:
 
     def _current_name(self) -> str:
         """Return the current source of steps; called on any thread, even before ``look()``."""
-        return SCRIPT if self._gives_way else self._named
+        return SCRIPT if self._yields else self._named
 
     @property
-    def _gives_way(self) -> bool:
+    def _yields(self) -> bool:
         """Whether the script ends the steps itself, and therefore takes precedence."""
         may_be_both = self._callback or self._option.kind == "auto"
         return bool(self._source and may_be_both and not self._steps.is_only_source)
@@ -96,8 +96,8 @@ class StepSources:
     def look(self) -> None:
         """Check for sources that were not there before; warn if no step has ended for long."""
         why = self._source.look() if self._source else f"{SCRIPT} was not called"
-        if self._gives_way:
-            self._give_way(self._steps.ended)
+        if self._yields:
+            self._yield_to_script(self._steps.ended)
         if self._steps.ended or not self._steps.is_only_source:
             if self._is_silent:
                 self._is_silent, self._named = False, self._name
@@ -172,9 +172,9 @@ class StepSources:
         self._journal.info(f"steps come from {name}{advice}")
 
     def _on_other_source(self, given: int) -> None:
-        self._boundary.attempt("giving way to the script", lambda: self._give_way(given))
+        self._boundary.attempt("giving way to the script", lambda: self._yield_to_script(given))
 
-    def _give_way(self, given: int) -> None:
+    def _yield_to_script(self, given: int) -> None:
         """Leave the steps to the script, which turned out to end them itself."""
         if self._source is None:  # another thread has, at the same moment
             return

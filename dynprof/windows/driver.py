@@ -98,12 +98,12 @@ class WindowDriver:
         self.opened_s = self.moved_s = self.process.clock.now_s()
         self.opened_wall_s = self.process.clock.wall_s()
 
-    def open(self, scratch: MakeFolder, give_way: Callable[[], None] | None = None) -> None:
+    def open(self, scratch: MakeFolder, close_for_other: Callable[[], None] | None = None) -> None:
         """Turn the profiler on and begin the first step; a failure leaves nothing open.
 
         Args:
             scratch: Makes a folder for the files that the profiler writes while it records.
-            give_way: Called when another profiler is about to begin.
+            close_for_other: Called when another profiler is about to begin.
 
         Raises:
             BackendError: It cannot record now, with the reason.
@@ -113,7 +113,7 @@ class WindowDriver:
         )
         is_open = False
         try:
-            self.window.open(prepare, self.step, give_way)
+            self.window.open(prepare, self.step, close_for_other)
             is_open = True
         finally:
             if not is_open:

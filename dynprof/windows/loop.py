@@ -127,7 +127,7 @@ class Loop:
         """
         self._close_where(lambda _: reason, may_lose=True)
 
-    def give_way(self) -> None:
+    def close_for_other(self) -> None:
         """Close the open window, on the thread where another profiler is about to begin.
 
         If only another thread may close it, that thread does so at its next step.
@@ -292,7 +292,9 @@ class Loop:
         self._logged = ""
         self._open = current
         try:
-            current.open(functools.partial(self._process.make_scratch, request), self.give_way)
+            current.open(
+                functools.partial(self._process.make_scratch, request), self.close_for_other
+            )
         except BackendError as error:  # the backend gave a reason: a refusal, not a failure
             self._open = None
             self._journal.report_refusal(request.number, [str(Problem(f"{error}.", "/backend"))])

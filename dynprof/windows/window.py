@@ -113,18 +113,18 @@ class Window:
         self,
         prepare: Callable[[], Recording],
         step: int,
-        give_way: Callable[[], None] | None = None,
+        close_for_other: Callable[[], None] | None = None,
     ) -> None:
         """Prepare the recording, and begin its first step.
 
         Args:
             prepare: Makes the recording.
             step: The job's number of the step that begins.
-            give_way: Called when another profiler is about to begin.
+            close_for_other: Called when another profiler is about to begin.
         """
         self.recording = prepare()
-        if give_way:
-            self.recording.before_another_profiler(give_way)
+        if close_for_other:
+            self.recording.before_another_profiler(close_for_other)
         self.begin_step(step)
 
     def end_step(self, now_s: float) -> bool:

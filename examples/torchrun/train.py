@@ -35,7 +35,7 @@ def main(steps: int = int(os.environ.get("STEPS", "5000"))) -> None:
         model.load_state_dict(saved["model"])
         first = saved["step"]
 
-    dp.init("prof_config")  # on several machines each may have its own: rank 0's counts
+    dp.init("prof_config")  # machines may have different checkpoints: rank 0's number counts
     dp.set_state({"cur_step": first})  # so that --start-step means the job's own numbers
     for step in range(first, steps):
         inputs = torch.randn(64, 256, device=device)

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing with atheris: ``fuzz.py [options of libFuzzer] CORPUS...``.
 
-Without ``-runs`` or ``-max_total_time`` it goes on until it finds something. ``make fuzz`` runs
-it over the kept corpus.
+Without ``-runs`` or ``-max_total_time`` it runs until it finds something. ``make fuzz`` runs it
+over the kept corpus.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def words() -> set[str]:
 
 
 def main() -> None:
-    """Fuzz until told to stop."""
+    """Fuzz until libFuzzer stops."""
     with tempfile.NamedTemporaryFile("w", suffix=".dict") as dictionary:
         dictionary.writelines(json.dumps(word) + "\n" for word in sorted(words()))
         dictionary.flush()

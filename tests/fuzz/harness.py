@@ -1,6 +1,6 @@
-"""Any bytes in the place of the config, through watch, parse, plan and session.
+"""Arbitrary bytes as the config, passed through watch, parse, plan and session.
 
-Everything between the file and the profiler is the real thing; the profiler takes notes.
+Everything between the file and the profiler is real; the profiler is a fake that takes notes.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 CORPUS = Path(__file__).parent / "corpus"
 LIFE = 50
-"""So many files one job sees, before another takes its place."""
+"""The number of files that one job reads before a new job replaces it."""
 
 
 class Operator:
-    """Saves whatever it is given as the config of a job, and looks whether that hurts."""
+    """Saves any bytes as the config of a job, and checks that the job is unharmed."""
 
     def __init__(self) -> None:
         self._left = 0
         self._closing = contextlib.ExitStack()
 
     def close(self) -> None:
-        """End the job; whatever was asked has then come to an end."""
+        """End the job; its requests end with it."""
         with self._closing:
             if self._left:
                 self._job.session.end("the process ended")
@@ -43,10 +43,10 @@ class Operator:
                 assert self._job.backend.running == 0
 
     def save(self, content: bytes) -> None:
-        """Save a file, let the job take notice and train on.
+        """Save a file; let the job notice it and continue training.
 
         Raises:
-            AssertionError: The job would have been hurt, or the operator left without an answer.
+            AssertionError: The job would have failed, or the operator would have got no answer.
         """
         if not self._left:
             self._hire()
@@ -62,14 +62,14 @@ class Operator:
     def _hire(self) -> None:
         self._closing = contextlib.ExitStack()
         folder = self._closing.enter_context(tempfile.TemporaryDirectory(prefix="dynprof-fuzz-"))
-        Path(folder).chmod(0o770)  # what nobody else may change is obeyed, wherever it leads
+        Path(folder).chmod(0o770)  # an unshared config may send captures anywhere
         self._job = Job(Path(folder))
         self._path = Path(folder) / "profiler_config.json"
         self._detector = EditDetector(read(self._path))
         self._now_s, self._left = 0.0, LIFE
 
     def _look(self) -> int:
-        """Do as the watcher's thread does until the file has settled; return the edits seen."""
+        """Act as the watcher's thread until the file has settled; return the edits."""
         edits = 0
         for _ in range(3):
             self._now_s += HALF_WRITTEN_S

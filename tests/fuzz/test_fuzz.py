@@ -1,4 +1,4 @@
-"""A short run of the fuzzer, in every test run; ``make fuzz`` is the long one."""
+"""A short run of the fuzzer in every test run; ``make fuzz`` runs longer."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SEEDS = sorted(path.read_bytes() for path in CORPUS.iterdir())
 
 @pytest.fixture(scope="module")
 def operator() -> Iterator[Operator]:
-    """Return an operator whose jobs end with the module."""
+    """Return an operator; its jobs end with the module."""
     found = Operator()
     yield found
     found.close()
 
 
 def test_the_corpus(operator: Operator) -> None:
-    """Real configs, what editors leave half written, and all that fuzzing has found."""
+    """Real configs, half-written files of editors, and all findings of the fuzzer are answered."""
     assert len(SEEDS) > 20
     for seed in SEEDS:
         operator.save(seed)
@@ -33,7 +33,7 @@ def test_the_corpus(operator: Operator) -> None:
 
 @st.composite
 def spoilt(draw: st.DrawFn) -> bytes:
-    """Draw a seed that was cut, joined with another, or had bytes changed."""
+    """Draw a seed that is cut, joined with another, or has changed bytes."""
     first, second = draw(st.sampled_from(SEEDS)), draw(st.sampled_from(SEEDS))
     cut = draw(st.integers(0, len(first)))
     rest = draw(st.sampled_from([first[cut:], second[draw(st.integers(0, len(second))) :], b""]))
@@ -43,5 +43,5 @@ def spoilt(draw: st.DrawFn) -> bytes:
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=spoilt())
 def test_spoilt_files(operator: Operator, content: bytes) -> None:
-    """Whatever becomes of a config on its way to the disk, nobody is hurt and all is answered."""
+    """A damaged config neither harms the job nor stays unanswered."""
     operator.save(content)

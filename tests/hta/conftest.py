@@ -1,7 +1,7 @@
-"""Each real trace of a device read twice: with the real HolisticTraceAnalysis, and by dynprof.
+"""Real traces of devices, each read by HolisticTraceAnalysis (HTA) and by dynprof.
 
-HTA's rounding to whole microseconds is off; what remains is the resolution of a float where a
-trace has absolute microseconds.
+HTA's rounding to whole microseconds is off. The remaining resolution is that of a float with
+absolute microseconds.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import H100, REAL, needs_real
 
 NAMES = ("a100_control", "nccl_data", "sampled_rank-0", "sampled_rank-1")
-"""Not v100_test: HTA leaves out 614 of its kernels, whose launch is not in the trace."""
+"""Without v100_test: HTA leaves out 614 of its kernels, whose launch is not in the trace."""
 TRACES = [
     H100 / "profile.json.gz",
     *(pytest.param(REAL / f"{name}.json.gz", id=name, marks=needs_real) for name in NAMES),
 ]
-"""Of ours one: HTA leaves out what ``cuLaunchKernel`` and graphs launched, and takes CUPTI's
-synchronisations for work.
+"""One of our traces.
+
+HTA omits launches by ``cuLaunchKernel`` and graphs, and counts CUPTI's synchronisations as work.
 """
 
 
 @pytest.fixture(scope="module", params=TRACES)
 def both(request: pytest.FixtureRequest) -> tuple[MeasuredTrace, Any]:
-    """Read a trace with both."""
+    """Read a trace with HTA and with dynprof."""
     from hta.trace_analysis import TraceAnalysis
 
     path = request.param

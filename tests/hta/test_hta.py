@@ -1,7 +1,7 @@
 """A capture of a real training job, read by the real HolisticTraceAnalysis.
 
-HolisticTraceAnalysis (``hta``) requires all of JupyterLab, so only CI installs it, in an
-environment of its own with the few packages that it really imports.
+HolisticTraceAnalysis (``hta``) requires all of JupyterLab, so only CI installs it. CI uses a
+separate environment with the few packages that HTA really imports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-pytest.importorskip(  # not "hta": without the package, that may be this folder
+pytest.importorskip(  # not "hta": without the package, that name finds this folder
     "hta.version", reason="HolisticTraceAnalysis is not installed; CI reads captures with it"
 )
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.hta,
-    pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas; dynprof runs in the job
+    pytest.mark.filterwarnings("ignore"),  # from HTA's use of pandas; dynprof only runs in the job
     pytest.mark.skipif(
         importlib.util.find_spec("torch") is None,
         reason="torch is not installed; the training job that is captured needs it",
@@ -35,7 +35,7 @@ pytestmark = [
 
 RANK = 3
 STEPS = [1201, 1202, 1203, 1204, 1205]
-"""The window opens at step 1200, which is its warm-up; these are recorded."""
+"""The recorded steps. The window opens at step 1200, which is its warm-up."""
 
 TRAINING = """
 import json, sys, time
@@ -78,7 +78,7 @@ dp.shutdown()
 
 @pytest.fixture(scope="module")
 def window(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train with dynprof and return the folder of the window that was captured."""
+    """Train with dynprof; return the folder of the captured window."""
     root = tmp_path_factory.mktemp("job")
     command = [sys.executable, "-c", TRAINING, str(root)]
     job = run(command)
@@ -95,7 +95,7 @@ def trace(window: Path) -> Path:
 
 
 def test_the_trace_alone_tells_hta_its_rank(trace: Path) -> None:
-    """Given no rank, HTA finds in the trace the one that ``init()`` was given."""
+    """HTA finds the rank that ``init()`` got in the trace alone."""
     analysis = TraceAnalysis(trace_files=[str(trace)])
 
     assert analysis.t.trace_files == {RANK: str(trace)}
@@ -111,15 +111,15 @@ def test_profiler_steps_carry_the_numbers_of_the_job(trace: Path) -> None:
     assert sorted(names) == [f"ProfilerStep#{step}" for step in STEPS]
 
 
-def test_the_last_step_is_dropped_unless_hta_is_told_to_keep_it(trace: Path) -> None:
-    """HTA takes the last annotation for an unfinished step, as it does in any trace."""
+def test_hta_drops_the_last_step_by_default(trace: Path) -> None:
+    """HTA drops the last annotation as an unfinished step, unless told to keep it."""
     analysis = TraceAnalysis(trace_files={RANK: str(trace)})
 
     assert [int(step) for step in analysis.get_profiler_steps()] == STEPS[:-1]
 
 
 def test_operators_fall_into_the_step_that_ran_them(trace: Path) -> None:
-    """Each step holds the forward pass of its own two layers."""
+    """Each step contains the forward pass of its two layers."""
     analysis = TraceAnalysis(trace_files={RANK: str(trace)}, include_last_profiler_step=True)
 
     steps = map(int, analysis.t.get_trace(RANK)["iteration"])
@@ -130,7 +130,7 @@ def test_operators_fall_into_the_step_that_ran_them(trace: Path) -> None:
 
 
 def test_a_window_folder_loads_as_it_is(window: Path, trace: Path) -> None:
-    """Given only the window's folder, HTA takes the trace and nothing else that lies there."""
+    """HTA finds the trace in the window's folder and ignores the other files."""
     analysis = TraceAnalysis(trace_dir=str(window))
 
     assert analysis.t.trace_files == {RANK: str(trace)}

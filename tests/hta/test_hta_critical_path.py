@@ -1,8 +1,8 @@
-"""The critical path of real device traces, beside that of the real HolisticTraceAnalysis.
+"""The critical path of real device traces, next to that of HolisticTraceAnalysis (HTA).
 
-The two agree on what of a path lies on a device. On the host HTA counts what lies between two
-operators as nothing, so that its path is shorter than the step; and a call that synchronises leads
-it to the device even if that had been done before.
+Both agree on the device's part of a path. On the host HTA counts gaps between operators as zero, so
+its path is shorter than the step. HTA's path also enters the device at a synchronising call whose
+work has already finished.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.real_traces import REAL, needs_real
 
 pytestmark = [
     pytest.mark.hta,
-    pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
+    pytest.mark.filterwarnings("ignore"),  # from HTA's use of pandas
     needs_real,
 ]
 
@@ -32,7 +32,7 @@ MEASURED = "[param|pytorch.model.alex_net|0|0|0|measure|forward]"
 
 
 def theirs(name: str, label: str, instance: int) -> dict[str, float]:
-    """Return what HTA's path consists of, in us."""
+    """Return the parts of HTA's path, in us."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HTA_DISABLE_NS_ROUNDING", "1")
         files = {0: str(REAL / f"{name}.json.gz")}
@@ -44,7 +44,7 @@ def theirs(name: str, label: str, instance: int) -> dict[str, float]:
 
 
 def ours(name: str, label: str, instance: int) -> dict[str, float]:
-    """Return what the path of the same span of time consists of, in us."""
+    """Return the parts of dynprof's path for the same time span, in us."""
     measured = MeasuredTrace(REAL / f"{name}.json.gz")
     trace: Any = measured.trace
     place = np.flatnonzero(trace.named(lambda one: one.startswith(label)))[instance]
@@ -56,8 +56,8 @@ def ours(name: str, label: str, instance: int) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("instance", [0, 1])
-def test_a_step_that_waits_for_its_device(instance: int) -> None:
-    """Kernels are the same; so is what lies between them, launches and all, to a microsecond."""
+def test_path_of_a_device_bound_step_matches_hta(instance: int) -> None:
+    """Kernels are equal. Gaps between them, with launches, agree to a microsecond."""
     own, other = (path("alexnet", MEASURED, instance) for path in (ours, theirs))
     assert own["kernels"] + own["copies"] == other["gpu_compute_bound"]
     delays = own["between kernels"] + own["launches"] + own["unknown wait"]
@@ -66,7 +66,7 @@ def test_a_step_that_waits_for_its_device(instance: int) -> None:
     assert other["cpu_bound"] < own["host"] < 1.02 * other["cpu_bound"]
 
 
-def test_a_step_that_only_the_host_keeps() -> None:
-    """Nothing waits for the device: all of the path lies on the host."""
+def test_path_of_a_host_bound_step_is_on_the_host() -> None:
+    """Nothing waits for the device: the whole path is on the host."""
     assert set(ours("triton_example", "ProfilerStep", 0)) == {"host"}
     assert set(theirs("triton_example", "ProfilerStep", 0)) == {"cpu_bound"}

@@ -1,4 +1,4 @@
-"""The numbers of real device traces, beside those of the real HolisticTraceAnalysis."""
+"""Numbers of real device traces, next to those of the real HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.hta,
-    pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
+    pytest.mark.filterwarnings("ignore"),  # from HTA's use of pandas
 ]
 
 
 def test_computing_and_idle_time(both: tuple[MeasuredTrace, Any]) -> None:
-    """Unions of kernels, and what no kernel, copy or memset covers between the first and last."""
+    """Computing is the union of kernels. Idle is the rest between the first and last event."""
     measured, analysis = both
     (theirs,) = analysis.get_temporal_breakdown(visualize=False).to_dict("records")
     spans, chosen = measured.trace.spans, measured.trace.category(ON_DEVICE)
@@ -37,7 +37,7 @@ def test_computing_and_idle_time(both: tuple[MeasuredTrace, Any]) -> None:
 
 
 def test_overlap_of_communication_and_computing(both: tuple[MeasuredTrace, Any]) -> None:
-    """What part of communication is hidden, in percent."""
+    """The share of communication that computing hides matches, in percent."""
     measured, analysis = both
     starts = measured.trace.spans["start"]
     (ours,) = step_times(measured.trace, [(None, int(starts[0]), 1)], measured.launches)
@@ -49,7 +49,7 @@ def test_overlap_of_communication_and_computing(both: tuple[MeasuredTrace, Any])
 
 
 def test_kernels_by_name(both: tuple[MeasuredTrace, Any]) -> None:
-    """Sum, longest and shortest of every kernel and copy."""
+    """Sum, maximum and minimum of every kernel and copy match."""
     measured, analysis = both
     _, theirs = analysis.get_gpu_kernel_breakdown(
         visualize=False, num_kernels=1000, duration_ratio=1.0, include_memory_kernels=True

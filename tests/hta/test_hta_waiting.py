@@ -1,4 +1,4 @@
-"""Idle time, delays of launches and queues of real traces, beside those of the real HTA."""
+"""Idle time, launch delays and queues of real traces, next to those of the real HTA."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.hta,
-    pytest.mark.filterwarnings("ignore"),  # HTA's use of pandas
+    pytest.mark.filterwarnings("ignore"),  # from HTA's use of pandas
 ]
 
 
 def test_idle_time_of_streams(both: tuple[MeasuredTrace, Any]) -> None:
-    """All of it, and what HTA calls the host's: the next launch began after the gap."""
+    """Total idle time matches; so does host-bound idle time, where the next launch came late."""
     measured, analysis = both
     numbers = [stream for _, stream in streams(measured.trace, measured.launches)]
     theirs, _ = analysis.get_idle_time_breakdown(ranks=[0], streams=numbers, visualize=False)
@@ -41,7 +41,7 @@ def test_idle_time_of_streams(both: tuple[MeasuredTrace, Any]) -> None:
 
 
 def test_launch_delays(both: tuple[MeasuredTrace, Any]) -> None:
-    """From the end of each launch to the start on the device."""
+    """Delays from the end of a launch to the start on the device match."""
     measured, analysis = both
     theirs = analysis.get_cuda_kernel_launch_stats(
         ranks=[0], visualize=False, include_memory_events=True
@@ -64,7 +64,7 @@ def test_launch_delays(both: tuple[MeasuredTrace, Any]) -> None:
 
 
 def test_length_of_queues(both: tuple[MeasuredTrace, Any]) -> None:
-    """The longest of each stream, where what happens at one time may come in any order."""
+    """The longest queue of each stream matches; simultaneous events may come in any order."""
     measured, analysis = both
     theirs = analysis.get_queue_length_time_series(ranks=[0])[0]
     for device, stream in streams(measured.trace, measured.launches):

@@ -1,1 +1,1 @@
-"""Tests with real files, processes, editors and torch; these may wait."""
+"""Tests with real files, processes, editors and torch. They may wait."""

@@ -1,4 +1,4 @@
-"""The command, run as an operator runs it."""
+"""The dynprof command, run as by an operator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def start(*arguments: object) -> Process:
 
 
 def dynprof(*arguments: object) -> tuple[int, str, str]:
-    """Run the command; return its exit code, its output, and what it said on stderr."""
+    """Run the command; return its exit code, its output, and its stderr."""
     done = processes.run([*DYNPROF, *map(str, arguments)], env=_wide())
     return done.returncode, done.stdout, done.stderr
 

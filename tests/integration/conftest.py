@@ -1,4 +1,4 @@
-"""What tests that profile in their own process share."""
+"""Fixtures of tests that profile in their own process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _no_unfinished_operators(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin without the operators that recordings of other tests may have left unfinished."""
+    """Start without unfinished operators of other tests' recordings."""
     monkeypatch.setattr(UNFINISHED, "_threads", set())
 
 
 @pytest.fixture
 def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Work in an empty folder, with coverage and debuggers out of the way."""
+    """Work in an empty folder, without coverage and debuggers."""
     monkeypatch.chdir(tmp_path)
     tracer = sys.getprofile()
     sys.setprofile(None)

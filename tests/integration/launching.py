@@ -1,4 +1,4 @@
-"""Jobs of several processes, begun by a launcher, and what their statuses say."""
+"""Jobs of several processes, started by a launcher, and their statuses."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from torch.distributed.run import main
 warm_interpreter.begin_workers_of_torchrun()
 main()
 """
-_random = random.SystemRandom()  # not as the other processes of pytest
+_random = random.SystemRandom()  # not seeded like that of pytest's other processes
 
 
 def statuses(folder: Path) -> dict[str, Status]:
-    """Return the contents of the status directory, by file name."""
+    """Return the content of the status directory, by file name."""
     found = {}
     for path in (folder / "prof_config/status").glob("*.json"):
         with contextlib.suppress(CaptureError):
@@ -39,7 +39,7 @@ def statuses(folder: Path) -> dict[str, Status]:
 
 
 def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -> dict[str, Status]:
-    """Wait until the statuses of a folder are as wanted."""
+    """Wait until the statuses of a folder meet a condition."""
 
     def found() -> dict[str, Status] | None:
         now = statuses(folder)
@@ -52,9 +52,10 @@ def when(folder: Path, what: str, wanted: Callable[[dict[str, Status]], bool]) -
 
 
 def free_port() -> int:
-    """Return a port without a listener that the system does not hand out.
+    """Return a port without a listener that the system does not assign.
 
-    The system hands out ports from 32768 on; another test's ranks may get one before it is used.
+    The system assigns ports from 32768 on. Ranks of another test could get such a port before it is
+    used.
     """
     while True:
         port = _random.randrange(15_000, 32_000)
@@ -72,10 +73,10 @@ def launched(
     """Run a script by itself, or through torchrun with these options; end the whole tree.
 
     Args:
-        folder: Where.
-        script: Its text.
-        torchrun: The options.
-        more: Variables that it is given.
+        folder: The working directory.
+        script: The script.
+        torchrun: Options of torchrun.
+        more: Variables to add.
     """
     path = folder / "job.py"
     path.write_text(script)
@@ -91,11 +92,11 @@ def launched(
 
 
 def end_well(running: Sequence[Process], patience: float = 1) -> str:
-    """Wait until all of them have ended, each well; return their errors.
+    """Wait until all processes have ended successfully; return their errors.
 
     Args:
         running: The processes.
-        patience: How many times as long as usual it may take.
+        patience: The factor for the usual timeout.
     """
     said = []
     for process in running:
@@ -109,12 +110,12 @@ def end_well(running: Sequence[Process], patience: float = 1) -> str:
 def ranks(
     folder: Path, script: str, count: int, *, unloads: bool = False
 ) -> Iterator[list[Process]]:
-    """Run a script as each of the ranks of a job that have no launcher, and end them all.
+    """Run a script as each rank of a job without a launcher, and end them all.
 
     Args:
-        folder: Where.
-        script: Its text.
-        count: How many ranks.
+        folder: The working directory.
+        script: The script.
+        count: The number of ranks.
         unloads: As :func:`warm_interpreter.start` takes it.
     """
     path = folder / "job.py"

@@ -1,4 +1,4 @@
-"""Traces in the page of Perfetto's that dynprof serves, in a real browser."""
+"""Traces in Perfetto's page, which dynprof serves, in a real browser."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHROMIUM = next(
 
 
 def needs_browser(test: Callable[..., None]) -> Callable[..., None]:
-    """Leave a test out of ``make test``, and skip it without a browser; ``make pages`` runs it."""
+    """Leave a test to ``make pages``, and skip it without a browser."""
     without = pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to open pages in")
     marked: Callable[..., None] = pytest.mark.browser(without(test))
     return marked
@@ -42,11 +42,11 @@ _QUERY = """async (text) => {
 
 @contextlib.contextmanager
 def opened(trace: Path, **settings: Any) -> Iterator[Page]:
-    """Serve a trace and give the page that has read it.
+    """Serve a trace and yield the page that has read it.
 
     Args:
-        trace: The trace as it is on disk.
-        settings: As the browser takes them for a page.
+        trace: The bytes of the trace's file.
+        settings: The browser's settings for a page.
     """
     from playwright.sync_api import sync_playwright
 
@@ -67,6 +67,6 @@ def opened(trace: Path, **settings: Any) -> Iterator[Page]:
 
 
 def asked(page: Page, query: str) -> list[list[str]]:
-    """Return the rows that Perfetto's tables have for a query, as texts."""
+    """Return the rows of a query on Perfetto's tables, as texts."""
     found: list[list[str]] = page.evaluate(_QUERY, query)
     return found

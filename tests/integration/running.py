@@ -1,4 +1,4 @@
-"""Runs training scripts as real processes and edits their config from this one."""
+"""Training scripts as real processes, whose config this process edits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Found = TypeVar("Found")
 AT_START = ("PYTHON", "GLIBC_TUNABLES", "MALLOC_", "LD_")
-"""The beginnings of variables that an interpreter reads when it starts."""
+"""Prefixes of variables that an interpreter reads at its start."""
 PYTHON = (sys.executable, "-W", "error::RuntimeWarning")
 
 LOOP = """
@@ -37,7 +37,7 @@ while True:
     time.sleep(0.01)
     dp.step()
 """
-"""A job without torch that steps on and on."""
+"""A job without torch that steps forever."""
 DESCENT = """
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 class Descent:
@@ -50,9 +50,9 @@ class Descent:
                 weight.add_(weight.grad, alpha=-0.01)
 optimizer = Descent()
 """
-"""A small model, and an optimizer which is none of torch's.
+"""A small model, and an optimizer that is not torch's.
 
-To make one of those loads the compiler, which takes as long as torch.
+torch's optimizers load the compiler, which takes as long as torch itself.
 """
 TORCH_JOB = (
     """
@@ -74,11 +74,11 @@ def train_one_step():
 TORCH_JOB_WITH_OPTIMIZER = TORCH_JOB.replace(
     "Descent()", "torch.optim.SGD(model.parameters(), lr=0.01)"
 )
-"""The same with an optimizer of torch's."""
+"""The same with an optimizer of torch."""
 
 
 def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
-    """Return what ``found`` finds, as soon as it does."""
+    """Return the result of ``found`` as soon as it is not None."""
     limit_s = patience_s()
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
@@ -89,9 +89,9 @@ def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
 
 
 def below(folder: Path, pattern: str) -> list[Path]:
-    """Return the paths of a name below a folder whose subfolders come and go.
+    """Return the paths of a name below a folder whose subfolders appear and disappear.
 
-    ``Path.rglob`` raises if a folder goes that it is about to read.
+    ``Path.rglob`` raises if a folder disappears before it is read.
     """
     return [
         Path(place, name)
@@ -102,7 +102,7 @@ def below(folder: Path, pattern: str) -> list[Path]:
 
 @functools.cache
 def _ask_the_self_test() -> None:
-    """Have jobs find its answer: each that is killed before the end of its own would ask again."""
+    """Store the self-test's answer for jobs; a job killed before its end would run it again."""
     from dynprof.backends.torch.detached_close_selftest import cached_verdict
 
     cached_verdict()
@@ -157,14 +157,14 @@ class RunningJob:
         return self.root / "profiler_config.json"
 
     def status(self, rank: int = 0) -> Status | None:
-        """Return the status of this very process, once there is one."""
+        """Return the status of this very process, if there is one."""
         with contextlib.suppress(CaptureError):
             status = load_status(self.root / "status" / f"rank_{rank}.json")
             return status if status.pid == self.process.pid else None
         return None
 
     def when(self, what: str, wanted: Callable[[Status], bool], rank: int = 0) -> Status:
-        """Wait until the status is as wanted."""
+        """Wait until the status meets a condition."""
 
         def found() -> Status | None:
             status = self.status(rank)
@@ -202,7 +202,7 @@ class RunningJob:
         return "".join(path.read_text() for path in paths)
 
     def end(self) -> str:
-        """Wait for the end; return what it printed."""
+        """Wait for the end; return the output."""
         output, errors = self.process.communicate()
         assert self.process.returncode == 0, f"code {self.process.returncode}: {errors}"
         return output

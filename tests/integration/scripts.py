@@ -1,4 +1,4 @@
-"""Scripts in a process of their own, which must end well."""
+"""Scripts in their own process, which must succeed."""
 
 from __future__ import annotations
 
@@ -48,11 +48,12 @@ dp.init("prof_config")
 while SELF_TEST.answer is None:
     time.sleep(0.01)
 """
-"""The beginning of a job with torch: what a script steps, records and profiles with."""
+"""The beginning of a job with torch: helpers to step, record and profile."""
 TUNABLES = "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000:glibc.malloc.perturb=165"
-"""glibc gives each freed block back to the system at once, and overwrites the smaller ones.
+"""glibc returns each freed block to the system at once, and overwrites the smaller ones.
 
-Code that still uses one is killed, instead of using the memory of other code."""
+Code that uses a freed block crashes, instead of using the memory of other code.
+"""
 HELPERS = """
 def idle():
     from dynprof.backends.torch.kineto import KINETO  # a lost window may still end
@@ -78,20 +79,20 @@ def idle():
     while dp.status().state != "idle":
         time.sleep(0.001)
 """
-"""The beginning of a job that loads no torch."""
+"""The beginning of a job without torch."""
 
 
 def run(
     folder: Path, script: str, closing: str = "detached", *, unloads: bool = False, **env: str
 ) -> str:
-    """Run a script that must end well; return the log of dynprof.
+    """Run a script that must succeed; return dynprof's log.
 
     Args:
-        folder: Where it works.
-        script: What follows the beginning of all of them.
-        closing: How windows close.
+        folder: Its working directory.
+        script: Its code after the part that all scripts share.
+        closing: How windows close: "detached" or "inline".
         unloads: As :func:`warm_interpreter.run` takes it.
-        env: What to add to its environment, which may say how memory is allocated.
+        env: Variables to add, including those for memory allocation.
     """
     text = JOB + HELPERS + textwrap.dedent(script)
     env = {**os.environ, "DYNPROF_CLOSE": closing, **env}
@@ -101,12 +102,12 @@ def run(
 
 
 def log(folder: Path) -> str:
-    """Return what dynprof wrote in a script's folder."""
+    """Return the logs in a script's folder."""
     return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
 
 
 def manifests(folder: Path) -> list[Any]:
-    """Return the manifests of a script's captures, in order of their requests."""
+    """Return the manifests of a script's captures, in the order of their requests."""
     found = map(load_manifest, below(folder / "prof_config", "*.info.json"))
     return sorted(found, key=lambda manifest: manifest.request.number)
 
@@ -119,7 +120,7 @@ def events(folder: Path, manifest: Any) -> list[dict[str, Any]]:
 
 
 def run_without_torch(folder: Path, script: str) -> str:
-    """Run a script that loads no torch and must end well; return what it printed."""
+    """Run a script without torch that must succeed; return its output."""
     text = PYTHON_JOB + textwrap.dedent(script)
     done = warm_interpreter.run(text, folder, os.environ, needs=warm_interpreter.WITHOUT_TORCH)
     assert done.returncode == 0, done.stderr

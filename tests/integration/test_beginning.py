@@ -1,4 +1,4 @@
-"""``init()`` during another one: on another thread, and during an end."""
+"""``init()`` during another one on another thread, and during an end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a folder; each warning is shown."""
+    """Run a script in a folder; every warning is printed."""
     text = "import warnings; warnings.simplefilter('always')\nimport dynprof as dp\n"
     text += textwrap.dedent(script)
     needs = warm_interpreter.WITHOUT_TORCH
@@ -32,7 +32,7 @@ TWO_THREADS = """
 
 
 def test_two_threads_that_begin_at_once(tmp_path: Path) -> None:
-    """One session begins, and the other call is answered as any second one."""
+    """One session begins, and the other call behaves as any second one."""
     script = """
         begin = threading.Barrier(4)
         def init(name):
@@ -49,7 +49,7 @@ def test_two_threads_that_begin_at_once(tmp_path: Path) -> None:
 
 
 def test_a_session_that_begins_while_another_ends(tmp_path: Path) -> None:
-    """Its steps count, also those after the other has ended."""
+    """The new session counts steps, also after the other session has ended."""
     script = """
         dp.init("a")
         ending, go_on = threading.Event(), threading.Event()

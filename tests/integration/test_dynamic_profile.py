@@ -1,4 +1,4 @@
-"""The calls of a training script, each in a process of its own."""
+"""The public calls of a training script, each in its own process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def run(folder: Path, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a folder; each warning is shown."""
+    """Run a script in a folder; every warning is printed."""
     text = "import warnings; warnings.simplefilter('always')\nimport dynprof as dp\n"
     text += textwrap.dedent(script)
     needs = warm_interpreter.WITHOUT_TORCH
     return warm_interpreter.run(text, folder, {**os.environ, **env}, needs=needs)
 
 
-def test_init_creates_what_an_operator_needs(tmp_path: Path) -> None:
+def test_init_creates_config_schema_log_and_status(tmp_path: Path) -> None:
     """``init()`` creates config, schema, log and status, closed to all but user and group."""
     done = run(tmp_path, 'dp.init("deep/prof_config"); dp.step(); print(dp.status().step)')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
@@ -58,7 +58,7 @@ def test_init_follows_a_link_to_its_directory(tmp_path: Path) -> None:
 
 
 def test_an_existing_config_is_left_alone(tmp_path: Path) -> None:
-    """``init()`` does not overwrite an existing config or take it for a request."""
+    """``init()`` neither overwrites an existing config nor treats it as a request."""
     (tmp_path / "profiler_config.json").write_text("{rubbish")
     done = run(tmp_path, 'dp.init("."); dp.step(); print(dp.status().problems)')
     assert (done.stdout, done.stderr) == ("()\n", "")
@@ -66,8 +66,8 @@ def test_an_existing_config_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_step_before_init_warns_once(tmp_path: Path) -> None:
-    """A forgotten ``init()`` is said, once, and costs nothing else."""
-    script = "import dynprof as dp\nfor _ in range(5): dp.step()"  # a forked child says nothing
+    """A forgotten ``init()`` gives one warning and has no other effect."""
+    script = "import dynprof as dp\nfor _ in range(5): dp.step()"  # a forked child prints nothing
     done = processes.run([sys.executable, "-c", script], cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr.count("dynprof.step() was called before dynprof.init()") == 1
@@ -76,22 +76,22 @@ def test_step_before_init_warns_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["start()", "stop()", 'set_state({"cur_step": 1})'])
 def test_other_calls_before_init_warn(tmp_path: Path, call: str) -> None:
-    """No call before ``init()`` is an error, and each says that it does nothing."""
+    """No call before ``init()`` is an error, and each warns that it has no effect."""
     done = run(tmp_path, f"dp.{call}; dp.shutdown()")
     assert done.returncode == 0
     assert f"dynprof.{call.split('(')[0]}() was called before" in done.stderr
 
 
 def test_a_second_init_warns_and_changes_nothing(tmp_path: Path) -> None:
-    """The first directory stays the one that is watched; both are named, and what to do."""
+    """The first directory stays watched; the warning names both, and the remedy."""
     done = run(tmp_path, 'dp.init("a"); dp.init("b"); dp.step()')
     assert f"dynprof.init('b') changes nothing: {tmp_path / 'a'} is watched" in done.stderr
     assert "call dynprof.shutdown() in between" in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
 
 
-def test_init_after_shutdown_starts_anew(tmp_path: Path) -> None:
-    """After ``shutdown()`` steps are silent, and another ``init()`` is a new session."""
+def test_init_after_shutdown_starts_a_new_session(tmp_path: Path) -> None:
+    """After ``shutdown()`` steps print nothing, and another ``init()`` starts a new session."""
     script = (
         'dp.init("a"); dp.step(); dp.shutdown(); dp.step(); dp.init("b"); print(dp.status().step)'
     )
@@ -99,8 +99,8 @@ def test_init_after_shutdown_starts_anew(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
 
 
-def test_switched_off(tmp_path: Path) -> None:
-    """With ``DYNPROF_DISABLE=1`` every call does nothing, without a word."""
+def test_switched_off_dynprof_does_nothing(tmp_path: Path) -> None:
+    """With ``DYNPROF_DISABLE=1`` every call does nothing and prints nothing."""
     script = """
         dp.init("a", watch="poll"); dp.step(); dp.start(); dp.stop()
         dp.set_state({"cur_step": 5}); print(dp.status().state); dp.shutdown()
@@ -112,7 +112,7 @@ def test_switched_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["{}", '{"cur_step": -1}', '{"cur_step": "7"}', "7"])
 def test_a_wrong_state_warns_and_changes_nothing(tmp_path: Path, state: str) -> None:
-    """``set_state`` says what it takes."""
+    """The warning names the accepted values."""
     done = run(tmp_path, f'dp.init("a"); dp.step(); dp.set_state({state}); print(dp.status().step)')
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert "it takes {" in done.stderr
@@ -136,10 +136,10 @@ def test_a_wrong_state_warns_and_changes_nothing(tmp_path: Path, state: str) -> 
         ("(Path('d') / 'log').touch()", 'dp.init("d")', "cannot work in"),
     ],
 )
-def test_init_raises_on_what_it_cannot_use(
+def test_init_raises_on_an_unusable_argument(
     tmp_path: Path, prepare: str, call: str, words: str
 ) -> None:
-    """Before training starts an error is an error, with a sentence."""
+    """Before training starts, an unusable argument raises an error with a message."""
     script = f"from pathlib import Path\nPath('f').touch(); Path('d').mkdir(); {prepare}\n{call}"
     done = run(tmp_path, script)
     assert done.returncode == 1
@@ -148,7 +148,7 @@ def test_init_raises_on_what_it_cannot_use(
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
 def test_init_without_threads_leaves_nothing_behind(tmp_path: Path, threads: int) -> None:
-    """If too few threads can start, no process seems to watch; it may try again."""
+    """If too few threads can start, no process seems to watch; a later call may succeed."""
     script = f"""
         import threading
         from dynprof.errors import UnusablePathError
@@ -176,7 +176,7 @@ def test_init_without_threads_leaves_nothing_behind(tmp_path: Path, threads: int
 
 @others_run_python
 def test_a_directory_that_may_not_be_written(shared_tmp: Path) -> None:
-    """A user without the right to write learns that from ``init()``; root has it everywhere."""
+    """``init()`` raises for a user without the right to write; root may write everywhere."""
     folder = shared_tmp / "d"
     folder.mkdir(mode=0o555)
     if os.geteuid() == 0:
@@ -189,14 +189,14 @@ def test_a_directory_that_may_not_be_written(shared_tmp: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["start(7)", 'start("no such file")', 'start("a\\0b")', "stop()"])
-def test_nothing_is_raised_after_init(tmp_path: Path, call: str) -> None:
+def test_a_wrong_argument_after_init_is_logged(tmp_path: Path, call: str) -> None:
     """A wrong argument is logged; training continues."""
     done = run(tmp_path, f'dp.init("a"); dp.{call}; dp.step(); print(dp.status().step)')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
-def test_a_file_that_start_does_not_find_is_named(tmp_path: Path) -> None:
-    """The log does not say of another file that the watched config is gone."""
+def test_a_file_that_start_cannot_find_is_named(tmp_path: Path) -> None:
+    """The log does not say that the watched config is gone if another file is missing."""
     done = run(tmp_path, 'dp.init("a"); dp.start("no such"); print(*dp.status().problems)')
     said = f"there is no file {tmp_path / 'no such'}, so start() opens nothing; "
     assert done.stdout == f"{said}give it the path of a config.\n"
@@ -221,8 +221,8 @@ def test_a_forked_child_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "soon", "nan"])
-def test_a_wait_that_is_no_number_of_seconds_is_named(tmp_path: Path, value: str) -> None:
-    """As an argument and as a variable; before training starts."""
+def test_an_invalid_wait_is_named(tmp_path: Path, value: str) -> None:
+    """The argument and the variable are checked before training starts."""
     done = run(tmp_path, f'dp.init("prof_config", exit_wait_s=float("{value}"))')
     assert "ValueError" in done.stderr
     done = run(tmp_path, 'dp.init("prof_config")', DYNPROF_EXIT_WAIT_S=value)
@@ -259,7 +259,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("way", ["fork", "forkserver", "spawn"])
 def test_a_child_of_multiprocessing_that_ends_in_a_window(tmp_path: Path, way: str) -> None:
-    """The recording is saved, though Python runs no ``atexit`` handlers."""
+    """The recording is saved, although Python runs no ``atexit`` functions."""
     (tmp_path / "job.py").write_text(CHILDREN)
     done = processes.run([sys.executable, "job.py", way], cwd=tmp_path)
     assert done.returncode == 0, done.stderr

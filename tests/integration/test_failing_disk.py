@@ -1,4 +1,4 @@
-"""Files and directories that fail: rows of docs/guarantees.md."""
+"""Failing files and directories: rows of docs/guarantees.md."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def test_disk_full_while_saving(tmp_path: Path) -> None:
-    """A real disk of 1 MB fills up under libkineto: a manifest says so, nothing torn is left."""
+    """A real disk of 1 MB fills up under libkineto: a manifest says so, no torn file is left."""
     disk = tmp_path / "prof_config" / "to"
     with small_disk(disk, "1m"), TroubledJob(tmp_path) as job:
         limits = {"min_free_disk_mb": 0}
@@ -43,7 +43,7 @@ def test_disk_full_while_saving(tmp_path: Path) -> None:
 
 
 def test_a_read_only_directory(tmp_path: Path) -> None:
-    """Captures are refused by the directory and it is said; permissions back, all works again."""
+    """Captures are refused with the directory's name; with permissions back, all works again."""
     with TroubledJob(tmp_path, WITHOUT_PRIVILEGE) as job:
         for folder in (job.root, job.root / "log", job.root / "status"):
             folder.chmod(0o500)
@@ -65,7 +65,7 @@ def remove(folder: Path) -> None:
 
 
 def replace_with_unwritable(folder: Path) -> None:
-    """Make a folder again, unwritable, though the job may make it first."""
+    """Make a folder again, unwritable, even if the job makes it first."""
     while True:
         remove(folder)
         with contextlib.suppress(FileExistsError):
@@ -85,30 +85,30 @@ def write_and_tell(self, status):
     os.replace("beats.new", "beats")
 status_file.StatusFile.write = write_and_tell
 """
-"""Its status is due often, and each write of it is noted elsewhere, with the newest answer."""
+"""A job with frequent statuses that notes each write and the newest answer elsewhere."""
 
 
 def told(job: TroubledJob) -> tuple[int, str]:
-    """Return how many heartbeats a job has had, and its newest answer."""
+    """Return the number of a job's heartbeats, and its newest answer."""
     path = job.root.parent / "beats"
     beats, answer = json.loads(path.read_text()) if path.exists() else (0, "")
     return beats, answer
 
 
 def heartbeats(job: TroubledJob, count: int) -> None:
-    """Wait for this many more; just after one the job writes nothing for a moment."""
+    """Wait for this number of heartbeats; right after one the job briefly writes nothing."""
     before = told(job)[0]
     wait_for("heartbeats", lambda: told(job)[0] >= before + count or None)
 
 
 def notices(job: TroubledJob, problem: str) -> None:
-    """Wait until a job has answered that its config cannot be read, and has tried to write that."""
+    """Wait until a job has answered that its config is unreadable, and tried to write that."""
     wait_for(problem, lambda: problem in told(job)[1] or None)
     heartbeats(job, 3)
 
 
 def test_a_removed_directory(tmp_path: Path) -> None:
-    """The folder is not made again; once it returns, edits are served."""
+    """The folder is not made again by dynprof; after its return, edits are served."""
     with TroubledJob(tmp_path, BEATS) as job:
         text = job.config.read_text()
         heartbeats(job, 1)
@@ -123,7 +123,7 @@ def test_a_removed_directory(tmp_path: Path) -> None:
 
 
 def test_a_directory_removed_inside_a_window(tmp_path: Path) -> None:
-    """The folder is not made again then either: the capture is lost, and the next one is saved."""
+    """The folder is not made again here either: the capture is lost, and the next one is saved."""
     state = tmp_path / "state"
     each = f"open({str(state)!r}, 'w').write(dp.status().state)"
     with TroubledJob(tmp_path, each=each) as job:
@@ -145,7 +145,7 @@ def test_a_directory_removed_inside_a_window(tmp_path: Path) -> None:
 
 
 def test_a_directory_replaced_by_a_file(tmp_path: Path) -> None:
-    """Log and status have no place; training continues, and so does dynprof once it is back."""
+    """Log and status cannot be written; training continues, and dynprof too after the repair."""
     with TroubledJob(tmp_path, BEATS) as job:
         heartbeats(job, 1)
         job.root.rename(tmp_path / "aside")
@@ -165,7 +165,7 @@ def test_a_directory_replaced_by_a_file(tmp_path: Path) -> None:
 
 
 def test_an_unmounted_directory(tmp_path: Path) -> None:
-    """The disk below the directory goes away and comes back empty."""
+    """The disk below the directory disappears and returns empty."""
     with small_disk(tmp_path / "prof_config", "50m"), TroubledJob(tmp_path, BEATS) as job:
         text = job.config.read_text()
         assert run(["umount", "-l", job.root]).returncode == 0
@@ -179,8 +179,8 @@ def test_an_unmounted_directory(tmp_path: Path) -> None:
             job.ends_unharmed()
 
 
-def test_a_config_that_is_a_mount_of_its_own(tmp_path: Path) -> None:
-    """``arm`` writes in place there, and log and commands name what is not seen there."""
+def test_a_config_that_is_a_mounted_file(tmp_path: Path) -> None:
+    """``arm`` writes in place there; log and commands name edits that cannot be seen there."""
     config, outside = tmp_path / "prof_config" / CONFIG_NAME, tmp_path / "outside"
     config.parent.mkdir()
     write_starter_files(config.parent, ("CPU",))
@@ -197,7 +197,7 @@ def test_a_config_that_is_a_mount_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
-    """The window continues to its last step; the log says that the file is gone."""
+    """The window continues to its last step; the log names the deleted file."""
     with TroubledJob(tmp_path) as job:
         job.edit(active=100)
         job.when("the window", lambda status: status.state == "recording")
@@ -211,7 +211,7 @@ def test_a_config_deleted_inside_a_window(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["log", "status"])
 def test_an_unwritable_log_or_status(tmp_path: Path, name: str) -> None:
-    """Captures are made all the same, and what can be written says what cannot."""
+    """Captures are made all the same, and the writable file names the other one."""
     with TroubledJob(tmp_path, WITHOUT_PRIVILEGE) as job:
         replace_with_unwritable(job.root / name)
         job.edit(active=2)

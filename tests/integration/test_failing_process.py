@@ -61,12 +61,12 @@ GONE = {
     "warmup": "of 1,000,001 steps; nothing of that is left",
     "recording": "of 1,000,000 steps; nothing of that is left",
 }
-"""What the next job says of the killed one; a capture that was being saved has a manifest."""
+"""The next job's message on the killed one; a capture that was being saved has a manifest."""
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None:
-    """Kill -9: nothing torn under a final name; the next job does nothing by itself, then works."""
+    """After kill -9 no torn file has a final name. The next job starts idle, and works."""
     with TroubledJob(tmp_path) as job:
         if STATES[state]:
             job.edit(**STATES[state])
@@ -81,7 +81,7 @@ def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None
         assert [one.reason for one in manifests] == [begun] * (state == "saving")
         assert state in ("idle", "saving") or "accepted" in job.log()
     for path in below(job.root, "*.saving"):
-        os.utime(path, (0, 0))  # what is younger than a minute may be in the making
+        os.utime(path, (0, 0))  # younger files may still be written
     with TroubledJob(tmp_path) as job:
         if state in GONE:
             wait_for("what is said of it", lambda: GONE[state] in job.log() or None)
@@ -106,7 +106,7 @@ def test_sigterm(tmp_path: Path) -> None:
 
 
 def test_sys_setprofile_is_in_use(tmp_path: Path) -> None:
-    """Operators are recorded along with it; stacks, which would replace it, are refused."""
+    """Operators are recorded while it is set; stacks, which would replace it, are refused."""
     with TroubledJob(
         tmp_path, "sys.setprofile(mine := lambda *a: None)", "assert sys.getprofile() is mine"
     ) as job:
@@ -153,13 +153,13 @@ def test_coverage_or_a_debugger_is_active(tmp_path: Path, tool: str) -> None:
 
 
 ANSWERS = {"saved", "superseded", "refused"}
-"""Words with which the log begins what became of a request in the end; others fail that test."""
+"""First words of the log for the final result of a request; other results fail that test."""
 
 
 def test_thousands_of_saves_a_minute(tmp_path: Path) -> None:
-    """A second of saving as fast as can be: the last save is served, and the last to be so.
+    """For a second the config is saved as fast as possible: the last save is served, as the last.
 
-    Not all of those before it are read; each that is has one answer.
+    Not all earlier saves are read. Each that is read has one answer.
     """
     with TroubledJob(tmp_path) as job:
         config = json.loads(job.config.read_text())
@@ -185,7 +185,7 @@ def test_thousands_of_saves_a_minute(tmp_path: Path) -> None:
 
 
 def test_a_package_that_is_removed_under_a_job(tmp_path: Path) -> None:
-    """As by an upgrade: windows are served, what needs another process is refused in words."""
+    """As in an upgrade: windows work; functions that need another process are refused."""
     shutil.copytree(Path(dynprof.__file__).parent, tmp_path / "lib" / "dynprof")
     with TroubledJob(tmp_path, PYTHONPATH=f"{tmp_path}/lib:{ROOT}") as job:
         shutil.rmtree(tmp_path / "lib")

@@ -1,4 +1,4 @@
-"""What tests start dies with them, however they end: pytest itself is run, and treated roughly."""
+"""Processes of tests end with them, however they end: pytest itself runs and is killed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if os.fork() == 0:  # an orphan
 os.wait()
 note()
 """
-"""A process, a child of it in a session of its own, and a grandchild whose parent has ended."""
+"""A process, its child in another session, and an orphaned grandchild."""
 
 FORKED = """
 import os, time
@@ -43,7 +43,7 @@ os.fork()
 open(f"{os.getpid()}.pid", "w").close()
 time.sleep(1e6)
 """
-"""A script, and what it and its child fork."""
+"""A script, with forks of it and of its child."""
 
 TESTS = f"""
 import os, pathlib, signal, sys, time
@@ -81,7 +81,7 @@ def test_that_interrupts():
     assert process.wait() == -signal.SIGINT
 """
 DEAF = ("sh", "-c", 'trap "" INT && exec "$@"', "sh")
-"""The beginning of a command line for what is to ignore Ctrl-C."""
+"""The beginning of a command line for a program that ignores Ctrl-C."""
 
 
 def pytest_with(folder: Path, name: str, *options: str) -> list[str]:
@@ -93,7 +93,7 @@ def pytest_with(folder: Path, name: str, *options: str) -> list[str]:
 
 
 def pids(folder: Path) -> set[int]:
-    """Return the numbers of the processes of the job."""
+    """Return the pids of the job's processes."""
     return {int(path.stem) for path in folder.glob("*.pid")}
 
 
@@ -116,10 +116,10 @@ def _runs(pid: int) -> bool:
         ("test_that_is_interrupted", (), 2, "KeyboardInterrupt"),
     ],
 )
-def test_what_a_test_starts_ends_with_it(
+def test_processes_of_a_test_end_with_it(
     tmp_path: Path, name: str, options: tuple[str, ...], code: int, words: str
 ) -> None:
-    """Also what went into a session of its own, and what was orphaned, before pytest has ended."""
+    """This includes processes in another session and orphans; they end before pytest does."""
     done = run(pytest_with(tmp_path, name, *options), cwd=tmp_path)
     assert (done.returncode, words in done.stdout) == (code, True), done.stdout + done.stderr
     assert pids(tmp_path)
@@ -130,18 +130,18 @@ def test_what_a_test_starts_ends_with_it(
     ("name", "count"), [("test_that_hangs", 3), ("test_that_waits_for_a_fork", 4)]
 )
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["pytest", "a worker of xdist"])
-def test_what_a_killed_test_has_started_ends(
+def test_processes_of_a_killed_test_end(
     tmp_path: Path, options: tuple[str, ...], name: str, count: int
 ) -> None:
-    """Kill -9 of the process that runs the test: only another process can clean up after that."""
+    """After kill -9 of the testing process, only another process can clean up."""
     with start(pytest_with(tmp_path, name, *options), cwd=tmp_path):
         wait_for("its processes", lambda: True if len(pids(tmp_path)) == count else None)
         os.kill(int((tmp_path / "tester").read_text()), signal.SIGKILL)
         wait_for_their_end(pids(tmp_path))
 
 
-def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
-    """Also if the tests were started in the background and ignore Ctrl-C."""
+def test_processes_of_tests_can_be_interrupted(tmp_path: Path) -> None:
+    """This holds even if the tests run in the background and ignore Ctrl-C."""
     done = run([*DEAF, *pytest_with(tmp_path, "test_that_interrupts")], cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     done = run([*DEAF, *pytest_with(tmp_path, "test_that_is_interrupted")], cwd=tmp_path)
@@ -149,10 +149,8 @@ def test_what_is_to_be_interrupted_can_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unloads", [True, False])
-def test_a_script_in_the_warm_interpreter_ends_as_in_one_of_its_own(
-    tmp_path: Path, unloads: bool
-) -> None:
-    """Its output, working directory, environment and end are its own."""
+def test_a_script_in_a_warm_interpreter_ends_as_in_a_new_one(tmp_path: Path, unloads: bool) -> None:
+    """Output, working directory, environment and end are the script's own."""
     pytest.importorskip("torch", reason="torch is not installed")
     text = """
 import atexit, os, sys, threading
@@ -179,7 +177,7 @@ raise ValueError("so it ended")
 def test_a_script_without_end_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next script is served all the same."""
+    """The next script still runs."""
     pytest.importorskip("torch", reason="torch is not installed")
     warm_interpreter.run("", tmp_path, os.environ)
     text = "import os, time; os.fork(); open(str(os.getpid()), 'w').close(); time.sleep(1000)"

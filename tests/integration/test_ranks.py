@@ -1,4 +1,4 @@
-"""Jobs of several processes: ranks learnt late, shared directories, workers, restarts."""
+"""Jobs of several processes: late rank numbers, shared directories, workers, restarts."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def logs(folder: Path) -> dict[str, str]:
 
 
 def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
-    """init() before init_process_group(): the ranks get their own names as soon as they are known.
+    """With init() before init_process_group(), ranks get their names when they are known.
 
-    Before that both are rank 0, and each is warned of the other.
+    Until then both are rank 0, and each warns of the other.
     """
     pytest.importorskip("torch", reason="torch is not installed")
     with launched(tmp_path, LATE) as process:
@@ -92,7 +92,7 @@ def test_a_process_group_that_comes_up_late(tmp_path: Path) -> None:
 
 
 def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
-    """Both continue and capture, neither overwrites the other; log and status name the mistake."""
+    """Both continue and capture, and neither overwrites the other; log and status warn."""
     with RunningJob(tmp_path, LOOP) as first, RunningJob(tmp_path, LOOP) as second:
         pids = {first.process.pid, second.process.pid}
         found = when(tmp_path, "both", lambda now: {s.pid for s in now.values()} == pids)
@@ -116,8 +116,8 @@ def test_two_jobs_in_one_directory(tmp_path: Path) -> None:
         )
 
 
-def test_killed_and_restarted_at_once_is_no_second_job(tmp_path: Path) -> None:
-    """A status that a killed process left behind a moment ago does not look like another job."""
+def test_a_job_restarted_at_once_is_not_a_second_job(tmp_path: Path) -> None:
+    """The fresh status of a killed process does not look like another job."""
     with RunningJob(tmp_path, LOOP) as killed:
         killed.when("a status", lambda status: status.state == "idle")
         killed.process.kill()
@@ -129,7 +129,7 @@ def test_killed_and_restarted_at_once_is_no_second_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
 def test_workers_of_a_loader_neither_watch_nor_write(tmp_path: Path, way: str) -> None:
-    """One process profiles, though every worker imports the script and calls init() and step()."""
+    """Only one process profiles, although every worker imports the script and calls dynprof."""
     pytest.importorskip("torch", reason="torch is not installed")
     with launched(tmp_path, WORKERS.replace("{way}", way)) as process:
         _, errors = process.communicate()

@@ -1,4 +1,4 @@
-"""What a user who may edit the config can and cannot do: the rows of docs/threat-model.md."""
+"""Rights of a user who may edit the config: the rows of docs/threat-model.md."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_captures_do_not_leave_the_directory(tmp_path: Path, job: RunningJob, pl
 
 
 @pytest.mark.parametrize("place", ["../elsewhere", "{tmp}/elsewhere"])
-def test_who_alone_writes_the_config_may_send_captures_anywhere(
+def test_captures_may_go_anywhere_if_only_the_user_writes_the_config(
     tmp_path: Path, job: RunningJob, place: str
 ) -> None:
     """Captures may go anywhere if only the job's user may write the config."""
@@ -62,7 +62,7 @@ def test_who_alone_writes_the_config_may_send_captures_anywhere(
 
 @pytest.mark.parametrize("way", ["argument", "variable"])
 def test_the_script_may_allow_another_place(tmp_path: Path, way: str) -> None:
-    """What init() lists is written; its status tells the commands."""
+    """Captures go to places that init() lists; the status names the commands for them."""
     place = tmp_path / "elsewhere"
     script, env = LOOP, {"DYNPROF_PROF_DIRS": f"/nowhere:{place}"}
     if way == "argument":
@@ -77,7 +77,7 @@ def test_the_script_may_allow_another_place(tmp_path: Path, way: str) -> None:
     assert str(status.last_capture).startswith(f"{place}/deeper/step_")
 
 
-def test_a_relative_place_is_no_permission(tmp_path: Path) -> None:
+def test_init_refuses_a_relative_place_for_captures(tmp_path: Path) -> None:
     """init() raises before training starts."""
     script = LOOP.replace('"prof_config"', '"prof_config", prof_dirs=["captures"]')
     with RunningJob(tmp_path, script) as job:
@@ -107,7 +107,7 @@ def test_links_of_the_jobs_user_outside_of_the_directory_are_followed(
 
 @pytest.mark.parametrize("name", ["log", "status"])
 def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, name: str) -> None:
-    """A link in the place of log or status makes ``init()`` fail."""
+    """A link in place of log or status makes ``init()`` fail."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "prof_config").mkdir()
     (tmp_path / "prof_config" / name).symlink_to(tmp_path / "victim")
@@ -118,7 +118,7 @@ def test_a_link_in_the_place_of_log_or_status_is_not_followed(tmp_path: Path, na
 
 
 def test_a_link_planted_later_only_costs_the_log(tmp_path: Path, job: RunningJob) -> None:
-    """The lines are dropped and the job continues; the status has the outcome of the edit."""
+    """Log lines are dropped and the job continues; the status has the edit's result."""
     victim = tmp_path / "victim"
     victim.mkdir()
     log, number = job.root / "log", 0
@@ -180,7 +180,7 @@ def test_a_link_to_a_configmap_elsewhere(tmp_path: Path) -> None:
 
 
 def publish(mount: Path, version: int, config: dict[str, object]) -> None:
-    """Do as the kubelet does: a new folder, then ``..data`` renamed onto the old link."""
+    """Publish as the kubelet does: make a folder, then rename ``..data`` onto the old link."""
     folder = mount / f"..version_{version}"
     folder.mkdir()
     (folder / "profiler_config.json").write_text(json.dumps(config))
@@ -188,7 +188,7 @@ def publish(mount: Path, version: int, config: dict[str, object]) -> None:
     (mount / "..data_tmp").rename(mount / "..data")
 
 
-def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
+def test_a_world_writable_config_is_refused(job: RunningJob) -> None:
     """Each save is refused if the file or its directory is world-writable."""
     job.root.chmod(0o777)
     job.edit(active=1)
@@ -204,7 +204,7 @@ def test_what_everybody_may_replace_is_refused(job: RunningJob) -> None:
 @as_root
 @pytest.mark.parametrize("mode", [0o700, 0o3777])
 def test_a_directory_that_another_user_made_ends_init(tmp_path: Path, mode: int) -> None:
-    """Before training starts, in words that say what to do; nothing is written there."""
+    """init() raises before training starts, with advice; nothing is written there."""
     root = tmp_path / "prof_config"
     root.mkdir()
     root.chmod(mode)
@@ -221,7 +221,7 @@ def test_a_directory_that_another_user_made_ends_init(tmp_path: Path, mode: int)
 
 @as_root
 def test_a_config_that_another_user_renames_into_its_place(job: RunningJob) -> None:
-    """A save where all users may put files is refused; training continues; the next is served."""
+    """A config in a folder that all users may write is refused. Training and later saves work."""
     job.root.chmod(0o1777)
     job.config.unlink()
     evil = job.root / "evil"
@@ -238,7 +238,7 @@ def test_a_config_that_another_user_renames_into_its_place(job: RunningJob) -> N
 def test_a_directory_that_another_user_puts_in_the_place_of_the_jobs(
     tmp_path: Path, job: RunningJob
 ) -> None:
-    """As the owner of the folder above could, were it another's: the config is refused."""
+    """The owner of the parent folder could do that: the config is refused."""
     job.root.rename(tmp_path / "before")
     job.root.mkdir()
     job.root.chmod(0o770)
@@ -255,8 +255,8 @@ def said_below(folder: Path) -> str:
     return "".join(path.read_text() for path in paths)
 
 
-def test_escapes_reach_no_terminal(tmp_path: Path, job: RunningJob) -> None:
-    """What the file says is shown with its control characters escaped, by log and commands."""
+def test_control_characters_of_a_config_are_escaped(tmp_path: Path, job: RunningJob) -> None:
+    """Log and commands escape the control characters of the config's values."""
     nasty = "\x1b[2J\x1b]0;owned\x07\u202e"
     job.edit(**{nasty: 1, "activities": [nasty], "metadata": {nasty: nasty}})
     refusal(job)
@@ -271,8 +271,8 @@ def test_escapes_reach_no_terminal(tmp_path: Path, job: RunningJob) -> None:
     assert not {character for character in text if not character.isprintable()} - {"\n"}
 
 
-def test_files_are_private_though_the_umask_is_not(tmp_path: Path) -> None:
-    """Log, status, captures, what analysis makes: nothing is readable or writable by others."""
+def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    """Log, status, captures and tables are neither readable nor writable by others."""
     both = {"export_type": ["text", "db"]}
     with RunningJob(tmp_path, "import os\nos.umask(0)\n" + LOOP) as job:
         job.when("training", lambda status: status.state == "idle")

@@ -1,4 +1,4 @@
-"""Windows one after the other in difficult company; training notices nothing of them."""
+"""Many windows in difficult surroundings do not affect the training."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ for _ in range(3):
 """
 
 COMPILES = shutil.which("g++") and " " not in torch.__file__
-"""Whether inductor finds a compiler, and a torch in whose path nothing is to be quoted."""
+"""Whether inductor finds a compiler, and torch's path needs no quotes."""
 COMPILED = """
 from torch._dynamo.utils import counters
 fast = torch.compile(model, backend="BACKEND")
@@ -117,7 +117,7 @@ def run(folder: Path, script: str, **env: str) -> str:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
     clean = {**clean, "OMP_NUM_THREADS": "1", **env}
     process = warm_interpreter.start(job, clean, unloads=True)
-    output, errors = process.communicate(timeout=3 * patience_s())  # compilers
+    output, errors = process.communicate(timeout=3 * patience_s())  # compilation is slow
     assert process.returncode == 0, errors
     return output
 
@@ -137,8 +137,8 @@ def whole_captures(folder: Path) -> list[Manifest]:
     return found
 
 
-def test_training_notices_nothing(tmp_path: Path) -> None:
-    """Losses are those of a run without dynprof, to the last bit; every trace is whole."""
+def test_windows_do_not_change_the_losses(tmp_path: Path) -> None:
+    """Losses are bit-identical to those without dynprof, and every trace is whole."""
     expected = run(tmp_path / "off", WORKERS, DYNPROF_DISABLE="1")
     assert run(tmp_path / "on", WORKERS) == expected
     assert len(expected.splitlines()) == 48
@@ -147,7 +147,7 @@ def test_training_notices_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(400)
 def test_compiled_steps(tmp_path: Path) -> None:
-    """Windows change no loss of compiled code, and compile nothing more often."""
+    """Windows neither change losses of compiled code nor cause new compilations."""
     expected = run(tmp_path / "off", COMPILED, DYNPROF_DISABLE="1")
     assert expected.splitlines()[-1] == "compiled 2 2"
     assert run(tmp_path / "on", COMPILED) == expected
@@ -156,7 +156,7 @@ def test_compiled_steps(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(400)
 def test_ranks_close_together(tmp_path: Path) -> None:
-    """Two processes, joined by gloo in every step, each with its own windows."""
+    """Two processes, joined by gloo in every step, each record their own windows."""
     with ranks(tmp_path, WINDOWS + RANKS, 2) as running:
         end_well(running, patience=3)
     for rank in range(2):

@@ -1,4 +1,4 @@
-"""A real torch job, edited from a second process."""
+"""A real torch job, whose config a second process edits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ while True:
 METADATA = {"who": 'é "me" \\ \n', '"': {"rank": 7}, "rank": 8}
 
 
-def test_an_edit_captures_exactly_the_steps_asked_for(tmp_path: Path) -> None:
+def test_an_edit_captures_exactly_the_requested_steps(tmp_path: Path) -> None:
     """The trace has the active steps under the job's numbers, and none of the warm-up."""
     with RunningJob(tmp_path, ENDLESS.replace("while", 'dp.set_state({"cur_step": 1000})\nwhile')) \
             as job:  # fmt: skip
@@ -145,7 +145,7 @@ main()
 
 
 def test_opening_does_not_import_the_compiler(tmp_path: Path) -> None:
-    """A window loads no module that the job has not loaded: torch._inductor takes a second."""
+    """A window imports no module that the job has not: torch._inductor takes a second."""
     script = """
         import sys, time, torch, dynprof as dp
         model = torch.nn.Linear(8, 8)  # no optimizer: creating one loads the compiler
@@ -156,7 +156,7 @@ def test_opening_does_not_import_the_compiler(tmp_path: Path) -> None:
             dp.step()
         print("torch._inductor" in sys.modules)
         """
-    with RunningJob(tmp_path, script, [*PYTHON]) as job:  # an interpreter of its own
+    with RunningJob(tmp_path, script, [*PYTHON]) as job:  # its own interpreter
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=1)
         assert job.end().strip() == "False"
@@ -166,7 +166,7 @@ def test_opening_does_not_import_the_compiler(tmp_path: Path) -> None:
 def test_kineto_writes_nothing_into_the_jobs_stderr(
     tmp_path: Path, level: str, quiet: bool
 ) -> None:
-    """What it says of a window is kept out, unless the environment asks Kineto for them."""
+    """Kineto's messages on a window are suppressed, unless the environment requests them."""
     script = TORCH_JOB + (
         'dp.init("prof_config")\n'
         "dp.start()\n"
@@ -202,11 +202,11 @@ for settings in (
 dp.shutdown()
 """
 OF_THE_ALLOCATOR = "Memory block of unknown size was allocated before the profiling started"
-"""torch says so once, where ``profile_memory`` sees memory freed that it has not seen allocated."""
+"""torch's message if ``profile_memory`` sees a block freed that it has not seen allocated."""
 
 
 def test_no_setting_makes_torch_warn_on_the_jobs_stderr(tmp_path: Path) -> None:
-    """Newer versions deprecate some, and would say so in each window."""
+    """Newer versions deprecate some settings, and would warn in each window."""
     with RunningJob(tmp_path, TORCH_JOB + EVERY_SETTING) as job:
         _, errors = job.process.communicate()
         assert job.process.returncode == 0, errors

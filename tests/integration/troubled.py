@@ -1,4 +1,4 @@
-"""A training job to which something happens, and whose losses must not notice."""
+"""A training job under adverse events, whose losses must not change."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ AT_LEAST = 3_000
 
 
 def bare_losses(steps: int) -> list[float]:
-    """Return the first losses of the same training without dynprof; workers of xdist share them."""
+    """Return the first losses of the same training without dynprof; xdist's workers share them."""
     shared = Path(os.environ["XDG_CACHE_HOME"], "bare_losses.json")
     losses: list[float] = json.loads(shared.read_text()) if shared.exists() else []
     if len(losses) < steps:
@@ -91,7 +91,7 @@ class TroubledJob(RunningJob):
         return int((self._folder / "steps").read_text() or 0)
 
     def ends_unharmed(self) -> None:
-        """End it; every loss must be what it is without dynprof, to the last bit."""
+        """End it; every loss must be bit-identical to that without dynprof."""
         (self._folder / "end").touch()
         (line,) = [line for line in self.end().splitlines() if line.startswith("losses ")]
         losses = json.loads(line.removeprefix("losses "))
@@ -99,7 +99,7 @@ class TroubledJob(RunningJob):
         assert losses == bare_losses(len(losses))
 
     def answer(self, number: int, outcome: str) -> Status:
-        """Wait until a request has come to this end."""
+        """Wait until a request has this result."""
         return self.when(
             f"request {number}: {outcome}",
             lambda status: any((a.number, a.outcome) == (number, outcome) for a in status.edits),
@@ -108,7 +108,7 @@ class TroubledJob(RunningJob):
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """Mount a memory disk on a folder; skip the test where this user may not."""
+    """Mount a memory disk on a folder; skip the test if this user may not."""
     folder.mkdir(parents=True, exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=770", "tmpfs", str(folder)]
     if os.geteuid() or not shutil.which("mount") or run(mount).returncode:
@@ -121,7 +121,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mounted_over(source: Path, place: Path) -> Iterator[None]:
-    """Mount a file over another, as containers do; skip the test where that is denied."""
+    """Mount a file over another, as containers do; skip the test if that is denied."""
     bind = ["mount", "--bind", str(source), str(place)]
     if os.geteuid() or not shutil.which("mount") or run(bind).returncode:
         pytest.skip("this user cannot mount a file")
@@ -136,4 +136,4 @@ import ctypes
 version_3, this_thread, none = 0x20080522, 0, (ctypes.c_uint32 * 6)()
 assert ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(version_3, this_thread), none) == 0
 """
-"""Has root obey permissions too, on this thread and on those that it starts."""
+"""Removes root's privileges over permissions, on this thread and its new threads."""

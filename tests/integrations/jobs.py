@@ -1,4 +1,4 @@
-"""Training jobs in the frameworks' own loops, and what their captures say of their steps."""
+"""Training jobs in the frameworks' own loops, and the steps in their captures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Window:
     """A capture of such a job.
 
     Attributes:
-        manifest: What dynprof says of it.
+        manifest: dynprof's manifest of it.
         trace: Its events.
     """
 
@@ -69,10 +69,10 @@ class Window:
         return self.manifest.steps.first, self.manifest.steps.last
 
     def inside(self, kind: str) -> dict[int, Counter[str]]:
-        """Return for each step of the trace the ranges that begin in it.
+        """Return the ranges that begin in each step of the trace.
 
         Args:
-            kind: How their names begin.
+            kind: The prefix of their names.
         """
         spans = [event for event in self.trace["traceEvents"] if event.get("ph") == "X"]
         steps = {
@@ -93,12 +93,12 @@ class Window:
 
 
 def windows(folder: Path, script: str, *command: str, **env: str) -> list[Window]:
-    """Run a script that must end well; return its captures, in the order of their requests.
+    """Run a script that must succeed; return its captures in the order of their requests.
 
     Args:
-        folder: Where it works.
-        script: What follows the beginning of all of them.
-        command: What runs it, instead of Python.
+        folder: Its working directory.
+        script: Its code after the part that all scripts share.
+        command: The program that runs it instead of Python.
         env: Variables to add.
     """
     job = folder / "job.py"
@@ -115,10 +115,10 @@ def windows(folder: Path, script: str, *command: str, **env: str) -> list[Window
 
 
 def log(folder: Path) -> str:
-    """Return the log of dynprof in a folder."""
+    """Return dynprof's log in a folder."""
     return "".join(path.read_text() for path in (folder / "prof_config" / "log").iterdir())
 
 
 def noted(folder: Path, name: str = "noted.json") -> Any:
-    """Return what the script noted by itself."""
+    """Return the script's own notes."""
     return json.loads((folder / name).read_text())

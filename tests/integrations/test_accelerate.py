@@ -1,4 +1,4 @@
-"""A loop with a real Accelerator that accumulates: its steps are those of the captures."""
+"""A loop with a real Accelerator and gradient accumulation: captures have the same steps."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ Path("noted.json").write_text(json.dumps([first, train(36, at=12, resume=True)])
 """
 
 
-def test_a_step_is_one_of_the_optimizers(tmp_path: Path) -> None:
-    """Three batches each, and a resumed training goes on from the number in its checkpoint."""
+def test_a_step_is_an_optimizer_step_of_accelerate(tmp_path: Path) -> None:
+    """A step has three batches. A resumed training continues at its checkpoint's number."""
     first, resumed = windows(tmp_path, JOB)
     assert noted(tmp_path) == [[8, 8], [20, 20]]
     for window, steps in ((first, (4, 5)), (resumed, (13, 14))):

@@ -31,7 +31,7 @@ if __name__ == "__main__":
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """Run a scheduler and two workers; give the address."""
+    """Run a scheduler and two workers; yield the address."""
     script = folder / "cluster.py"
     script.write_text(CLUSTER)
     command = [sys.executable, script.name]
@@ -42,12 +42,12 @@ def cluster(folder: Path) -> Iterator[str]:
 
 
 def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of dynprof's."""
+    """Run a dynprof command."""
     return run([*DYNPROF, *arguments])
 
 
-def test_a_cluster_makes_what_processes_make(tmp_path: Path) -> None:
-    """The same files with the same bytes, from paths and from URLs; the late rank is named."""
+def test_a_cluster_gives_the_result_of_processes(tmp_path: Path) -> None:
+    """Paths and URLs give identical files, and the late rank is named."""
     for name in ("here", "there", "url"):
         (tmp_path / name).mkdir()
         for rank in range(3):

@@ -1,4 +1,4 @@
-"""Ranks of torchrun that die and come back go on with their numbers."""
+"""Ranks that torchrun restarts continue with their step numbers."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ Path(f"noted_{rank}.json").write_text(
 
 
 @pytest.mark.slow
-def test_restarted_ranks_go_on_with_their_numbers(tmp_path: Path) -> None:
-    """One died at step 30; both came back with step 24, and their windows are of step 41 on."""
+def test_restarted_ranks_continue_with_their_numbers(tmp_path: Path) -> None:
+    """A rank died at step 30. Both restart with step 24, and their windows begin at step 41."""
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2")
     once_more = ("--max-restarts=1", "--standalone", "--local-addr=127.0.0.1")
     found = windows(tmp_path, JOB, *torchrun, *once_more, OMP_NUM_THREADS="1")

@@ -1,4 +1,4 @@
-"""A real Trainer of transformers with accumulation and evaluation: its steps are the captures'."""
+"""A real transformers Trainer with accumulation and evaluation: captures have the same steps."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ Path("noted.json").write_text(json.dumps(
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Window]]:
-    """Train once with evaluation, and go on from a checkpoint with another trainer."""
+    """Train once with evaluation, then resume from a checkpoint with another trainer."""
     folder = tmp_path_factory.mktemp("job")
     return folder, windows(folder, MODEL + TWO_TRAININGS)
 
 
-def test_a_step_is_one_of_the_trainers(job: tuple[Path, list[Window]]) -> None:
-    """Three batches each, with the number of that moment's ``global_step``; evaluation is none."""
+def test_a_step_is_an_optimizer_step_of_the_trainer(job: tuple[Path, list[Window]]) -> None:
+    """A step has three batches and the current ``global_step``. Evaluation is no step."""
     _, (window, _) = job
     assert window.steps == (5, 6)
     assert window.inside("batch of") == {
@@ -90,8 +90,8 @@ def test_a_step_is_one_of_the_trainers(job: tuple[Path, list[Window]]) -> None:
     assert not window.inside("evaluating at")[5]
 
 
-def test_a_resumed_training_goes_on_from_its_number(job: tuple[Path, list[Window]]) -> None:
-    """In a second ``train()`` of the same process, with the same callback."""
+def test_resumed_training_continues_at_its_step_number(job: tuple[Path, list[Window]]) -> None:
+    """A second ``train()`` in the same process, with the same callback, continues the numbers."""
     folder, (_, window) = job
     assert noted(folder) == [8, 8, 20, 20]
     assert window.steps == (12, 14)
@@ -102,14 +102,14 @@ def test_a_resumed_training_goes_on_from_its_number(job: tuple[Path, list[Window
 
 
 def test_log_and_manifest_name_the_callback(job: tuple[Path, list[Window]]) -> None:
-    """As the source of the steps."""
+    """Both name it as the source of the steps."""
     folder, (window, _) = job
     assert window.manifest.steps.source == "Hugging Face's callback"
     assert "steps come from Hugging Face's callback" in log(folder)
 
 
 def test_the_trainers_phases_are_marked(job: tuple[Path, list[Window]]) -> None:
-    """In windows that ask for marks, and in no others."""
+    """Windows with marks have them, other windows do not."""
     _, (marked, unmarked) = job
     for name in ("evaluate", "save_checkpoint"):
         assert [step[name] for step in marked.inside(name).values()] == [0, 1]

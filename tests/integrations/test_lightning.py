@@ -1,4 +1,4 @@
-"""A real Lightning trainer with accumulation and validation: its steps are the captures'."""
+"""A real Lightning trainer with accumulation and validation: captures have the same steps."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ Path("noted.json").write_text(json.dumps(
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Window]]:
-    """Train once with validation, and go on from the checkpoint with another trainer."""
+    """Train once with validation, then resume from the checkpoint with another trainer."""
     folder = tmp_path_factory.mktemp("job")
     return folder, windows(folder, MODEL + TWO_TRAININGS)
 
 
-def test_a_step_is_one_of_lightnings(job: tuple[Path, list[Window]]) -> None:
-    """Three batches each, with the number of that moment's ``global_step``; validation is none."""
+def test_a_step_is_an_optimizer_step_of_lightning(job: tuple[Path, list[Window]]) -> None:
+    """A step has three batches and the current ``global_step``. Validation is no step."""
     _, (window, _) = job
     assert window.steps == (5, 6)
     assert window.manifest.steps.recorded == 2
@@ -90,8 +90,8 @@ def test_a_step_is_one_of_lightnings(job: tuple[Path, list[Window]]) -> None:
     assert not window.inside("validating at")[5]
 
 
-def test_a_resumed_training_goes_on_from_its_number(job: tuple[Path, list[Window]]) -> None:
-    """In a second ``fit()`` of the same process, with the same callback."""
+def test_resumed_training_continues_at_its_step_number(job: tuple[Path, list[Window]]) -> None:
+    """A second ``fit()`` in the same process, with the same callback, continues the numbers."""
     folder, (_, window) = job
     assert noted(folder) == [8, 8, 20, 20]
     assert window.steps == (12, 14)
@@ -101,14 +101,14 @@ def test_a_resumed_training_goes_on_from_its_number(job: tuple[Path, list[Window
 
 
 def test_log_and_manifest_name_the_callback(job: tuple[Path, list[Window]]) -> None:
-    """As the source of the steps."""
+    """Both name it as the source of the steps."""
     folder, (window, _) = job
     assert window.manifest.steps.source == "Lightning's callback"
     assert "steps come from Lightning's callback" in log(folder)
 
 
 def test_lightnings_phases_are_marked(job: tuple[Path, list[Window]]) -> None:
-    """In windows that ask for marks, and in no others."""
+    """Windows with marks have them, other windows do not."""
     _, (marked, unmarked) = job
     for name in ("forward", "backward"):
         assert marked.inside(name)[6][name] == 3
@@ -116,8 +116,8 @@ def test_lightnings_phases_are_marked(job: tuple[Path, list[Window]]) -> None:
     assert marked.inside("validation")[6]["validation"] == 1
 
 
-def test_it_goes_together_with_dynprof_run(tmp_path: Path) -> None:
-    """Its directory counts, and the steps are still the callback's; so with loader workers."""
+def test_the_callback_works_under_dynprof_run(tmp_path: Path) -> None:
+    """Steps come from the callback, and files go to the callback's directory; also with workers."""
     script = """
     def loader():
         data = torch.randn(24, 8)
@@ -137,7 +137,7 @@ def test_it_goes_together_with_dynprof_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("newer", ["as well", "absent"])
 def test_the_package_under_its_older_name(tmp_path: Path, newer: str) -> None:
-    """``pytorch_lightning``'s trainer takes the callback, also where ``lightning`` is there too."""
+    """``pytorch_lightning``'s trainer accepts the callback, even if ``lightning`` is installed."""
     pytest.importorskip("pytorch_lightning", reason="pytorch_lightning is not installed")
     hidden = 'sys.modules["lightning"] = None\n' if newer == "absent" else ""
     script = """
@@ -150,8 +150,8 @@ def test_the_package_under_its_older_name(tmp_path: Path, newer: str) -> None:
     assert window.inside("batch of") == {step: Counter({f"batch of {step}": 1}) for step in (5, 6)}
 
 
-def test_nothing_of_it_can_hurt_a_training(tmp_path: Path) -> None:
-    """Switched off, or where the directory cannot be made, it trains as without; fit by fit."""
+def test_a_callback_that_cannot_start_does_not_stop_the_training(tmp_path: Path) -> None:
+    """If dynprof is off or cannot make its directory, each ``fit()`` trains as without it."""
     script = """
     Path("file").touch()
     for path, state in (("file", "not initialised"), ("prof_config", "disabled")):

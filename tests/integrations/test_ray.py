@@ -1,4 +1,4 @@
-"""Two real workers of Ray Train are watched, and leave whole captures before Ray kills them."""
+"""Two real Ray Train workers are watched, and their captures are whole when Ray kills them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory(prefix="ray") as place:  # paths of its sockets
 
 @pytest.mark.timeout(240)
 def test_each_worker_watches_as_its_rank(tmp_path: Path) -> None:
-    """Resumed numbers count, both agree, and a window that is open at the loop's end is saved."""
+    """Both resume their numbers and agree. A window that is open at the loop's end is saved."""
     found = windows(tmp_path, JOB, HOME=str(tmp_path), RAY_USAGE_STATS_ENABLED="0")
     assert [window.manifest.rank for window in found] == [0, 1]
     for window in found:
@@ -61,7 +61,7 @@ def test_each_worker_watches_as_its_rank(tmp_path: Path) -> None:
         assert window.manifest.steps.recorded == 3
         assert window.inside("batch of") == {
             **{step: Counter({f"batch of {step}": 1}) for step in (116, 117, 118)},
-            119: Counter(),  # has begun, and the loop has ended
+            119: Counter(),  # one has begun and one has ended with the loop
         }
         assert window.manifest.steps.source == "dp.step()"
     assert "rank 1 of 2" in log(tmp_path)

@@ -1,4 +1,4 @@
-"""The recipe for Ray Train of ``docs/recipes.md``, with real workers and an operator."""
+"""The Ray Train recipe in ``docs/recipes.md``, with real workers and an operator."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def recipe() -> tuple[str, list[str]]:
 
 @pytest.mark.timeout(240)
 def test_an_operator_arms_all_workers(tmp_path: Path) -> None:
-    """Each worker has a directory of its own; what is saved in rank 0's has both record."""
+    """Each worker has its own directory. A save in rank 0's makes both workers record."""
     script, (command, directory, *settings) = recipe()
     path = tmp_path / "job.py"
     path.write_text(

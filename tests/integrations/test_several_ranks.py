@@ -1,4 +1,4 @@
-"""Two ranks, by torchrun or a framework's own launcher: both record its steps, as their rank."""
+"""Two ranks, started by torchrun or a framework's own launcher: both record its steps."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2",
 def test_both_ranks_record_the_frameworks_steps(
     tmp_path: Path, framework: str, name: str, script: str, command: tuple[str, ...]
 ) -> None:
-    """Two batches a step in each rank, by the framework's own count at that moment."""
+    """A step has two batches in each rank, and the framework's number at that moment."""
     pytest.importorskip(framework, reason=f"{framework} is not installed; make integrations has it")
     found = windows(tmp_path, BEGINNING + script, *command, OMP_NUM_THREADS="1")
     assert [window.manifest.rank for window in found] == [0, 1]

@@ -1,4 +1,4 @@
-"""Two hosts without a shared disk: namespaces with a network, a name and mounts of their own."""
+"""Two hosts without a shared disk: namespaces with their own network, name and mounts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADDRESSES = {"node0": "10.77.0.1", "node1": "10.77.0.2"}
 PAGE = (processes.ROOT / "docs" / "recipes.md").read_text()
 OWN = "--net", "--mount", "--uts"
 NEW_ROOT = "--user", "--map-root-user"
-"""In its own user namespace a process may make the others, if the machine allows it."""
+"""A process may create the other namespaces in its own user namespace, if the machine allows it."""
 HOST = """
 touch ready
 until ip address add {address}/24 dev cable 2>/dev/null; do sleep 0.02; done
@@ -46,10 +46,10 @@ exec {command}
 
 
 class Hosts:
-    """The two, joined by a cable; neither sees the other's folder.
+    """Two hosts with a network between them; neither sees the other's folder.
 
     Args:
-        folder: Has the disk of each host below it, by the name of the host.
+        folder: Contains each host's disk, named as the host.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,7 @@ class Hosts:
 
     @contextlib.contextmanager
     def train(self, script: str) -> Iterator[None]:
-        """Run a script with torchrun on both, and see it end well."""
+        """Run a script with torchrun on both hosts; it must succeed."""
         for disk in self.disks:
             disk.mkdir()
             (disk / "train.py").write_text(script)
@@ -101,14 +101,14 @@ class Hosts:
         return ["nsenter", "--preserve-credentials", target, *namespaces]
 
     def on(self, number: int, *command: object) -> subprocess.CompletedProcess[str]:
-        """Run a command on one of them, which must end well."""
+        """Run a command on one host; it must succeed."""
         words = [*self._enter(number, "--user", *OWN), *map(str, command)]
         done = processes.run(words, env=self._env(self.disks[number]))
         assert done.returncode == 0, done.stderr
         return done
 
     def record(self, number: int, *arm: object) -> str:
-        """Arm a window, again where a busy machine lets a rank learn of it too late."""
+        """Arm a window; repeat if a rank on a busy machine learns of it too late."""
         said = late = ", on which the ranks agreed, has begun here already"
         while late in said:
             command = [*self._enter(number, "--user", *OWN), *map(str, arm)]
@@ -118,7 +118,7 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Hosts:
-    """Return two, or say why there can be none here."""
+    """Return two hosts; skip the test if the machine cannot have them."""
     for name in ("unshare", "nsenter", "ip"):
         if not shutil.which(name):
             pytest.skip(f"there is no {name}, which makes hosts of namespaces")
@@ -130,7 +130,7 @@ def hosts(tmp_path: Path) -> Hosts:
 
 
 def test_torchrun_on_two_hosts_of_two_ranks(tmp_path: Path, hosts: Hosts) -> None:
-    """All four record the same iterations, or one of each host; where the others lie is said."""
+    """All four ranks, or two of one host, record the same iterations; the other folder is named."""
     script = JOB.format(directory=SHARED, ms=5, without=(), late=0, leaving="")
     with hosts.train(script):
         agree = "4 ranks agree on the steps"

@@ -1,7 +1,7 @@
-"""Fetches the Python layer of torch_npu wheels: three versions, and the newest of the index.
+"""Fetch the Python layer of torch_npu: three pinned versions, and the newest of the index.
 
-``fetch.py FOLDER`` leaves their ``*.py`` in ``FOLDER/<version>``. The native libraries, which no
-machine without an NPU can load, are left out, so any platform's wheel serves.
+``fetch.py FOLDER`` writes the ``*.py`` of each wheel to ``FOLDER/<version>``. The native libraries
+are left out, because a machine without an NPU cannot load them. So a wheel of any platform will do.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import zipfile
 from pathlib import Path
 
 WHEELS = {"2.1.0.post8": "3.9", "2.5.1": "3.10", "2.14.0": "3.11"}
-"""Versions, each with a Python that it has a wheel for."""
+"""Versions, each with a Python for which it has a wheel."""
 WHEELS_DIR = Path(os.environ.get("TORCH_NPU_WHEELS", "/none"))
-"""Where the tests find them."""
+"""The folder where the tests find the versions."""
 NEWEST_PYTHON = "3.12"
-"""A Python that the newest version has a wheel for."""
+"""A Python for which the newest version has a wheel."""
 PLATFORM = (
     *("--disable-pip-version-check", "--only-binary=:all:"),
     *("--platform", "manylinux_2_28_aarch64", "--platform", "manylinux2014_aarch64"),
@@ -27,7 +27,7 @@ PLATFORM = (
 
 
 def newest() -> str:
-    """Return the newest version of the index; the newest of ours where it does not answer."""
+    """Return the newest version in the index; ours if the index does not answer."""
     command = [*(sys.executable, "-m", "pip", "index", "versions", "torch-npu"), *PLATFORM]
     command += ["--python-version", NEWEST_PYTHON]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -56,7 +56,7 @@ def fetch(version: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Fetch what is not there yet."""
+    """Fetch the missing versions."""
     for version in dict.fromkeys([*WHEELS, newest()]):
         folder = Path(sys.argv[1]) / version
         if not folder.exists():

@@ -1,8 +1,8 @@
 """The public names of the newest torch_npu next to those of dynprof.
 
-dynprof takes every call that the vendor takes: each public module, name, method, argument and
-default, and each member of an enumeration with its value. What dynprof has in addition does not
-count. docs/profiler.md lists the differences that are meant.
+dynprof accepts every call that the vendor accepts. This covers public modules, names, methods,
+arguments, defaults and values of enumerations. Additional names of dynprof do not count.
+docs/profiler.md lists the intended differences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_MODULES = {
     "npu.mstx": SimpleNamespace(mstx=dynprof.npu.mstx, annotate=dynprof.mstx.annotate),
     "profiler.analysis": SimpleNamespace(),
 }
-"""What stands for a module of the vendor that cannot be imported here."""
+"""Replacements for modules of the vendor that cannot be imported here."""
 OBJECTS: dict[str, Callable[[], object]] = {
     "_ExperimentalConfig": _ExperimentalConfig,
     "_KinetoProfile": lambda: _KinetoProfile(backend="python"),
@@ -43,7 +43,7 @@ OBJECTS: dict[str, Callable[[], object]] = {
     "Schedule": lambda: schedule(1, 1),
     "annotate": dynprof.mstx.annotate,
 }
-"""Make an object of a class whose objects have public attributes."""
+"""Functions that make objects of classes with public attributes."""
 
 
 def newest() -> Path:
@@ -53,7 +53,7 @@ def newest() -> Path:
 
 
 def differences(vendor: VendorText) -> Iterator[str]:
-    """Yield what a script may use of the vendor's that is missing here, or is something else."""
+    """Yield public names of the vendor that are missing here or differ."""
     compared: set[tuple[str, str]] = set()
     for module in vendor.public_modules():
         try:
@@ -114,14 +114,14 @@ def _shown(value: object) -> str:
 
 
 def meant() -> list[str]:
-    """Return the differences that the page lists."""
+    """Return the differences that docs/profiler.md lists."""
     table = PAGE.read_text().split(SECTION)[1].split("\n## ")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
 
 
 def test_every_difference_from_the_newest_torch_npu_is_meant() -> None:
-    """Names, arguments and defaults are the vendor's, except those that a page lists."""
+    """Names, arguments and defaults are the vendor's, except those that the page lists."""
     found, listed = set(differences(VendorText(newest()))), set(meant())
     assert (found - listed, listed - found) == (set(), set())
 
@@ -146,7 +146,7 @@ def test_activities_that_the_vendor_names_are_here() -> None:
 def test_a_change_of_the_vendor_is_a_difference(
     tmp_path: Path, file: str, old: str, newer: str, found: str
 ) -> None:
-    """A new argument, default, member, name or method is found."""
+    """The comparison finds a new argument, default, member, name or method."""
     shutil.copytree(newest() / "profiler", tmp_path / "profiler")
     (tmp_path / "npu").mkdir()
     shutil.copy(newest() / "npu" / "mstx.py", tmp_path / "npu")

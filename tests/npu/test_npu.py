@@ -1,7 +1,7 @@
-"""From dp.init() to the config that the vendor's profiler writes, over a stub of its driver.
+"""From dp.init() to the config that the vendor's profiler writes, with a stub of its driver.
 
-No NPU is here: the Python layer is that of real torch_npu wheels (``make npu`` fetches them), the
-native module and the device are stubs (``stub/``) that note what they are asked.
+No NPU is needed. The Python layer comes from real torch_npu wheels, which ``make npu`` fetches. The
+native module and the device are stubs in ``stub/`` that note their calls.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ EVERYTHING = {
     },
 }
 NEWER = {"host_sys", "mstx_domain_include", "sys_io", "sys_interconnection"}
-"""Settings that only the newest of the three versions knows."""
+"""Settings that only the newest of the three versions supports."""
 
 
 class NpuJob(RunningJob):
@@ -91,7 +91,7 @@ class NpuJob(RunningJob):
         return manifest, path.parent.parent / str(manifest.trace)
 
     def calls(self) -> list[list[Any]]:
-        """Return what the driver was asked, in order."""
+        """Return the calls of the driver, in order."""
         return [json.loads(line) for line in self.calls_path.read_text().splitlines()]
 
 
@@ -119,7 +119,7 @@ def test_every_setting_reaches_the_vendor(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_the_vendors_own_record(tmp_path: Path, version: str) -> None:
-    """``profiler_info*.json`` and ``profiler_metadata.json`` say so to the vendor's tools."""
+    """``profiler_info*.json`` and ``profiler_metadata.json`` have the settings."""
     with NpuJob(tmp_path, version) as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(**EVERYTHING)
@@ -145,7 +145,7 @@ def test_the_vendors_own_record(tmp_path: Path, version: str) -> None:
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_a_driver_that_fails_costs_the_job_nothing(tmp_path: Path, version: str) -> None:
-    """The vendor prints and swallows its errors; the window is refused all the same, in words."""
+    """The vendor prints and swallows its errors; dynprof still refuses the window with a reason."""
     with NpuJob(tmp_path, version, NPU_FAILS="init") as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(**EVERYTHING)
@@ -157,7 +157,7 @@ def test_a_driver_that_fails_costs_the_job_nothing(tmp_path: Path, version: str)
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_a_driver_that_fails_at_the_end(tmp_path: Path, version: str) -> None:
-    """What cannot be finished is given up with the driver's own words; the job goes on."""
+    """A window that cannot be finished is discarded with the driver's error; the job continues."""
     with NpuJob(tmp_path, version, NPU_FAILS="finalize") as job:
         job.when("training", lambda status: status.step > 5)
         job.edit(**EVERYTHING)
@@ -244,7 +244,7 @@ def test_the_static_api_reaches_the_vendor(tmp_path: Path, version: str) -> None
 
 @pytest.mark.parametrize("version", WHEELS)
 def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> None:
-    """On an NPU torch_npu writes the trace and the stacks to the given paths."""
+    """On an NPU, torch_npu writes the trace and the stacks to the requested paths."""
     with NpuJob(tmp_path, version, EXPORTS) as job:
         _, errors = job.process.communicate()
     stacks = (tmp_path / "out" / "stacks.txt").read_text()
@@ -257,7 +257,7 @@ def test_exports_of_an_npu_are_torch_npus_own(tmp_path: Path, version: str) -> N
     assert not list(tmp_path.rglob("*_ascend_pt"))
 
 
-def test_what_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
+def test_a_trace_that_torch_npu_cannot_export_is_kept(tmp_path: Path) -> None:
     """If torch_npu writes no file, a warning says so, and its folder takes the file's place."""
     with NpuJob(tmp_path, "2.14.0", EXPORTS.rpartition("prof.")[0], NPU_FAILS="data") as job:
         _, errors = job.process.communicate()
@@ -293,8 +293,8 @@ def test_the_template_is_that_of_the_newest_version() -> None:
     )
 
 
-def test_without_an_npu_the_offer_says_so(tmp_path: Path) -> None:
-    """A job that has not imported torch_npu names that, and profiles with torch."""
+def test_log_names_the_missing_torch_npu(tmp_path: Path) -> None:
+    """The log of a job without torch_npu names it as the reason, and torch profiles."""
     with RunningJob(tmp_path, JOB.replace("import torch_npu, sys", "import sys")) as job:
         status = job.when("training", lambda status: status.step > 5)
         job.edit(active=1, activities=["CPU"])
@@ -435,10 +435,8 @@ assert '["stop"]' in calls().removeprefix(before)
 
 
 @pytest.mark.parametrize("version", WHEELS)
-def test_the_driver_is_asked_nothing_while_a_graph_is_captured(
-    tmp_path: Path, version: str
-) -> None:
-    """In a capture start() fails, stop() is delayed, and the driver gets no call."""
+def test_driver_gets_no_call_during_a_graph_capture(tmp_path: Path, version: str) -> None:
+    """During a graph capture start() fails, stop() is delayed, and the driver gets no call."""
     with NpuJob(tmp_path, version, GRAPHS) as job:
         _, errors = job.process.communicate()
     assert job.process.returncode == 0, errors

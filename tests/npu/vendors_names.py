@@ -1,4 +1,4 @@
-"""Reads the public names of torch_npu's Python layer from its text; nothing of it is imported."""
+"""A reader of torch_npu's public names from its source text; it imports nothing of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 IN_DOCUMENTS = {"profiler": ["_KinetoProfile"]}
-"""What the vendor's documents name and ``__all__`` leaves out."""
+"""Names that the vendor documents but ``__all__`` omits."""
 REQUIRED = object()
-"""The default of an argument that has none."""
+"""The default of a required argument."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Argument:
     """An argument of a function.
 
     Attributes:
-        place: Its place, from 0, without ``self``; None where it goes by name alone.
+        place: Its place, from 0, without ``self``; None if it is keyword-only.
         default: Its default value, or REQUIRED.
     """
 
@@ -88,14 +88,14 @@ class VendorText:
         return ["profiler", *below, "npu.mstx"]
 
     def public_names(self, module: str) -> list[str]:
-        """Return what ``__all__`` of a module lists, and what the documents name of it."""
+        """Return the names in ``__all__`` of a module, and the documented ones."""
         for node in self._tree(module).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 return [*ast.literal_eval(node.value), *IN_DOCUMENTS.get(module, [])]
         raise ValueError(f"{module} has no __all__")
 
     def find(self, module: str, name: str) -> Definition | None:
-        """Return what a name is defined as; None for native code."""
+        """Return the definition of a name; None for native code."""
         for node in self._tree(module).body:
             if isinstance(node, ast.ClassDef) and node.name == name:
                 return Definition(module, name, self._class(module, node))
@@ -119,7 +119,7 @@ class VendorText:
         return next(filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py")), None)
 
     def _home(self, module: str, node: ast.ImportFrom) -> str:
-        """Return the module that an import names, below ``torch_npu``."""
+        """Return the module of an import, below ``torch_npu``."""
         if not node.level:
             return str(node.module).removeprefix("torch_npu.")
         path = self._path(module)

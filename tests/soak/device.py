@@ -1,8 +1,9 @@
-"""Windows of every kind one after the other, beside whatever keeps a device busy.
+"""Windows of every kind, one after the other, on a busy device.
 
-``device.py [SECONDS [cuda|cpu]]`` trains on the device beside two more streams, one of them on a
-thread of its own, and replays of a graph; windows with memory, stacks, marks and histories follow
-each other, closed in each way for that long. Ends with 1 if one is missing or memory grew.
+``device.py [SECONDS [cuda|cpu]]`` trains on the device. Two more streams, one of them on another
+thread, and replays of a graph keep it busy as well. Windows with memory, stacks, marks and
+histories follow each other. Each way of closing runs for SECONDS. The exit code is 1 if a window is
+missing or memory grew.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ KINDS: tuple[dict[str, Any], ...] = (
 )
 PLACES = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 WARM, MOST_MB = 20, 100.0
-"""After so many windows memory may grow by so much."""
+"""The number of warm-up windows, and the growth of memory in MB that is allowed afterwards."""
 
 
 def training() -> Callable[[], None]:
-    """Return a training step with everything beside it."""
+    """Return a training step with the other work on the device."""
     layers = [torch.nn.Linear(256, 256) for _ in range(6)]
     model = torch.nn.Sequential(*layers).to(DEVICE)
     batch = torch.randn(64, 256, device=DEVICE)
@@ -95,7 +96,7 @@ def windows(step: Callable[[], None]) -> list[float]:
 
 
 def job() -> int:
-    """Run in the current folder, and look at what has come of it."""
+    """Run in the current folder, and check the results."""
     ended = threading.Event()
     other = threading.Thread(target=elsewhere, args=(ended,))
     other.start()
@@ -118,7 +119,7 @@ def job() -> int:
 
 
 def main() -> int:
-    """Have each way of closing run in a process of its own."""
+    """Run each way of closing in its own process."""
     failed = 0
     for way in WAYS:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,11 @@
-"""Ranks that agree, over many windows: each has the same iterations on all of them.
+"""Many windows of ranks that agree: all ranks record the same iterations.
 
 ``python -m tests.soak.ranks [WINDOWS] [RANKS] [MS] [torchrun]`` trains with gloo. ``MS`` is the
-time of a step, with as much jitter; with ``1-200`` that changes every 50 steps. One rank is held up
-now and then for a second. The oracle are the iterations that the script itself marks in the traces,
-and the losses of the same training without dynprof. It ends with 1 if a window or a loss differs.
+time of a step, with the same amount of jitter. With ``1-200`` it changes every 50 steps. From time
+to time one rank pauses for a second.
+
+The oracles are the iterations that the script marks in the traces, and the losses of the same
+training without dynprof. The exit code is 1 if a window or a loss differs.
 """
 
 from __future__ import annotations
@@ -63,13 +65,13 @@ with open(f"losses_{{rank}}", "w") as file:
     file.write("\\n".join(map(repr, losses)))
 dist.destroy_process_group()
 """
-"""Of so many steps, one after the other and without dynprof, where it is alone."""
+"""The script of a rank. It trains a number of steps, without dynprof if it is alone."""
 TORCHRUN = ("--standalone",)
 
 
 @contextlib.contextmanager
 def job(folder: Path, script: str, count: int, *, torchrun: bool) -> Iterator[None]:
-    """Run a script as so many ranks, in a folder of its own, and see it end well."""
+    """Run a script as a number of ranks in a new folder; it must succeed."""
     folder.mkdir()
     with contextlib.ExitStack() as stack:
         if torchrun:
@@ -83,12 +85,12 @@ def job(folder: Path, script: str, count: int, *, torchrun: bool) -> Iterator[No
 
 
 def losses(folder: Path, rank: int) -> list[str]:
-    """Return what a rank wrote of its losses as it ended."""
+    """Return the losses that a rank wrote at its end."""
     return (folder / f"losses_{rank}").read_text().splitlines()
 
 
 def other_losses(beside: Path, count: int) -> list[int]:
-    """Return the ranks whose losses are others where the same training goes alone."""
+    """Return the ranks whose losses differ from those of the same training alone."""
     steps = len(losses(beside, 0))
     alone = beside.with_name("alone")
     with job(alone, JOB.format(least=1, most=1, alone=steps), count, torchrun=False):
@@ -97,14 +99,14 @@ def other_losses(beside: Path, count: int) -> list[int]:
 
 
 def iterations(path: Path) -> list[int]:
-    """Return those that a trace holds."""
+    """Return the iterations in a trace."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     names = (re.fullmatch(r"Iteration#(\d+)", event.get("name", "")) for event in events)
     return sorted({int(name[1]) for name in names if name})
 
 
 def main(windows: int, count: int, ms: str, launcher: str) -> int:
-    """Ask for windows one after the other; return how many were wrong, losses included."""
+    """Request one window after the other; return the number of errors, including losses."""
     wrong, agreed_ms = 0, []
     least, _, most = ms.partition("-")
     script = JOB.format(least=least, most=most or least, alone=0)

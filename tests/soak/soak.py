@@ -1,7 +1,7 @@
-"""A job and a restless operator: a step a millisecond, an edit a second, for ten minutes.
+"""A job with a step every ms and an edit every second, for ten minutes.
 
-``soak.py [SECONDS]`` prints a table of memory, descriptors and threads, and what became of every
-request; it ends with 1 if one is unaccounted for or something grew.
+``soak.py [SECONDS]`` prints a table of memory, descriptors and threads, and the result of every
+request. The exit code is 1 if a result is missing or something grew.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ while not os.path.exists("end"):
 EDIT_S = 1.0
 ROWS = 10
 WARM = 3
-"""After so many rows of the table nothing may grow any more."""
+"""The number of warm-up rows. Nothing may grow afterwards."""
 MOST_MB, MOST_DESCRIPTORS = 20.0, 2
 
 _ACCEPTED = re.compile(r"request (\d+): accepted")
@@ -44,7 +44,7 @@ _ENDED = re.compile(r"request (\d+): (saved|superseded|disarmed|not served|no tr
 
 @dataclass(frozen=True)
 class Sample:
-    """What the job took at one moment."""
+    """The job's resources at one moment."""
 
     seconds: float
     step: int
@@ -54,7 +54,7 @@ class Sample:
 
 
 def edits(chance: random.Random, step: int) -> Any:
-    """Return what the operator saves next, valid or not."""
+    """Yield the operator's next configs, valid or not."""
     window = {
         "active": chance.randint(1, 30),
         "warmup": chance.choice([0, 0, 2]),
@@ -80,7 +80,7 @@ def edits(chance: random.Random, step: int) -> Any:
 
 
 def run(seconds: float, folder: Path) -> tuple[list[Sample], str, Counter[str]]:
-    """Let the two go on; return the samples, the log, and how many edits of each kind."""
+    """Run the job with the operator; return samples, log, and the number of edits by kind."""
     chance, samples = random.Random(1), []  # noqa: S311 - the same edits every time
     kinds: Counter[str] = Counter()
     with RunningJob(folder, JOB, OMP_NUM_THREADS="1") as job:
@@ -107,13 +107,13 @@ def run(seconds: float, folder: Path) -> tuple[list[Sample], str, Counter[str]]:
 
 
 def sample(process: psutil.Process, seconds: float, step: int) -> Sample:
-    """Look at the job."""
+    """Measure the job."""
     memory_mb = process.memory_info().rss / 1e6
     return Sample(seconds, step, memory_mb, process.num_fds(), process.num_threads())
 
 
 def verdict(samples: list[Sample], log: str) -> list[str]:
-    """Return what is wrong."""
+    """Return the errors."""
     wrong = []
     accepted = set(_ACCEPTED.findall(log))
     if lost := sorted(accepted - {number for number, _ in _ENDED.findall(log)}, key=int):
@@ -137,7 +137,7 @@ def _tell(found: Sample) -> None:
 
 
 def main() -> int:
-    """Run, print, and say by the exit code how it went."""
+    """Run, print, and return an exit code."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 600.0
     with tempfile.TemporaryDirectory() as folder:
         samples, log, kinds = run(seconds, Path(folder))

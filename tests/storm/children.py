@@ -1,4 +1,4 @@
-"""Forked children of a storm, and which of them hang in plain torch: not for dynprof's sake."""
+"""Forked children of a storm, and detection of those that hang in plain torch."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess, SpawnProcess
 
 STUCK_S = 60.0
-"""A child that is in plain torch for longer hangs there, as without dynprof once in a while."""
+"""The timeout of a child in plain torch. Rarely such a child hangs, also without dynprof."""
 STUCK = 1
-"""What such a child ends with, once it has said where its threads are."""
+"""The exit code of such a child, after it has printed its stacks."""
 
 
 def watch() -> None:
-    """Watch over every child forked from now on; to be called after ``dp.init()``.
+    """Watch every child forked from now on; call this after ``dp.init()``.
 
-    So it is watched once dynprof has done what it does in a child; that would hang for good.
+    The watch then begins after dynprof's own work in the child. A hang in dynprof would last
+    forever, and so be noticed.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's raises on main what other threads' do
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises for any thread's child
     os.register_at_fork(
         after_in_child=lambda: faulthandler.dump_traceback_later(STUCK_S, exit=True)
     )
 
 
 def fork() -> int:
-    """Fork a child that computes, and takes a step; return what it ends with."""
+    """Fork a child that computes and takes a step; return its exit code."""
     if not (child := os.fork()):
         with contextlib.suppress(Exception):
             torch.ones(3).add(1)
-            faulthandler.cancel_dump_traceback_later()  # from here on dynprof would hang
+            faulthandler.cancel_dump_traceback_later()  # a hang after this line is dynprof's
             dp.step()
             os._exit(0)
         os._exit(2)
@@ -47,7 +48,7 @@ def fork() -> int:
 
 
 def load(chance: random.Random) -> int:
-    """Load data with forked workers; return what they end with."""
+    """Load data with forked workers; return their exit codes."""
     generator = torch.Generator()
     loader = DataLoader(range(4), num_workers=chance.randint(0, 2), generator=generator)
     values = iter(loader)
@@ -61,7 +62,7 @@ def load(chance: random.Random) -> int:
 
 
 def start(kind: type[ForkProcess | SpawnProcess]) -> int:
-    """Start a process of multiprocessing that computes; return what it ends with."""
+    """Start a process of multiprocessing that computes; return its exit code."""
     child = kind(target=compute)
     child.start()
     child.join()
@@ -71,5 +72,5 @@ def start(kind: type[ForkProcess | SpawnProcess]) -> int:
 def compute() -> None:
     """Run an operator, and take a step."""
     torch.ones(3).add(1)
-    faulthandler.cancel_dump_traceback_later()  # from here on dynprof would hang
+    faulthandler.cancel_dump_traceback_later()  # a hang after this line is dynprof's
     dp.step()

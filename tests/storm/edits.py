@@ -1,4 +1,4 @@
-"""What the operator of a storm asks for: any setting that this machine serves, at random."""
+"""Random configs of a storm's operator, with any setting that this machine supports."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def edit(chance: random.Random, step: int) -> dict[str, Any]:
     """Return a config, as a person might write it.
 
     Args:
-        chance: Chooses.
-        step: The job's, about.
+        chance: The source of random numbers.
+        step: The job's step, approximately.
     """
     return {
         "activities": ["CPU"],
@@ -25,7 +25,7 @@ def edit(chance: random.Random, step: int) -> dict[str, Any]:
         "warmup": chance.choice([0, 0, 0, 2]),
         "start_step": _start_step(chance, step),
         "prof_dir": chance.choice(["./", "./", "captures"]),
-        "analyse": chance.random() < 0.05,  # a process beside it for each
+        "analyse": chance.random() < 0.05,  # each starts another process
         "memory_snapshot": chance.random() < 0.1,
         "limits": _limits(chance),
         "experimental_config": _experimental(chance),
@@ -34,14 +34,14 @@ def edit(chance: random.Random, step: int) -> dict[str, Any]:
 
 
 def _start_step(chance: random.Random, step: int) -> int | str:
-    """Return the next step mostly, a later one, and seldom one that is past."""
+    """Return the next step in most cases, else a later one, and rarely a past one."""
     later = step + chance.randint(1, 60)
     multiple: int | str = f"next multiple of {chance.randint(1, 30)}"
     return chance.choice([0, 0, 0, -1, later, later, multiple, 1])
 
 
 def _limits(chance: random.Random) -> dict[str, float | None]:
-    """Return limits that are seldom in the way."""
+    """Return limits that rarely take effect."""
     return {
         "max_seconds": chance.choice([None, 3600, 3600, 0.02]),
         "max_memory_mb": chance.choice([None, 4096, 4096, 10]),
@@ -60,7 +60,7 @@ def _experimental(chance: random.Random) -> dict[str, Any]:
 
 
 def switched_on(asked: dict[str, Any]) -> list[str]:
-    """Return in words what makes a window hold more than it would by itself."""
+    """Describe the settings that make a window larger."""
     flat = {**asked, **asked["experimental_config"], "active": 0, "warmup": 0}
     names = [name for name, value in flat.items() if value is True]
     return [*names, f"backend {asked['backend']}", str(flat["profiler_level"])]

@@ -1,9 +1,9 @@
 """A training job in a storm: ``python -m tests.storm.job SEED SECONDS``.
 
-Each event below is a row of "Survived" in ``docs/guarantees.md``, in the same words; nothing else
-happens. Among the edits of the operator are refused ones. Threads of the job draw events at random
-from a seed. At each rest nothing may be left of them, and at the end the weights are those of the
-same training without dynprof, to the last bit.
+Each event below is a row of "Survived" in ``docs/guarantees.md``, in the same words. No other
+events occur. Some edits of the operator are refused. Threads of the job draw events at random from
+a seed. At each rest nothing of the events may be left. At the end the weights must equal those of
+the same training without dynprof, bit by bit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.random  # noqa: F401 - what workers import, as below
 import torch
-import torch.utils.data.graph_settings  # what workers import: forked during its import, they hang
+import torch.utils.data.graph_settings  # workers import it; a fork during that import hangs
 from torch.autograd import profiler, profiler_legacy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
@@ -93,7 +93,7 @@ class Events:
         """Let the disk work again."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
         if (ROOT / "captures").is_file():
-            (ROOT / "captures").unlink(missing_ok=True)  # another thread mends it as well
+            (ROOT / "captures").unlink(missing_ok=True)  # another thread repairs it as well
 
     # The config
 
@@ -174,7 +174,7 @@ class Events:
 
     def own_profiler(self, chance: random.Random) -> None:
         """The script starts a torch.profiler while a window is open."""
-        with self._profiling:  # one at a time, as torch demands
+        with self._profiling:  # torch allows one at a time
             # Never with_stack: plain torch hangs and crashes there next to loaders and forks.
             with torch.profiler.profile(profile_memory=chance.random() < 0.5) as mine:
                 torch.ones(3).add(1)
@@ -237,7 +237,7 @@ class Events:
 
 
 class Dispatched(TorchDispatchMode):  # type: ignore[misc]
-    """Names the operators that it sees."""
+    """A mode that names the operators it sees."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ class Dispatched(TorchDispatchMode):  # type: ignore[misc]
 
 
 def together(calls: list[Callable[[], object]]) -> None:
-    """Make each call on a thread of its own; wait for all."""
+    """Make each call on a new thread; wait for all."""
     threads = [threading.Thread(target=call) for call in calls]
     for thread in threads:
         thread.start()
@@ -261,20 +261,20 @@ def together(calls: list[Callable[[], object]]) -> None:
 EVENTS = [value for name, value in vars(Events).items() if not name.startswith(("_", "end_"))]
 OFTEN = [Events.many_edits] * 4
 BOUND = (Events.own_profiler, Events.older_profiler)
-"""What binds a profiler to its thread; undefined in a job that compiles on another."""
+"""Events that bind a profiler to its thread. They are undefined if another thread compiles."""
 
 
 def events_of(*, compiles: bool) -> list[Callable[..., None]]:
-    """Return what happens to a job that compiles, or to one with profilers of one thread."""
+    """Return the events of a job that compiles, or of one with profilers of one thread."""
     without = BOUND if compiles else (Events.compiled,)
     return [event for event in EVENTS + OFTEN if event not in without]
 
 
 class Storm:
-    """Three threads to which events happen while the job trains.
+    """Three threads that cause events while the job trains.
 
     Args:
-        seed: Chooses them.
+        seed: The seed of the events.
     """
 
     def __init__(self, seed: int) -> None:
@@ -310,7 +310,7 @@ class Storm:
             time.sleep(chance.random() * 0.02)
 
     def _attempt(self, event: Callable[..., None], chance: random.Random) -> None:
-        """Let an event happen; what it raises hurts the job."""
+        """Cause an event; an exception from it counts as harm to the job."""
         self.done[event.__name__] += 1
         try:
             event(self.events, chance)
@@ -324,7 +324,7 @@ class Storm:
             self.failures.append(f"a child ended with {code}")
 
     def rest(self) -> None:
-        """Wait until all events have ended; the disk works again."""
+        """Wait until all events have ended and the disk works again."""
         self.calm.set()
         for lock in self._busy:
             lock.acquire()
@@ -332,21 +332,21 @@ class Storm:
         self.events.end_annotations()
 
     def resume(self) -> None:
-        """Let events happen again."""
+        """Resume the events."""
         for lock in self._busy:
             lock.release()
         self.calm.clear()
 
 
 def main() -> None:
-    """Train in the storm; end with what went wrong."""
+    """Train in the storm; exit with the errors."""
     seed, seconds = int(sys.argv[1]), float(sys.argv[2])
     torch.set_num_threads(1)
-    faulthandler.register(signal.SIGUSR2)  # says where each thread hangs, in children too
+    faulthandler.register(signal.SIGUSR2)  # prints the stacks of a process that hangs
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     training, trained = Training(seed), 1
-    training.step()  # what torch prepares at its first operators is not prepared in forks
-    list(DataLoader(range(4), num_workers=1, generator=torch.Generator()))  # nor what it imports
+    training.step()  # otherwise forks would do torch's first-use preparation
+    list(DataLoader(range(4), num_workers=1, generator=torch.Generator()))  # and its imports
     storm = Storm(seed)
     dp.init("prof_config")
     children.watch()

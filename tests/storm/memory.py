@@ -1,4 +1,4 @@
-"""Whether the job's memory grows from rest to rest, and what was asked for where it did."""
+"""A check of the job's memory from rest to rest, with the requests where it grew."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MOST_MB = 200.0
-"""What each kind of window needs once stays: code, the buffers of a profiler."""
+"""Allowed growth. Each kind of window keeps code and buffers of a profiler after its first use."""
 
 
 class _Heaps(ctypes.Structure):
-    """What ``mallinfo2`` returns: malloc.h."""
+    """The result of ``mallinfo2``; see malloc.h."""
 
     _names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
     _fields_ = tuple((name, ctypes.c_size_t) for name in _names.split())
 
 
 def held_mb() -> float:
-    """Return what is resident and not free, in MB (10^6 bytes).
+    """Return the resident memory that is not free, in MB (10^6 bytes).
 
-    malloc keeps what was freed between what was not: over 20,000 steps and 900 edits that came to
-    130 MB, of other sizes in each run, while what was held grew by 17.
+    malloc keeps freed memory between used blocks. Over 20,000 steps and 900 edits that was 130 MB,
+    of other sizes in each run. Used memory grew by 17 MB.
     """
     tell = ctypes.CDLL(None).mallinfo2
     tell.restype = _Heaps
@@ -34,7 +34,7 @@ def held_mb() -> float:
 
 
 class MemoryGuard:
-    """Looks at each rest, when nothing is recorded."""
+    """Compares memory at each rest, when nothing is recorded."""
 
     def __init__(self) -> None:
         self._first_mb: float | None = None
@@ -44,11 +44,11 @@ class MemoryGuard:
 
     @property
     def grown_mb(self) -> float:
-        """By how much it has grown since the first rest, in MB (10^6 bytes)."""
+        """The growth since the first rest, in MB (10^6 bytes)."""
         return self._last_mb - (self._last_mb if self._first_mb is None else self._first_mb)
 
     def note(self, settings: Iterable[str]) -> None:
-        """Note what was asked for."""
+        """Note a request."""
         self._on.update(settings)
 
     def look(self, now_mb: float | None = None) -> None:
@@ -63,7 +63,7 @@ class MemoryGuard:
         self._on.clear()
 
     def complaints(self) -> list[str]:
-        """Return what is wrong: where it grew most, if it grew too much in all."""
+        """Return an error with the largest growth, if the total growth exceeds the limit."""
         if self.grown_mb <= MOST_MB:
             return []
         most = sorted(self._growths, reverse=True)[:3]

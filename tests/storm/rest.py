@@ -1,4 +1,4 @@
-"""A rest in a storm: all windows end, nothing is left of them, and the next one is whole."""
+"""A rest in a storm: all windows end, nothing of them is left, and the next one is whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path("prof_config")
 CONFIG = ROOT / "profiler_config.json"
 REST_S = 240.0
-"""A save took 200 s where eight other processes wanted two processors."""
+"""Timeout. A save took 200 s while eight other processes used two processors."""
 ENDS = ("saved", "failed", "refused")
 AT_REST = ("idle", "waiting", "sending")
 
@@ -31,7 +31,7 @@ def settled(training: Training, memory: MemoryGuard) -> tuple[int, list[str]]:
     """Train until all windows have ended and one more is saved.
 
     Returns:
-        How many steps were trained, and what was wrong.
+        The number of trained steps, and the errors.
     """
     trained, deadline_s, asked, wrong = 0, time.monotonic() + REST_S, "", list[str]()
     edit = {"active": 2, "activities": ["CPU"], "metadata": {"rest": time.monotonic_ns()}}
@@ -61,14 +61,14 @@ def settled(training: Training, memory: MemoryGuard) -> tuple[int, list[str]]:
 
 
 def is_complete(capture: str | None) -> bool:
-    """Return whether a capture has all that was requested."""
+    """Return whether a capture has all requested files."""
     return bool(json.loads((ROOT / str(capture)).read_text())["complete"])
 
 
 def left_over() -> list[str]:
-    """Return what should not be there when nothing is recorded.
+    """Return what must not exist while nothing is recorded.
 
-    The recording of a discarded window may be, until the thread that opened it ends a step.
+    The recording of a discarded window may exist until the thread that opened it ends a step.
     """
     if UNENDED:
         return []

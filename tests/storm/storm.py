@@ -1,8 +1,8 @@
-"""Storms, one after the other: ``storm.py [SECONDS [FIRST_SEED]]`` prints a line for each.
+"""One storm after the other: ``storm.py [SECONDS [FIRST_SEED]]`` prints a line for each.
 
-Each is a job of its own (``tests.storm.job``), half of them with a malloc that gives freed memory
-back at once, half with one that fills it with rubbish. Ends with 1 if one of them ended badly, with
-the seed and the folder that it leaves.
+Each storm is its own job (``tests.storm.job``). Half of them have a malloc that returns freed
+memory at once. The other half has one that overwrites freed memory. The exit code is 1 if a storm
+fails; its seed and folder are printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests import processes
 
 ROUND_S = 20.0
 MOST_S = 900.0
-"""A job that has not ended by then hangs: it rests, and waits for its last save, in minutes."""
+"""Timeout of a job in s. Its rest and its last save take minutes."""
 TUNABLES = (
     {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=2000:glibc.malloc.mmap_max=200000"},
     {"MALLOC_PERTURB_": "165"},
@@ -32,7 +32,7 @@ TUNABLES = (
 
 
 def storm(seed: int, seconds: float, folder: Path) -> str:
-    """Run one; return what went wrong, or nothing."""
+    """Run a storm; return the error, or nothing."""
     env = {
         **os.environ,
         **TUNABLES[seed % 2],
@@ -59,12 +59,12 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
 
 
 def _both_ends(errors: str) -> str:
-    """Return the begin, where a crash is, and the end, where an exception is."""
+    """Return the begin, which shows a crash, and the end, which shows an exception."""
     return errors if len(errors) <= 8000 else f"{errors[:4000]}\n...\n{errors[-4000:]}"
 
 
 def where_it_hangs(job: processes.Process) -> str:
-    """Have the job and its children print the stacks of their threads; end them."""
+    """Make the job and its children print their stacks; end them."""
     for process in processes.family(job.mark):
         process.send_signal(signal.SIGUSR2)
         time.sleep(1.0)
@@ -73,7 +73,7 @@ def where_it_hangs(job: processes.Process) -> str:
 
 
 def outcomes(folder: Path) -> str:
-    """Say what became of its windows."""
+    """Summarise the results of its windows."""
     found: Counter[str] = Counter()
     for path in (folder / "prof_config").rglob("*.info.json"):
         found[kind(path)] += 1
@@ -81,7 +81,7 @@ def outcomes(folder: Path) -> str:
 
 
 def kind(path: Path) -> str:
-    """Say in a word what a manifest tells."""
+    """Return the kind of a manifest as one word."""
     try:
         manifest = load_manifest(path)
     except CaptureError:
@@ -90,7 +90,7 @@ def kind(path: Path) -> str:
 
 
 def main() -> int:
-    """Run storms until the time is over, or one ends badly."""
+    """Run storms until the time is over or one fails."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
     over_s = time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""What storms are made of; ``make storm`` runs them, with each malloc, in each way of closing."""
+"""The parts of storms; ``make storm`` runs them with each malloc and each way of closing."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_each_event_of_a_storm_is_guaranteed_to_be_survived() -> None:
 
 
 def test_edits_are_valid_and_differ_in_each_setting() -> None:
-    """In every one that matters to a job of one process with a CPU and no store of captures."""
+    """Edits vary each setting that matters to a job of one process with a CPU."""
     chance, drawn = random.Random(1), defaultdict[str, set[str]](set)  # noqa: S311
     for _ in range(1000):
         asked = edits.edit(chance, 100)
-        parse_config(json.dumps(asked).encode())  # raises where it is not valid
+        parse_config(json.dumps(asked).encode())  # raises if it is not valid
         for name, value in {**asked, **asked["experimental_config"]}.items():
             drawn[name].add(json.dumps(value))
     same = {name for name, values in drawn.items() if len(values) == 1}
@@ -49,8 +49,8 @@ def test_edits_are_valid_and_differ_in_each_setting() -> None:
     assert ProfilerConfig.model_fields.keys() - drawn.keys() == {*left_out, "async_mode"}
 
 
-def test_where_memory_grows_the_settings_are_named() -> None:
-    """Those since the rest before; what each kind of window needs once is allowed."""
+def test_memory_growth_names_the_settings() -> None:
+    """The error names settings since the last rest. First-use growth of each kind is allowed."""
     guard = MemoryGuard()
     guard.look(500.0)
     guard.note(["with_stack", "backend python"])
@@ -85,8 +85,8 @@ print(children.fork())
 """
 
 
-def test_a_child_that_hangs_in_plain_torch_is_told_apart(tmp_path: Path) -> None:
-    """It says where it is, and ends; one that is in dynprof is let hang, with its job."""
+def test_a_child_that_hangs_in_plain_torch_ends_with_its_stacks(tmp_path: Path) -> None:
+    """A child that hangs in plain torch prints its stacks and ends. In dynprof it hangs the job."""
     env = {**os.environ, "PYTHONPATH": str(processes.ROOT)}
     done = warm_interpreter.run(STUCK_CHILDREN, tmp_path, env)
     assert done.returncode == 0, done.stderr

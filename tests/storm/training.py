@@ -1,4 +1,4 @@
-"""What a storm trains."""
+"""The training in a storm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Training:
-    """A small model, the same for each seed; its losses depend on nothing else."""
+    """A small model whose losses depend only on the seed."""
 
     def __init__(self, seed: int) -> None:
         self._noise = torch.Generator().manual_seed(seed)
@@ -33,7 +33,7 @@ class Training:
                 weight.grad = None
 
     def is_that_of(self, seed: int, steps: int) -> bool:
-        """Return whether its weights are those of as many steps without dynprof, bit by bit."""
+        """Return whether its weights equal those of training without dynprof, bit by bit."""
         bare = Training(seed)
         for _ in range(steps):
             bare.step()

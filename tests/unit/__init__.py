@@ -1,1 +1,1 @@
-"""Tests of one room at a time, with the shipped fakes; they never sleep."""
+"""Tests of one room at a time, with dynprof's fakes. They never sleep."""

@@ -1,4 +1,4 @@
-"""Jobs that only the test moves."""
+"""Fixtures of jobs that only the test drives."""
 
 from __future__ import annotations
 

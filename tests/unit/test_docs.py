@@ -1,4 +1,4 @@
-"""The documents agree with the code, and their examples run."""
+"""The documentation agrees with the code, and its examples run."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 PAGES = {page.name: page.read_text() for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]}
 LOOP = "loader = range(3)\ndef train_one_step(batch): pass\n"
-"""What the script of the README stands in."""
+"""Code around the README's script."""
 RESULTS = {("profiler.md", 0): "result", ("acl.md", 0): "profiles"}
-"""The folders in which the scripts of the pages leave a trace."""
+"""The folders in which the pages' scripts write a trace."""
 SHOWN_BY: dict[str, dict[str, list[str]]] = json.loads(
     (Path(__file__).parent / "shown_by.json").read_text()
 )
-"""By page: the first cell of each row of its tables of behaviour, and the tests that show it."""
+"""By page: the first cell of each row of its tables of behaviour, and the tests for it."""
 FIRST_HEADINGS = {
     "threat-model.md": {"attempt"},
     "launching.md": {"in the environment", "the process", "a process", "the script"},
@@ -48,7 +48,7 @@ VARIABLE = re.compile(r"\bDYNPROF_[A-Z_]+")
 
 
 def blocks(language: str) -> list[tuple[str, int, str]]:
-    """Return the examples of all pages in a language: page, number on it, text."""
+    """Return the examples of all pages in a language: page, its number there, text."""
     return [
         (name, number, text)
         for name, page in PAGES.items()
@@ -57,22 +57,22 @@ def blocks(language: str) -> list[tuple[str, int, str]]:
 
 
 def commands() -> list[list[str]]:
-    """Return the commands of all pages that stand there without what they print."""
+    """Return the commands of all pages that are shown without their output."""
     lines = [line for _, _, text in blocks("sh") for line in text.splitlines()]
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
 @pytest.mark.parametrize("path", generated(), ids=lambda path: path.name)
 def test_generated_files_are_up_to_date(path: Path) -> None:
-    """Each generated file is as ``make generate`` writes it, from the model or from the tests."""
+    """Each generated file is equal to that of ``make generate``."""
     found, made = path.read_text(), generated()[path]
-    if path.suffix == ".json":  # pydantic before 2.11 writes 0.0 where newer ones write 0
+    if path.suffix == ".json":  # pydantic before 2.11 writes 0.0, newer versions 0
         found, made = json.loads(found), json.loads(made)
     assert found == made
 
 
-def test_each_figure_of_what_a_capture_cost_is_defined() -> None:
-    """The page of captures says of each in a manifest what it is, and when it is null."""
+def test_each_cost_figure_of_a_manifest_is_defined() -> None:
+    """The page on captures defines each figure of a manifest, and when it is null."""
     rows = re.findall(r"^\|(.*?)\|", PAGES["captures.md"], re.M)
     assert set(Cost.model_fields) == set(re.findall(r"`(\w+_ms|events)`", "".join(rows)))
 
@@ -88,9 +88,9 @@ def test_the_schema_is_a_schema() -> None:
 
 
 def test_every_example_has_a_test() -> None:
-    """There are examples of these kinds only, and each kind has a test for all pages.
+    """Each kind of example has a test for all pages.
 
-    Those of ``console`` are run by ``test_documented_commands.py``, and the tree of files.
+    ``test_documented_commands.py`` runs those of ``console``, and checks the tree of files.
     """
     kinds = {
         name: set(re.findall(r"^```(.*)\n(?:.*\n)*?```$", page, re.M))
@@ -108,11 +108,11 @@ def test_every_example_has_a_test() -> None:
     }
     plain = {name for name, found in kinds.items() if "" in found}
     assert plain - {"architecture.md"} == {"config-file.md", "captures.md"}  # there: drawings
-    assert {name for name, found in kinds.items() if "sql" in found} == {"analysis.md"}
+    assert {name for name, found in kinds.items() if "sql" in found} == {"analysis.md", "query.md"}
 
 
 def strictly(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, where each warning is an error."""
+    """Run a script in its own process, where each warning is an error."""
     if "torch" in script:
         pytest.importorskip("torch", reason="torch is not installed")
     needs = warm_interpreter.WITH_TORCH if "torch" in script else warm_interpreter.WITHOUT_TORCH
@@ -124,7 +124,7 @@ def strictly(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     ("page", "number", "script"), blocks("python"), ids=[f"{p} {n}" for p, n, _ in blocks("python")]
 )
 def test_the_scripts_of_the_pages_run(tmp_path: Path, page: str, number: int, script: str) -> None:
-    """They run as they stand, without a warning, and leave traces where they say."""
+    """Scripts run unchanged without a warning, and write traces to the named folders."""
     if "import ray" in script:
         pytest.skip("tests/integrations/test_ray_recipe.py runs it, with workers")
     done = strictly(LOOP + script, tmp_path)
@@ -134,7 +134,7 @@ def test_the_scripts_of_the_pages_run(tmp_path: Path, page: str, number: int, sc
 
 
 def test_the_two_lines_count_the_steps(tmp_path: Path) -> None:
-    """The README's script works around a loop of anybody's, and prints nothing."""
+    """The README's script works around any loop, and prints nothing."""
     (script,) = [text for page, _, text in blocks("python") if page == "README.md"]
     done = strictly(LOOP + script + "print(dp.status().step)", tmp_path)
     assert (done.stdout, done.stderr) == ("3\n", "")
@@ -144,7 +144,7 @@ def test_the_two_lines_count_the_steps(tmp_path: Path) -> None:
 def test_the_configs_of_the_pages_are_valid(
     example: tuple[str, int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The configs shown are accepted without a remark; a list is a file of devices' peaks."""
+    """The configs are accepted without a remark; a list is a file of devices' peaks."""
     page, _, text = example
     if page != "analysis.md":
         assert parse_config(text.encode()).remarks == ()
@@ -158,8 +158,8 @@ def test_the_configs_of_the_pages_are_valid(
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_the_commands_of_the_pages_are_there(words: list[str]) -> None:
-    """Names, options and arguments are those of dynprof, the Makefile, the package, the tests."""
+def test_the_commands_of_the_pages_exist(words: list[str]) -> None:
+    """Names, options and arguments exist in dynprof, the Makefile, the package or the tests."""
     tool, *rest = words
     if tool == "dynprof":
         group: Any = typer.main.get_command(app)
@@ -181,14 +181,14 @@ def test_the_commands_of_the_pages_are_there(words: list[str]) -> None:
 
 
 def test_the_problems_shown_are_those_that_are_reported() -> None:
-    """The sentences shown are the ones that dynprof says."""
+    """The messages shown are those of dynprof."""
     with pytest.raises(ConfigError) as caught:
         parse_config(b'{\n"activties": ["CPU"],\n"active": 0}')
     assert f"```\n{caught.value}\n```" in PAGES["config-file.md"]
 
 
 def test_the_variables_of_the_environment_are_documented() -> None:
-    """Every variable of dynprof's that the package reads is in the table, and nothing else."""
+    """The table has exactly the variables of dynprof that the package reads."""
     section = PAGES["installing.md"].split("## Environment")[1].split("\n## ")[0]
     shown = set(re.findall(r"^\| `(DYNPROF_\w+)", section, re.MULTILINE))
     package = Path(dynprof.__file__).parent.rglob("*.py")
@@ -196,7 +196,7 @@ def test_the_variables_of_the_environment_are_documented() -> None:
 
 
 def test_the_table_of_calls_is_complete() -> None:
-    """Every public call is in the table, and nothing else; so is every argument of ``init()``."""
+    """The table has exactly the public calls, and every argument of ``init()``."""
     section = PAGES["training-script.md"].split("## The calls")[1].split("\n## ")[0]
     shown = set(re.findall(r"^\| `(\w+)\(", section, re.MULTILINE))
     assert shown == {name for name in dynprof.__all__ if not name.startswith("_")}
@@ -206,7 +206,7 @@ def test_the_table_of_calls_is_complete() -> None:
 
 
 def test_init_is_shown_with_all_its_arguments() -> None:
-    """In the order and with the defaults that it has."""
+    """The page has their order and their defaults."""
     parameters = inspect.signature(dynprof.init).parameters.values()
     (keywords,) = re.findall(r"^\| `init\(path, \*, (.*)\)`", PAGES["training-script.md"], re.M)
     assert keywords.split(", ") == [f"{one.name}={one.default}" for one in parameters][1:]
@@ -214,7 +214,7 @@ def test_init_is_shown_with_all_its_arguments() -> None:
 
 @pytest.mark.slow
 def test_examples_run(tmp_path: Path) -> None:
-    """The plain example runs as it stands; the torch one is run where torch is installed."""
+    """The plain example runs unchanged; the torch one runs if torch is installed."""
     for name in ("plain_loop", "torch_loop"):
         code = f"import runpy; runpy.run_path({str(ROOT / 'examples' / name)!r} + '.py')['main'](3)"
         done = strictly(code, tmp_path)
@@ -223,7 +223,7 @@ def test_examples_run(tmp_path: Path) -> None:
 
 
 def names_of_tests(path: Path) -> set[str]:
-    """Return the names of the tests in a file, or in all that a folder has."""
+    """Return the names of the tests in a file, or in all files of a folder."""
     paths = path.rglob("test_*.py") if path.is_dir() else [path]
     found = (re.findall(r"^def (test_\w+)", one.read_text(), re.MULTILINE) for one in paths)
     return set().union(*found)
@@ -234,8 +234,8 @@ def named_tests(text: str) -> set[str]:
     return set(re.findall(r"`(test_[a-z0-9_]+)`", text))
 
 
-def test_a_test_that_a_page_names_is_one() -> None:
-    """Each cited test exists exactly once, so that its name is enough to find it."""
+def test_a_test_that_a_page_names_exists_once() -> None:
+    """Each quoted test exists exactly once, so that its name is enough to find it."""
     files = (ROOT / "tests").rglob("test_*.py")
     there = Counter(name for path in files for name in names_of_tests(path))
     named = set().union(*map(named_tests, PAGES.values()))
@@ -258,7 +258,7 @@ def test_each_guarantee_names_a_test() -> None:
 
 @pytest.mark.parametrize("page", SHOWN_BY)
 def test_each_row_of_behaviour_has_a_test(page: str) -> None:
-    """Each row is in ``shown_by.json``, with tests that exist or the reason why it has none."""
+    """Each row is in ``shown_by.json``, with tests that exist or the reason for none."""
     tables = re.findall(r"^\| ([^|\n]+) \|.*\n\|[-|]+\n((?:\|.*\n)+)", PAGES[page], re.MULTILINE)
     found = [
         row.split("|")[1].strip()
@@ -296,7 +296,7 @@ SEED_ROWS = [
 
 
 def test_every_promise_of_the_vendors_documents_has_a_test_or_a_reason() -> None:
-    """Each row of docs/seeds.md cites tests that exist, or says why it has none."""
+    """Each row of docs/seeds.md names tests that exist, or says why it has none."""
     assert len(SEED_ROWS) > 100
     for cells, shown_by in SEED_ROWS:
         assert names_in(shown_by) or "no test: " in shown_by, cells
@@ -304,7 +304,7 @@ def test_every_promise_of_the_vendors_documents_has_a_test_or_a_reason() -> None
     assert named <= names_of_tests(ROOT / "tests")
 
 
-def test_tests_use_what_their_row_of_the_vendors_promises_names() -> None:
+def test_tests_use_the_names_in_their_row_of_the_vendors_promises() -> None:
     """Each name between backticks and each message in quotes is in the code of the row's tests."""
     tests, wrong = cited_tests(PAGES["seeds.md"]), []
     for cells, shown_by in SEED_ROWS:
@@ -312,7 +312,7 @@ def test_tests_use_what_their_row_of_the_vendors_promises_names() -> None:
             continue
         promise = " ".join(
             cells if len(cells) == 2 else cells[1:2]
-        )  # of a difference, what is here
+        )  # of a difference, dynprof's side
         code = "\n".join(tests[name].code for name in names_in(shown_by))
         names = re.findall(r"[A-Za-z_]\w+", " ".join(re.findall(r"`([^`]+)`", promise)))
         missing = set(names) - set(re.findall(r"\w+", code))

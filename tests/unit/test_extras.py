@@ -1,4 +1,4 @@
-"""Parts of dynprof whose packages are not installed say which command installs them."""
+"""Parts of dynprof without their packages name the command that installs them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DISTRIBUTIONS = {"elftools": "pyelftools"}
 
 
 def test_job_needs_few_packages() -> None:
-    """A plain installation brings only what a training job imports."""
+    """A plain installation has only the imports of a training job."""
     assert {Requirement(line).name for line in PROJECT["dependencies"]} == IN_THE_JOB
 
 
@@ -52,10 +52,10 @@ def test_a_package_that_a_finder_blocks_is_missing(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("extra", PACKAGES)
-def test_extra_installs_what_its_part_checks(extra: str) -> None:
-    """Each extra that a message names brings the packages whose absence the message reports."""
+def test_extra_installs_the_packages_that_its_messages_name(extra: str) -> None:
+    """Each extra in a message installs the packages that the message reports."""
     extras, brought, waiting = PROJECT["optional-dependencies"], set(), [extra]
-    for name in waiting:  # grows as it goes
+    for name in waiting:  # grows during the loop
         for one in map(Requirement, extras[name]):
             brought.add(one.name)
             waiting += one.extras if one.name == "dynprof" else ()
@@ -76,7 +76,7 @@ def test_lowest_versions_are_those_of_an_old_environment() -> None:
 
 
 def test_missing_package_is_named_with_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message has the packages that are missing, and no others, and the command."""
+    """The message has exactly the missing packages, and the command."""
     require("analysis", "the analysis")
     monkeypatch.setitem(sys.modules, "duckdb", None)
     text = "the analysis needs duckdb; install it with: pip install 'dynprof[analysis]'"
@@ -97,7 +97,7 @@ def test_missing_package_is_named_with_command(monkeypatch: pytest.MonkeyPatch) 
 def test_command_names_what_installs_its_packages(
     tmp_path: Path, arguments: list[str], absent: str, command: str
 ) -> None:
-    """A command that needs a missing package ends with the message and code 2, no traceback."""
+    """A command without its packages exits with the message and code 2, without a traceback."""
     code = WITHOUT.format(names=[absent])
     done = run([sys.executable, "-c", code, *arguments, str(tmp_path)])
     assert (done.returncode, done.stdout) == (2, "")
@@ -106,7 +106,7 @@ def test_command_names_what_installs_its_packages(
 
 
 def test_commands_of_operator_need_no_extra(tmp_path: Path) -> None:
-    """An operator arms, looks and cancels where no extra is installed."""
+    """The commands of an operator work without any extra."""
     code = WITHOUT.format(names=sorted({name for some in PACKAGES.values() for name in some}))
     for command in ("init", "arm", "validate", "cancel"):
         done = run([sys.executable, "-c", code, command, str(tmp_path)])

@@ -38,7 +38,7 @@ ANYWHERE = {
 
 
 def starters(text: str) -> list[str]:
-    """Return the calls and imports in a module that start processes."""
+    """Return a module's calls and imports that start processes."""
     found = []
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.ImportFrom) and node.module == "subprocess":
@@ -60,12 +60,12 @@ def starters(text: str) -> list[str]:
     ],
 )
 def test_starting_a_process_is_noticed(text: str, found: list[str]) -> None:
-    """In every way that tests have used."""
+    """All ways that tests have used are found."""
     assert starters(text) == found
 
 
 def test_processes_are_started_in_one_place() -> None:
-    """``tests/processes.py`` sees to their end; what else starts one is listed with its reason."""
+    """``tests/processes.py`` ends them; other places that start one are listed with a reason."""
     found = {
         str(path.relative_to(TESTS)): names
         for path in TESTS.rglob("*.py")
@@ -75,7 +75,7 @@ def test_processes_are_started_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unit", "integration"])
-def test_tests_stand_in_the_folders_of_the_rooms(kind: str) -> None:
+def test_tests_are_in_the_folders_of_the_rooms(kind: str) -> None:
     """The tests of a room are under its name."""
     for path in (TESTS / kind).rglob("test_*.py"):
         room = PACKAGE / path.parent.relative_to(TESTS / kind)
@@ -83,7 +83,7 @@ def test_tests_stand_in_the_folders_of_the_rooms(kind: str) -> None:
 
 
 def test_each_room_has_tests_of_its_own() -> None:
-    """In a folder of its name; the jobs of ``demo`` are tested with the command that runs them."""
+    """The tests are in a folder of its name; ``demo`` is tested with its command."""
     rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")}
     tested = {
         home
@@ -95,7 +95,7 @@ def test_each_room_has_tests_of_its_own() -> None:
 
 
 def test_no_test_file_is_imported_by_another() -> None:
-    """Shared code is in a module of its own: a test file may be split or moved."""
+    """Shared code is in its own module: a test file may be split or moved."""
     for path in TESTS.rglob("*.py"):
         taken = re.findall(r"^ *from tests\.[\w.]+\.test_\w+ import", path.read_text(), re.M)
         assert taken == [], path

@@ -1,4 +1,4 @@
-"""The house stays a house: imports run one way, the boundaries hold, the face is light."""
+"""The rules of the architecture hold: imports run one way, and ``import dynprof`` is light."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ analysis.measures
 analysis.findings
 analysis.output
 analysis.ranks
+analysis.views
 analysis.report
 analysis.runs
 analysis
@@ -59,9 +60,10 @@ __init__
 cli demo
 __main__
 """
-"""The rooms from the ground up: each imports from those above it in this list only.
+"""The rooms in order: each imports only from those above it in this list.
 
-A name stands for a module of the hall, or for a folder and all that is in it."""
+A name is a module of the package's root, or a folder with its content.
+"""
 
 ANALYSIS_SEES = {"analysis", "captures.broken_names", "captures.manifest", "captures.window_record"}
 ANALYSIS_SEES |= {"errors", "extras", "runtime", "version"}
@@ -96,7 +98,7 @@ TORCH_MODULES |= {"backends.npu", "demo.torch_job"}
 RUNS_TEXT = {"eval", "exec", "compile", "__import__", "import_module", "system", "popen"}
 RUNS_TEXT |= {"getoutput", "getstatusoutput", "Unpickler", "execfile"}
 RUNS_TEXT_OF = {"pickle", "marshal", "shelve", "dill", "yaml"}
-"""Calls, and modules whose ``load`` makes objects of bytes."""
+"""Modules whose ``load`` makes objects from bytes."""
 
 
 @functools.cache
@@ -111,13 +113,13 @@ def modules() -> dict[str, Path]:
 
 @functools.cache
 def tree(path: Path) -> ast.Module:
-    """Return what a file says."""
+    """Return the syntax tree of a file."""
     return ast.parse(path.read_text())
 
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-    """Return the modules of dynprof that a file imports, for type checking only too."""
+    """Return the modules of dynprof that a file imports, including those for type checking."""
     names: set[str] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -129,12 +131,12 @@ def imports(path: Path) -> set[str]:
 
 
 def _folder_of(path: Path, level: int) -> str:
-    """Return the dotted name that this many dots mean in a file; empty for none."""
+    """Return the dotted name of a relative import's base; empty for none."""
     return ".".join(("dynprof", *path.relative_to(PACKAGE).parts)[:-level]) if level else ""
 
 
 def _module(name: str) -> str:
-    """Return the module of dynprof that an imported name is or belongs to; else empty."""
+    """Return the module of dynprof to which an imported name belongs; otherwise empty."""
     if name.partition(".")[0] != "dynprof":
         return ""
     known, name = modules(), name.removeprefix("dynprof").removeprefix(".") or "__init__"
@@ -144,7 +146,7 @@ def _module(name: str) -> str:
 
 
 def floor(module: str, rooms: str = ROOMS) -> int:
-    """Return on which line the room of a module stands: its own, or that of its folder."""
+    """Return the line of a module's room: its own, or that of its folder."""
     name = module.removesuffix(".__init__")
     while name:
         for number, names in enumerate(rooms.split("\n")):
@@ -155,12 +157,12 @@ def floor(module: str, rooms: str = ROOMS) -> int:
 
 
 def upward(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """Return the imports from a room above."""
+    """Return the imports from a room that is lower in the list."""
     return {(a, b) for a, below in graph.items() for b in below if floor(b) > floor(a)}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Return the modules that import each other in a circle; empty where none do."""
+    """Return modules that import each other in a circle; empty if there are none."""
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
@@ -169,7 +171,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def graph() -> dict[str, set[str]]:
-    """Return who imports whom."""
+    """Return the imports of each module."""
     return {module: imports(path) - {module} for module, path in modules().items()}
 
 
@@ -184,7 +186,7 @@ def test_no_modules_import_each_other() -> None:
 
 
 def test_a_planted_wrong_import_and_a_planted_circle_are_found() -> None:
-    """What these tests look for, they see."""
+    """The checks find a planted wrong import and a planted circle."""
     real = graph()
     up = {**real, "runtime.layout": real["runtime.layout"] | {"windows.loop"}}
     assert upward(up) == {("runtime.layout", "windows.loop")}
@@ -203,8 +205,8 @@ def rooms() -> dict[str, set[str]]:
     return {folder: names for folder, names in used.items() if folder}
 
 
-def test_each_room_has_a_door() -> None:
-    """Every folder says in its ``__init__`` what it is for, and what others use of it, no more."""
+def test_each_room_lists_its_public_modules() -> None:
+    """Every folder's ``__init__`` has its purpose, and exactly the modules that others use."""
     used = rooms()
     for module, path in modules().items():
         if module.endswith(".__init__"):
@@ -217,8 +219,8 @@ def test_each_room_has_a_door() -> None:
             assert named <= used.get(folder, set()), path
 
 
-def test_the_architecture_page_knows_the_house() -> None:
-    """It has every room, in the order kept here, and every file that it names is there."""
+def test_the_architecture_page_lists_all_rooms() -> None:
+    """The page has every room, in this order, and all files that it names exist."""
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
     shown = re.findall(r"`(\w+)/`", "".join(re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)))
     rooms = [name for name in ROOMS.split() if (PACKAGE / _folder(name)).is_dir()]
@@ -235,14 +237,14 @@ def _folder(room: str) -> str:
 
 
 def test_the_command_line_changes_files_and_nothing_else() -> None:
-    """``cli/`` sees config, files, requests and what was written, never session or backends."""
+    """``cli/`` imports config, files and requests, never session or backends."""
     for module, names in graph().items():
         if module.startswith("cli."):
             assert {name.split(".")[0] for name in names} <= CLI_SEES, module
 
 
 def test_analysis_needs_no_live_process() -> None:
-    """``analysis/`` sees manifests and traces: it runs on another machine, without torch."""
+    """``analysis/`` imports manifests and traces: it runs on another machine, without torch."""
     for module, names in graph().items():
         if module.startswith("analysis."):
             seen = {name if name in ANALYSIS_SEES else name.split(".")[0] for name in names}
@@ -258,7 +260,7 @@ def test_the_import_is_light() -> None:
 
 
 def test_only_torchs_backends_import_torch() -> None:
-    """Only its backends import torch, inside functions; the demo's job is a user's script."""
+    """Only the backends import torch, inside functions; the demo's job is a user's script."""
     found = set()
     for module, path in modules().items():
         for node in ast.walk(tree(path)):
@@ -270,7 +272,7 @@ def test_only_torchs_backends_import_torch() -> None:
 
 
 def runs_text(tree: ast.AST) -> list[str]:
-    """Return the calls that make code or a command of a text, or objects of bytes."""
+    """Return the calls that run a text as code or command, or make objects from bytes."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -283,8 +285,8 @@ def runs_text(tree: ast.AST) -> list[str]:
     return found
 
 
-def test_what_is_read_is_never_run() -> None:
-    """Doors and the list of commands import by a name of their own; own pipes are unpickled."""
+def test_data_is_never_executed() -> None:
+    """Entry points import by fixed names; only dynprof's own pipes are unpickled."""
     pipes = {"analysis.reading.two_processes", "analysis.runs.executors", "analysis.runs.worker"}
     for module, path in modules().items():
         by_name = module.endswith("__init__") or module == "cli.app"
@@ -296,7 +298,7 @@ def test_what_is_read_is_never_run() -> None:
 
 
 def test_there_is_one_broad_except() -> None:
-    """Failures are caught broadly by the boundary, before it is there, and for a waiting thread."""
+    """Broad excepts are in the boundary, before it exists, and for a waiting thread."""
     broad = []
     for module, path in modules().items():
         for node in ast.walk(tree(path)):

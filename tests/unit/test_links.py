@@ -1,4 +1,4 @@
-"""Every link in the documents leads somewhere, and the index names every page."""
+"""Every link in the documentation works, and the index names every page."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ LINK = re.compile(r"""\]\(\s*<?([^)\s>]+)|^\[[^\]]+\]:\s+(\S+)|(?:href|src)=["']
 
 
 def prose(page: Path) -> str:
-    """Return a page without its examples, in which nothing is a link or a heading."""
+    """Return a page without its examples, which have no links or headings."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
     return re.sub(r"`[^`\n]+`", lambda code: re.sub(r"[\[\]()]", "", code[0]), text)
 
 
 def links(page: Path) -> list[str]:
-    """Return where a page points to, pictures included."""
+    """Return a page's links, including pictures."""
     return ["".join(found) for found in LINK.findall(prose(page))]
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the names of a page's headings, as GitHub makes them: the second of a name gets -1."""
+    """Return the anchors of a page's headings, as GitHub makes them: a second one gets -1."""
     found: list[str] = []
     for heading in re.findall(r"^#+ +(.+?) *#*$", prose(page), re.M):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
@@ -38,7 +38,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """Return the links of a page that lead nowhere; those to the web must be encrypted."""
+    """Return the broken links of a page; links to the web must use https."""
     wrong = []
     for link in links(page):
         path, _, anchor = link.partition("#")
@@ -52,13 +52,13 @@ def broken(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link names a file that is there, and a heading that is in it."""
+def test_links_work(page: Path) -> None:
+    """Every relative link names an existing file and an existing heading."""
     assert broken(page) == []
 
 
-def test_links_that_lead_nowhere_are_found(tmp_path: Path) -> None:
-    """Files and headings that are not there, however they are linked; examples are no links."""
+def test_broken_links_are_found(tmp_path: Path) -> None:
+    """Missing files and headings are found in every kind of link; examples are no links."""
     (tmp_path / "other.md").write_text("# Some `code`, and more\n\n## Twice\n\n## Twice\n")
     page = tmp_path / "page.md"
     page.write_text(
@@ -89,8 +89,8 @@ def test_the_readme_fits_on_two_screens() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page: Path) -> None:
-    """A path of this repository in the text, such as a test's, is that of a file or a folder."""
+def test_files_that_a_page_names_exist(page: Path) -> None:
+    """A path of this repository in the text is that of a file or a folder."""
     named = re.findall(
         r"`((?:benchmarks|docs|dynprof|examples|schemas|tests)/[\w./]+)`", page.read_text()
     )

@@ -1,4 +1,4 @@
-"""Marks and ranges: what is taken, what is no message, who hears of them."""
+"""Marks and ranges: a valid message, an invalid one, and the receivers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def recorded(action: Callable[[], object], **domains: list[str]) -> list[dict[str, Any]]:
-    """Return what a window has of the marks that an action sets, without names of tracks."""
+    """Return a window's records of the marks during an action, without names of tracks."""
     track = MarkTracks(Domains(domains.get("include", ()), domains.get("exclude", ())))
     track.start()
     action()
@@ -42,7 +42,7 @@ def recorded(action: Callable[[], object], **domains: list[str]) -> list[dict[st
 
 
 def names(events: list[dict[str, Any]]) -> list[str]:
-    """Return how events are called, in their order."""
+    """Return the names of events, in order."""
     return [event["name"] for event in events]
 
 
@@ -55,7 +55,7 @@ def names(events: list[dict[str, Any]]) -> list[str]:
         ("fine", "", "domain"),
     ],
 )
-def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words: str) -> None:
+def test_an_invalid_message_fails_with_a_warning(message: Any, domain: str, words: str) -> None:
     """An empty, missing or too long message gives one warning and fails."""
     with pytest.warns(UserWarning, match=words):
         assert mstx.range_start(message, domain=domain) == mstx.FAILED
@@ -67,7 +67,7 @@ def test_what_cannot_be_taken_is_said_and_fails(message: Any, domain: str, words
 
 
 @pytest.mark.parametrize("stream", [object(), "stream", 1.5])
-def test_what_is_no_stream_is_refused_with_a_warning(stream: object) -> None:
+def test_an_invalid_stream_is_refused_with_a_warning(stream: object) -> None:
     """A call without a real stream warns, fails and sets no mark."""
 
     def set_all_kinds() -> None:
@@ -90,7 +90,7 @@ def test_the_message_may_be_left_out() -> None:
     mstx.range_end(0)
 
 
-def test_without_a_window_nothing_is_kept() -> None:
+def test_marks_without_a_window_are_not_kept() -> None:
     """Ranges have ids, nest and end; a later window sees none of them."""
     numbers = [vendors().range_start("a"), vendors().range_start("b")]
     assert numbers[0] != numbers[1]
@@ -104,7 +104,7 @@ def test_without_a_window_nothing_is_kept() -> None:
 
 
 def test_ranges_that_are_never_ended_do_not_fill_the_memory() -> None:
-    """The oldest gives way; the others end as ever."""
+    """The oldest range is dropped; the others end as usual."""
     first = mstx.range_start("first")
     for _ in range(open_ranges.MAX_STARTED):
         last = mstx.range_start("more")
@@ -113,8 +113,8 @@ def test_ranges_that_are_never_ended_do_not_fill_the_memory() -> None:
     assert open_ranges.end(last)
 
 
-def test_ranges_that_are_never_popped_do_not_either() -> None:
-    """As where an exception jumps over the pop, step by step."""
+def test_ranges_that_are_never_popped_do_not_fill_the_memory() -> None:
+    """An exception may skip the pop at every step."""
     for _ in range(open_ranges.MAX_PUSHED + 3):
         mstx.range_push("lost", domain="lost")
     assert len(open_ranges.all_open()) == open_ranges.MAX_PUSHED
@@ -122,16 +122,16 @@ def test_ranges_that_are_never_popped_do_not_either() -> None:
         mstx.range_pop("lost")
 
 
-def test_a_domain_that_is_none_has_no_ranges() -> None:
-    """It is said, and not raised."""
+def test_an_invalid_domain_has_no_ranges() -> None:
+    """A warning says so, and no exception is raised."""
     wrong: Any = ["io"]
     assert not mstx.is_open(wrong)
     with pytest.warns(UserWarning, match="no range is open"):
         assert mstx.range_pop(wrong) == -1
 
 
-def test_what_is_wrong_in_code_without_a_name_is_not_raised() -> None:
-    """Python warns of nothing in a namespace whose name is None; the mark is all that it costs."""
+def test_an_error_in_code_without_a_name_is_not_raised() -> None:
+    """In a namespace whose name is None, Python cannot warn; only the mark is lost."""
     exec("mark('')", {"__name__": None, "mark": mstx.mark})  # noqa: S102
 
 
@@ -141,7 +141,7 @@ def test_what_is_wrong_in_code_without_a_name_is_not_raised() -> None:
 def test_a_range_across_the_borders_of_a_window_is_cut(
     kind: str, begins_inside: bool, ends_inside: bool
 ) -> None:
-    """The part inside is there, and says on which side there was more."""
+    """The inner part is recorded, and says on which side it is cut."""
     pushed, number = kind == "push/pop", 0
 
     def begin() -> None:
@@ -198,7 +198,7 @@ def test_pushed_ranges_of_other_threads_are_cut_too() -> None:
 
 
 def test_each_domain_has_tracks_on_which_ranges_nest() -> None:
-    """Crossing ones lie on two of the same name; no track has ranges that overlap in part."""
+    """Crossing ranges are on two tracks of the same name; ranges of a track never cross."""
 
     def work() -> None:
         one = mstx.range_start("one", domain="io")
@@ -229,8 +229,8 @@ def test_each_domain_has_tracks_on_which_ranges_nest() -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_ranges_on_one_track_nest_whatever_the_script_sets(seed: int) -> None:
-    """Random ranges: all are there once, and those of a track lie inside each other or apart."""
+def test_random_ranges_on_one_track_nest(seed: int) -> None:
+    """Random ranges are all there once; those of a track are nested or apart."""
     choose = Random(seed)  # noqa: S311
     begun: list[int] = []
 
@@ -252,7 +252,7 @@ def test_ranges_on_one_track_nest_whatever_the_script_sets(seed: int) -> None:
 
 
 class Instant(int):
-    """A time that counts how often it is compared."""
+    """A time that counts its comparisons."""
 
     compared = 0
 
@@ -270,8 +270,8 @@ class Instant(int):
         return Instant(int(self) + other)
 
 
-def test_thousands_of_ranges_that_cross_find_room_without_a_search() -> None:
-    """As a server's requests: each is compared with a few of those that are open, not with all."""
+def test_thousands_of_crossing_ranges_need_no_search() -> None:
+    """In a server's requests, each is compared with a few of the open ones, not with all."""
     crossing = [{"ts": Instant(at), "dur": 1000} for at in range(3000)]
     Instant.compared = 0
     events = list(_on_tracks({"requests": crossing}))
@@ -279,8 +279,8 @@ def test_thousands_of_ranges_that_cross_find_room_without_a_search() -> None:
     assert Instant.compared < 100 * len(crossing)
 
 
-def test_half_of_a_surrogate_pair_does_not_come_into_the_trace() -> None:
-    """Not all readers of JSON take it; whole characters stay as they are."""
+def test_half_of_a_surrogate_pair_is_replaced() -> None:
+    """Not all readers of JSON accept it; whole characters stay unchanged."""
     track = MarkTracks(Domains())
     track.start()
     mstx.mark("\ud800 half, \U0001f600 whole", domain="of \udfff")
@@ -292,7 +292,7 @@ def test_half_of_a_surrogate_pair_does_not_come_into_the_trace() -> None:
 
 
 def test_included_domains_win_over_excluded() -> None:
-    """What is included wins over what is excluded."""
+    """The include list takes precedence over the exclude list."""
 
     def work() -> None:
         mstx.mark("a", domain="one")
@@ -322,7 +322,7 @@ def test_a_decorated_function_is_a_range_under_its_name() -> None:
 
 
 def test_a_decorated_function_that_raises_ends_its_range() -> None:
-    """The script gets its exception, StopIteration included."""
+    """The exception reaches the script, including StopIteration."""
 
     @mstx.annotate("failing")
     def fail() -> None:
@@ -337,7 +337,7 @@ def test_a_decorated_function_that_raises_ends_its_range() -> None:
 
 
 def test_threads_that_share_an_annotation_end_their_own_ranges() -> None:
-    """Whichever leaves its block first; a block may also end on another thread than it began on."""
+    """Any order of exits works; a block may also end on another thread than it began on."""
     shared, begun, first_left = mstx.annotate("both"), threading.Event(), threading.Event()
 
     def second() -> None:
@@ -374,7 +374,7 @@ def test_threads_that_share_an_annotation_end_their_own_ranges() -> None:
 
 
 def test_coroutines_that_take_turns_have_ranges_of_their_own() -> None:
-    """Each lasts as long as its coroutine, also where they cross on one thread."""
+    """Each range lasts as long as its coroutine, also if they cross on one thread."""
     order: list[str] = []
 
     @mstx.annotate()
@@ -403,7 +403,7 @@ def test_coroutines_that_take_turns_have_ranges_of_their_own() -> None:
 
 
 def test_a_generator_is_a_range_from_its_first_item_to_its_end() -> None:
-    """What is sent into it and what it returns pass through."""
+    """Values sent into it and returned by it are passed through."""
 
     @mstx.annotate()
     def numbers() -> Generator[Any, Any, int]:
@@ -427,8 +427,8 @@ def test_a_generator_is_a_range_from_its_first_item_to_its_end() -> None:
     assert before["ts"] <= event["ts"] <= event["ts"] + event["dur"] <= after["ts"]
 
 
-def test_an_asynchronous_generator_is_one_too() -> None:
-    """What is sent and thrown into it passes through; left early, its range ends."""
+def test_an_asynchronous_generator_is_a_range() -> None:
+    """Sent values and thrown exceptions are passed through; an early exit ends its range."""
 
     @mstx.annotate()
     async def numbers() -> AsyncIterator[Any]:
@@ -458,7 +458,7 @@ def test_an_asynchronous_generator_is_one_too() -> None:
 
 
 def test_a_cancelled_task_reaches_an_asynchronous_context_manager() -> None:
-    """It is thrown into the generator inside, as into one that is not decorated."""
+    """The exception is thrown into the inner generator, as without the decorator."""
     caught: list[str] = []
 
     @mstx.annotate()
@@ -497,8 +497,8 @@ def test_a_subscriber_has_marks_at_once_and_longer_ones() -> None:
     assert found[0].began_ns == found[0].ended_ns <= found[2].began_ns < found[2].ended_ns
 
 
-def test_a_subscriber_that_sets_marks_does_not_hear_its_own() -> None:
-    """Else each would be answered with another one, for ever."""
+def test_a_subscriber_does_not_get_its_own_marks() -> None:
+    """A mark of a subscriber does not cause another one, forever."""
     heard: list[str] = []
 
     def answer(marker: Marker) -> None:
@@ -511,8 +511,8 @@ def test_a_subscriber_that_sets_marks_does_not_hear_its_own() -> None:
     assert heard == ["one", "two"]
 
 
-def test_a_subscriber_that_fails_hears_no_more(capfd: pytest.CaptureFixture[str]) -> None:
-    """The script continues, and gets one warning."""
+def test_a_failing_subscriber_gets_no_more_marks(capfd: pytest.CaptureFixture[str]) -> None:
+    """The script continues, with one warning."""
     heard: list[object] = []
 
     def fail(marker: object) -> None:
@@ -544,15 +544,15 @@ else:
 
 
 def printed(script: str, folder: Path) -> str:
-    """Run a script in a process of its own, which must end well; return what it printed."""
+    """Run a script in its own process, which must succeed; return its output."""
     needs = warm_interpreter.WITHOUT_TORCH
     done = warm_interpreter.run(script, folder, os.environ, needs=needs)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_ranges_of_a_forked_child_are_of_its_own_thread(tmp_path: Path) -> None:
-    """Not of its parent's, whose number it had when it was made."""
+def test_ranges_of_a_forked_child_belong_to_its_own_thread(tmp_path: Path) -> None:
+    """The thread's number does not come from the parent."""
     assert printed(FORKED, tmp_path) == "True\n"
 
 
@@ -564,7 +564,7 @@ print(mstx.range_start("aaa"), mstx.__name__)
 """
 
 
-def test_the_vendors_import_works_where_there_is_no_real_one(tmp_path: Path) -> None:
+def test_the_vendors_import_works_without_the_real_module(tmp_path: Path) -> None:
     """``import mstx`` finds dynprof's module; a real module stays."""
     assert printed(INSTALLED, tmp_path) == "1 dynprof.mstx\n"
     (tmp_path / "mstx.py").write_text("range_start = len")

@@ -1,4 +1,4 @@
-"""The whole public API, as a type checker sees it: mypy checks this file, a test runs it."""
+"""The whole public API, as a type checker sees it: mypy checks this file, and a test runs it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "profiler.md").read_text()
 
 
 def use_the_dynamic_profiler(folder: Path) -> str:
-    """Call all of it."""
+    """Make all calls."""
     dp.init(folder, watch="poll", rank=0, exit_wait_s=1.0, prof_dirs=[folder], follow_symlinks=True)
     dp.set_state({"cur_step": 7})
     dp.start(folder / "profiler_config.json")
@@ -50,7 +50,7 @@ def use_the_dynamic_profiler(folder: Path) -> str:
 
 
 def use_the_profiler(folder: Path) -> dict[str, object]:
-    """Call all of it but what needs torch's results."""
+    """Make all calls, except those that need torch's results."""
     settings = _ExperimentalConfig(
         profiler_level=ProfilerLevel.Level0,
         aic_metrics=AiCMetrics.AiCoreNone,
@@ -91,7 +91,7 @@ def use_the_profiler(folder: Path) -> dict[str, object]:
 
 
 def use_marks() -> int:
-    """Call all of it."""
+    """Make all calls."""
     mstx.mark("a", None, "domain")
     number: int = mstx.range_start("a")
     mstx.range_end(number)
@@ -130,7 +130,7 @@ VENDORS_MODULES: dict[str, dict[str, object]] = {
     "scheduler": {"ProfilerAction": ProfilerAction, "Schedule": schedule},
     "dynamic_profile": {name: getattr(dp, name) for name in ("init", "set_state", "start", "step")},
 }
-"""What scripts import from the modules of ``torch_npu.profiler``."""
+"""The names that scripts import from the modules of ``torch_npu.profiler``."""
 
 
 @pytest.mark.parametrize("name", VENDORS_MODULES)
@@ -142,7 +142,7 @@ def test_a_module_of_the_vendor_has_its_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", VENDORS_MODULES)
 def test_a_module_of_the_vendor_is_an_attribute(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module of the vendor loads when a script first asks ``dynprof.profiler`` for it."""
+    """A module of the vendor loads at its first use by a script."""
     if name != "dynamic_profile":  # loads with the package
         monkeypatch.delitem(sys.modules, f"dynprof.profiler.{name}", raising=False)
         monkeypatch.delattr(profiler, name, raising=False)
@@ -200,13 +200,13 @@ def test_marks() -> None:
 def test_a_name_that_loads_late_is_looked_up_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loop that says ``dp.phase`` at each step asks for nothing, and no trace shows it."""
+    """A loop that calls ``dp.phase`` in each step looks it up once, and no trace shows it."""
     first = getattr(dp, name)
     monkeypatch.delattr(dp, "__getattr__")
     assert getattr(dp, name) is first
 
 
-def test_what_is_supported_is_of_the_enumerations() -> None:
+def test_supported_queries_answer_with_members() -> None:
     """Each ``supported_`` query answers with members of its enumeration."""
     assert supported_activities() <= set(ProfilerActivity)
     assert supported_profiler_level() <= set(ProfilerLevel)
@@ -214,7 +214,7 @@ def test_what_is_supported_is_of_the_enumerations() -> None:
     assert supported_export_type() <= set(ExportType)
 
 
-def test_levels_without_torch_are_those_that_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supported_levels_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch ``Level0`` and ``Level_none`` are supported."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     assert supported_profiler_level() == {ProfilerLevel.Level_none, ProfilerLevel.Level0}
@@ -228,12 +228,12 @@ def rows() -> list[list[str]]:
 
 
 def test_the_table_of_names_has_no_empty_cell() -> None:
-    """Each row says what stands for a name, and what differs."""
+    """Each row names dynprof's replacement, and the differences."""
     assert all(len(row) == 4 and all(row) for row in rows())
 
 
 def test_the_table_of_names_is_complete() -> None:
-    """Every public name is in it, and each of its names is there."""
+    """The table has every public name, and each of its names exists."""
     shown = {name for row in rows() for name in re.findall(r"^`([\w.]+)`$", row[2])}
     for name in shown:
         found: Any = dp if name.startswith("dynprof.") else profiler
@@ -243,13 +243,13 @@ def test_the_table_of_names_is_complete() -> None:
 
 
 OF_CUSPY = {"wait_for_exports", "take_pending_cuspy_export"}
-"""Do something with torch 2.15's cuspy backend alone, through which dynprof does not record."""
+"""Names of torch 2.15 for its cuspy backend, which dynprof does not record with."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("torch_name", ["profile", "_KinetoProfile"])
 def test_the_table_has_all_of_torchs_calls(torch_name: str) -> None:
-    """What is public in torch's classes is in the table."""
+    """The table has all public names of torch's classes."""
     torch_profiler = pytest.importorskip("torch.profiler", reason="torch is not installed")
     there = {name for name in dir(getattr(torch_profiler, torch_name)) if not name.startswith("_")}
     shown = {name for row in rows() for name in re.findall(r"`profile\.(\w+)`", row[1])}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.findings.culprits import main_place, starters, starters_named
+from dynprof.analysis.findings.call_sites import main_place, starters, starters_named
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
 from dynprof.analysis.measures.critical_path.critical_path import (
@@ -18,8 +18,7 @@ from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
 from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
-from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.events import COPIES, KERNELS
+from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import united
 from dynprof.runtime.plural import counted
 
@@ -37,7 +36,7 @@ NEAR = 0.9
 def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Find collectives that run while nothing computes."""
     trace = measured.trace
-    chosen = trace.category(KERNELS) & trace.named(is_collective)
+    chosen = trace.communication
     who = [] if steps.on_host else starters(measured, steps, chosen)
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
     alone = "all of it" if time > 0.995 * whole else ms(time)
@@ -58,7 +57,8 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if steps.on_host:
         return None
     trace = measured.trace
-    copies = trace.category(COPIES) & (trace.spans["device"] == steps.device)
+    copies = trace.category(COPIES) & ~trace.communication
+    copies &= trace.spans["device"] == steps.device
     chosen = copies & ~trace.named(lambda name: PAGEABLE_MEMORY in name)
     work = (steps.covers[COMPUTING], steps.covers[COMMUNICATION], trace.when(copies & ~chosen))
     time = steps.time_in(united(*work, trace.when(chosen))) - steps.time_in(united(*work))

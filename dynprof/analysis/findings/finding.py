@@ -20,8 +20,6 @@ LEAST = 0.03
 """Share of a step from which a finding is worth a line."""
 LARGE = 0.25
 """Share of a step from which one operator or one phase is worth naming."""
-DELAYS = "delays of the device"
-"""Name, on the critical path, of the time in which a device could begin work and does not."""
 OF_A_STEP = "a step"
 SMALL_NS = 10_000
 """About the time in ns that the host needs to start an operator or a kernel."""
@@ -31,6 +29,11 @@ RANKS_FIRST = (
 """Start of the advice if no other rank is known."""
 OUT_OF_THE_LOOP = "Take that out of the loop, do it less often, or in another thread or process."
 """Advice if the line is named."""
+OF_THE_STEP = (
+    "Most of the step runs there: look in the flame graph for the calls that take long; try "
+    "torch.compile, CUDA graphs or a larger batch."
+)
+"""Advice if the line is that of the training loop or of the whole forward pass."""
 
 
 @dataclass(frozen=True)

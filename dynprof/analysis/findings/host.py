@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.findings.culprits import (
+from dynprof.analysis.findings.call_sites import (
     between,
+    can_move,
     functions_named,
     lines_named,
     main_place,
@@ -24,6 +25,7 @@ from dynprof.analysis.findings.culprits import (
 )
 from dynprof.analysis.findings.finding import (
     LARGE,
+    OF_THE_STEP,
     OUT_OF_THE_LOOP,
     SMALL_NS,
     Finding,
@@ -33,6 +35,9 @@ from dynprof.analysis.findings.finding import (
 from dynprof.analysis.findings.idle import mean, of_cause
 from dynprof.analysis.measures.code.user_code import place_of, user_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
+    ALL_HOST,
+    ALL_KERNELS,
+    ALL_LOADING,
     main_thread,
     step_threads,
 )
@@ -46,12 +51,14 @@ from dynprof.analysis.measures.timeline.breakdown import (
     ms,
 )
 from dynprof.analysis.measures.timeline.kernels import Kind, kinds
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by
+from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
     LOADING,
     OPTIMIZER,
+    RECOMPUTATION,
     phase_spans,
     where_phase,
 )
@@ -64,7 +71,7 @@ from dynprof.runtime.plural import counted
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.findings.culprits import Culprit
+    from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
@@ -75,7 +82,17 @@ _MAX_NEXT = 2
 """Python calls named after the first one, at most, if they take a large part of a step."""
 _WAITS = re.compile(r"\b(poll|select|acquire|wait|recv_bytes)\b")
 """Matches the names of functions in which a process waits for its workers."""
-_PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear")
+_PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear", "cijk_", "nvjet")
+_REDUCED = re.compile(
+    r"(?i:bf16|fp?16|half|bfloat|fp8|e4m3|e5m2|f8f8|[hs](884|1688|16816)|hgemm|tf32)(?!\d)"
+    r"|Cijk_\w*_(BBS|BSS|BBH|HHS|HSS|HHH|HBH|HB|F8\w*|B8\w*)_|nvjet_(qq)?[ht]s"
+)
+"""Matches names of kernels that compute in 8 or 16 bits or in TF32.
+
+``Cijk_`` is of AMD's libraries, which write the types as ``B``, ``H`` and ``S``; ``nvjet_`` is of
+cuBLAS, with ``t`` for bfloat16 and ``h`` for float16.
+"""
+_SMALL_TYPES = {"c10::Half", "c10::BFloat16", "c10::Float8_e4m3fn", "c10::Float8_e5m2"}
 
 
 def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) -> float:
@@ -92,7 +109,7 @@ def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) ->
 
 def _places(
     measured: MeasuredTrace, steps: Breakdown, cause: str, chosen: NDArray[np.bool_]
-) -> list[Culprit]:
+) -> list[CallSite]:
     """Return where in the user's code some work of the host costs time; may be empty."""
     if measured.idle is None:
         return openers(measured, steps, chosen)
@@ -130,6 +147,7 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         steps.share(time),
         f"The data loader keeps {steps.a_step} waiting for {ms(time)}{said}.",
         advice,
+        on_path=ALL_LOADING,
         by_line=not by_workers,
         place=place_of(slowest) if slowest and not by_workers else "",
     )
@@ -161,7 +179,7 @@ def _slowest_frame(
         return "", 0.0
     users = frames & user_frames(trace)[calls.span]
     of = _nearest(users if of_users and users.any() else frames, inside, calls.parent)
-    own = own_time(trace.spans["length"][calls.span], calls.parent)[inside]
+    own = np.maximum(own_time(trace.spans["length"][calls.span], calls.parent)[inside], 0)
     own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark
     times = np.bincount(trace.spans["name"][calls.span[of[of != ROOT]]], weights=own[of != ROOT])
     worst = int(times.argmax())
@@ -195,6 +213,7 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"{lines}.",
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
         "gc.collect() every N steps, in the same step on all ranks.",
+        on_path=ALL_HOST,
     )
 
 
@@ -210,6 +229,7 @@ def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"{steps.a_step}{lines_named(who, time)}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
         "Python values that are compiled as constants.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )
 
@@ -226,12 +246,12 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
         "Python between the operators",
         steps.share(time),
         f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
-        _about_functions(measured.trace, named=bool(lines)),
+        _about_functions(measured.trace, who, named=bool(lines)),
         place=main_place(who),
     )
 
 
-def _about_functions(trace: Trace, *, named: bool) -> str:
+def _about_functions(trace: Trace, who: list[CallSite], *, named: bool) -> str:
     frames = trace.category(FRAMES)
     if frames.any() and np.isin(step_threads(trace), trace.spans["thread"][frames]).mean() <= 0.5:
         return (
@@ -239,7 +259,7 @@ def _about_functions(trace: Trace, *, named: bool) -> str:
             "older threads. Record with --backend python, or use a pool of threads."
         )
     if named:
-        return OUT_OF_THE_LOOP
+        return OUT_OF_THE_LOOP if can_move(who) else OF_THE_STEP
     where = "The flame graph shows which functions. " if frames.any() else ""
     return f"{where}The usual causes are loops over tensors, data loading, logging and .item()."
 
@@ -287,7 +307,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         steps.share(kind.total / count),
         f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} "
         f"{ms(kind.total / count)}{who}",
-        _advice_on(kind.name, shapes=len(measured.trace.tables["dims"]) > 1),
+        _advice_on(measured, kind.name, chosen),
         on_path=kind.name,
         most=most,
     )
@@ -331,15 +351,24 @@ def _in_threads_of_steps(measured: MeasuredTrace) -> NDArray[np.bool_]:
     return found & ~waits_for_work(measured.trace, measured.calls) if len(threads) > 1 else found
 
 
-def _advice_on(name: str, *, shapes: bool) -> str:
+def _advice_on(measured: MeasuredTrace, name: str, chosen: NDArray[np.bool_]) -> str:
     if any(part in name.lower() for part in _PRODUCTS):
         table = "in operator_details.csv, which dynprof analyse writes,"
-        where = table if shapes else "with record_shapes"
-        return (
-            f"Look {where} for sizes that are small, odd or not multiples of 8; try torch.autocast "
-            "with bfloat16."
-        )
+        where = table if len(measured.trace.tables["dims"]) > 1 else "with record_shapes"
+        reduced = _REDUCED.search(name) or _input_types(measured, chosen) & _SMALL_TYPES
+        autocast = "" if reduced else "; try torch.autocast with bfloat16"
+        return f"Look {where} for sizes that are small, odd or not multiples of 8{autocast}."
     return "Search for it in the flame graph: is each call needed, and could one replace several?"
+
+
+def _input_types(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> set[str]:
+    """Return the types in which the operators compute that are chosen, or launched the chosen."""
+    found, started, taken = measured.operators, measured.launches, measured.efforts
+    launched = launched_by(measured.trace, started, found.span, found.parent)[chosen[started.work]]
+    place = np.append(np.flatnonzero(chosen[found.span]), launched[launched != UNKNOWN])
+    inside = taken.inside[place]
+    codes = np.unique(taken.code[inside[inside != ROOT]])
+    return {taken.known[code].dtype for code in codes.tolist()}
 
 
 def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -354,8 +383,46 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         steps.share(time),
         f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines_named(who, time)}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )
+
+
+def recomputation(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Find activations that activation checkpointing computes again in the backward pass."""
+    trace, again = measured.trace, phase_spans(measured.trace, RECOMPUTATION)
+    if not again.any():
+        return None
+    if steps.on_host:
+        time, of = steps.time_in(trace.when(again)), steps.a_step
+        who = openers(measured, steps, again)
+    else:
+        work = _launched_in(measured, again)
+        time, of = steps.time_in(trace.when(work)), f"{steps.a_step} on the device"
+        who = starters(measured, steps, work)
+    return Finding(
+        "Activations are computed again",
+        steps.share(time),
+        f"The backward pass runs forward work again for {ms(time)} of {of}, because of activation "
+        f"checkpointing.{starters_named(who)}",
+        "It saves memory for time: checkpoint fewer layers while memory is free, or keep the "
+        "results of products (create_selective_checkpoint_contexts of torch.utils.checkpoint).",
+        on_path=ALL_KERNELS,
+        without="Without checkpoints",
+        place=main_place(who),
+    )
+
+
+def _launched_in(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the work of the steps' device that was launched while a chosen span was open."""
+    trace, started = measured.trace, measured.launches
+    span, known = np.flatnonzero(chosen), started.call != UNKNOWN
+    parent = parents(*(trace.spans[name][span] for name in ("start", "length", "thread")))
+    inside = innermost(trace, span, parent, started.call[known]) != ROOT
+    found = np.zeros(len(chosen), bool)
+    found[started.work[known][inside]] = True
+    found &= trace.spans["device"] == measured.breakdown.device
+    return found
 
 
 def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
@@ -368,5 +435,6 @@ def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         steps.share(time),
         f"Saving takes {ms(time)} of {steps.a_step}{average}{lines_named(who, time)}.",
         "Try torch.distributed.checkpoint.async_save, or save less often.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )

@@ -6,21 +6,45 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.findings.culprits import (
+from dynprof.analysis.findings.call_sites import (
     callers,
     calls_named,
+    can_move,
     main_place,
     phases,
     places,
     times_named,
 )
-from dynprof.analysis.findings.finding import DELAYS, OUT_OF_THE_LOOP, Finding, how_many
-from dynprof.analysis.measures.critical_path.critical_path import ALL_HOST
+from dynprof.analysis.findings.finding import (
+    OF_THE_STEP,
+    OUT_OF_THE_LOOP,
+    Finding,
+    how_many,
+)
+from dynprof.analysis.measures.critical_path.critical_path import (
+    ALL_BLOCKING_COPIES,
+    ALL_DELAYS,
+    ALL_HOST,
+    ALL_WAITS,
+)
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut_by_covers
-from dynprof.analysis.measures.waiting.host_waits import ALLOCATING, PAGEABLE, SYNCHRONISING
-from dynprof.analysis.measures.waiting.idle import ELSEWHERE, LAUNCHING, STARTING, UNKNOWN, WAITING
+from dynprof.analysis.measures.waiting.host_waits import (
+    ALLOCATING,
+    FIRST_USE,
+    PAGEABLE,
+    SYNCHRONISING,
+    first_uses,
+)
+from dynprof.analysis.measures.waiting.idle import (
+    ELSEWHERE,
+    LAUNCHING,
+    NOTHING,
+    STARTING,
+    UNKNOWN,
+    WAITING,
+)
 from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS
 from dynprof.analysis.reading.intervals import cover, distinct, united
 from dynprof.runtime.plural import counted
@@ -28,13 +52,15 @@ from dynprof.runtime.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.analysis.findings.culprits import Culprit
+    from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.intervals import Cover
 
 PAGEABLE_MEMORY = "Pageable"
 """Part of the names of copies from or to memory that is not pinned."""
+_MAX_CALLS = 3
+"""Names of calls that a finding lists, at most."""
 _LONG = 0.1
 """Share of a time from which launch calls are worth naming."""
 _SHORT_NS = 10_000
@@ -66,11 +92,12 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
         f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
         f"Keep values on the device and read them every few steps; {_usual(who)}copy with "
         "non_blocking=True.",
+        on_path=ALL_WAITS,
         place=main_place(who),
     )
 
 
-def _usual(who: list[Culprit]) -> str:
+def _usual(who: list[CallSite]) -> str:
     """Return the calls that usually wait for the device, if no line of the user's is known."""
     if any(one.place for one in who):
         return ""
@@ -103,8 +130,46 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"{copies} in {steps.a_step} between the device and pageable memory: {ms(alone)} in which "
         f"nothing computes.{idle}",
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
+        on_path=ALL_BLOCKING_COPIES,
         place=main_place(who),
     )
+
+
+def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
+    """Find calls that create a context or load a library or kernels, which happens once.
+
+    They count also before the first launch, if no step is marked.
+    """
+    trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
+    pieces = of_cause(measured, FIRST_USE)
+    time = before_first_launch(measured, steps) + (mean(steps, pieces) if pieces else 0.0)
+    if not time:
+        return None
+    names, code = trace.tables["name"], trace.spans["name"][chosen]
+    lasts = np.bincount(code, weights=trace.spans["length"][chosen], minlength=len(names))
+    counts = np.bincount(code, minlength=len(names))
+    calls = "; ".join(
+        f"{counts[place]} x {names[place]}, {ms(lasts[place])}"
+        for place in np.argsort(-lasts, kind="stable")[:_MAX_CALLS].tolist()
+        if counts[place]
+    )
+    who = places(measured, steps, pieces) if pieces else []
+    return Finding(
+        "First use of the device or a library",
+        steps.share(time),
+        f"Calls that create the device's context or load a library or kernels leave the device "
+        f"idle for {ms(time)} of {steps.a_step}{_lines(measured, who)}. The calls: {calls}.",
+        "It happens once: record later steps, or run a step before the window, as warm-up.",
+        on_path=ALL_HOST,
+        place=main_place(who),
+    )
+
+
+def before_first_launch(measured: MeasuredTrace, steps: Breakdown) -> float:
+    """Return the time of first uses, in ns, in which the device has nothing to do yet."""
+    if not (pieces := of_cause(measured, NOTHING)):
+        return 0.0
+    return _time_in(steps, pieces, measured.trace.when(first_uses(measured.trace)))
 
 
 def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -119,11 +184,12 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"of {steps.a_step}{_lines(measured, who)}.",
         "The caching allocator should need none after some steps: look for shapes that change and "
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
+        on_path=ALL_HOST,
         place=main_place(who),
     )
 
 
-def _lines(measured: MeasuredTrace, who: list[Culprit]) -> str:
+def _lines(measured: MeasuredTrace, who: list[CallSite]) -> str:
     stacks = measured.trace.category(FRAMES).any()
     outside = "outside of your own code" if stacks else "outside of operators"
     said = times_named(who, outside)
@@ -177,6 +243,8 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host {does}"
         f"{_lines(measured, who)}.{within}",
         OUT_OF_THE_LOOP
+        if can_move(who)
+        else OF_THE_STEP
         if any(one.place for one in who)
         else "The usual causes are loops over tensors, logging and work on the host between "
         "operators.",
@@ -229,7 +297,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if usual < _SHORT_NS
         else "Find with dynprof view what it waits for: an event of another stream, a host "
         "function in the stream, or another process on the device.",
-        on_path=DELAYS,
+        on_path=ALL_DELAYS,
         by_line=False,
     )
 
@@ -275,6 +343,6 @@ def _host_activity(steps: Breakdown, pieces: Idle) -> str:
 
 
 IDLE_RULES: tuple[Callable[[MeasuredTrace, Breakdown], Finding | None], ...] = (
-    pageable_copies, synchronisations, allocator, launching, elsewhere, queue, unknown,
+    pageable_copies, synchronisations, first_use, allocator, launching, elsewhere, queue, unknown,
 )  # fmt: skip
 """Rules about idle time, causes before symptoms."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings import device, host
-from dynprof.analysis.findings.culprits import (
+from dynprof.analysis.findings.call_sites import (
     lines_named,
     main_place,
     own_openers,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings import device, host
 from dynprof.analysis.findings.finding import (
-    DELAYS,
     LEAST,
     OF_A_STEP,
     has_stacks,
@@ -16,14 +15,9 @@ from dynprof.analysis.findings.finding import (
 )
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.findings.outliers import outlier_findings
-from dynprof.analysis.measures.critical_path.critical_path import (
-    ALL_COMMUNICATION,
-    ALL_COPIES,
-    ALL_HOST,
-    ALL_KERNELS,
-)
-from dynprof.analysis.measures.critical_path.parts import BETWEEN, LAUNCHING, PARTS, WAITING
+from dynprof.analysis.measures.critical_path.critical_path import ALL_KERNELS, SCENARIOS
 from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 
 if TYPE_CHECKING:
@@ -33,12 +27,11 @@ if TYPE_CHECKING:
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
-    host.costliest, host.optimizer, host.checkpoint, device.exposed_communication,
-    device.exposed_copies, device.memory, device.fusible_kernels, *IDLE_RULES,
+    host.costliest, host.optimizer, host.checkpoint, host.recomputation,
+    device.exposed_communication, device.exposed_copies, device.memory, device.fusible_kernels,
+    *IDLE_RULES,
 )  # fmt: skip
 """Rules that run on the steps of a trace."""
-_DELAYS = tuple(PARTS[part] for part in (LAUNCHING, BETWEEN, WAITING))
-"""The parts of the critical path in which a device could begin work and does not."""
 
 
 def all_findings(measured: MeasuredTrace) -> list[Finding]:
@@ -92,10 +85,9 @@ def _on_path(what: str, measured: MeasuredTrace) -> float:
     path = measured.critical_path
     if not what or path is None or path.on_host:
         return math.inf
-    if what == DELAYS:
-        return sum(time for part, time in path.parts().items() if part in _DELAYS)
     saved = {one.what: path.length - one.step for one in path.what_ifs}
-    if what not in saved and what not in (ALL_COMMUNICATION, ALL_COPIES, ALL_HOST):
+    if what not in saved and what not in SCENARIOS:
         what = ALL_KERNELS  # only the longest kernels are tried one by one
-    told = (measured.launches.call != UNKNOWN).all()
+    trace, found = measured.trace, measured.launches
+    told = ((found.call != UNKNOWN) | in_flight(trace, found)).all()
     return saved.get(what, 0.0 if told else math.inf)

@@ -6,6 +6,8 @@ import copy
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dynprof.analysis.measures.code.backward import passes
 from dynprof.analysis.measures.code.call_tree import CallStacks, call_paths, call_tree
 from dynprof.analysis.measures.code.marks import marks
@@ -13,14 +15,18 @@ from dynprof.analysis.measures.code.modules import modules
 from dynprof.analysis.measures.communication.collectives import messages
 from dynprof.analysis.measures.communication.point_to_point import RECEIVE, UNKNOWN, directions
 from dynprof.analysis.measures.critical_path.critical_path import critical_path
+from dynprof.analysis.measures.efficiency.counters import operator_counters
 from dynprof.analysis.measures.efficiency.flops import efforts, works
 from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
+from dynprof.analysis.measures.efficiency.operator_kernels import operator_kernels
 from dynprof.analysis.measures.efficiency.roofline import peak_of
 from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
 from dynprof.analysis.measures.memory.memory_timeline import allocations
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
+from dynprof.analysis.measures.timeline.categories import categories, category_times
 from dynprof.analysis.measures.timeline.kernels import kinds
-from dynprof.analysis.measures.timeline.launches import launches
+from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
+from dynprof.analysis.measures.timeline.launches import launched_by
 from dynprof.analysis.measures.timeline.operators import STEPS, averages, calls, operators
 from dynprof.analysis.measures.timeline.phases import phase_times
 from dynprof.analysis.measures.timeline.read_trace import ReadTrace
@@ -40,7 +46,6 @@ from dynprof.analysis.measures.waiting.idle import idle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.code.backward import Pass
@@ -50,13 +55,15 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.communication.collectives import Messages
     from dynprof.analysis.measures.communication.point_to_point import Numbers
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
+    from dynprof.analysis.measures.efficiency.counters import OperatorCounters
     from dynprof.analysis.measures.efficiency.flops import Efforts, Work
     from dynprof.analysis.measures.efficiency.kernel_shapes import KernelShape
+    from dynprof.analysis.measures.efficiency.operator_kernels import OperatorKernel
     from dynprof.analysis.measures.efficiency.roofline import Peak
     from dynprof.analysis.measures.efficiency.sequences import KernelSequence
     from dynprof.analysis.measures.memory.memory_timeline import Allocation
+    from dynprof.analysis.measures.timeline.categories import CategoryTime
     from dynprof.analysis.measures.timeline.kernels import Kind
-    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
@@ -65,8 +72,8 @@ if TYPE_CHECKING:
 
 
 _STEP_INDEPENDENT = (
-    "path", "trace", "manifest", "operators", "launches", "sequences", "messages", "averages",
-    "kinds", "directions", "truncation", "host_waits", "calls",
+    "path", "trace", "manifest", "operators", "launches", "launchers", "category_codes",
+    "sequences", "messages", "averages", "kinds", "directions", "truncation", "host_waits", "calls",
 )  # fmt: skip
 """Measures that do not depend on the choice of steps."""
 
@@ -119,9 +126,34 @@ class MeasuredTrace(ReadTrace):
         return operators(self.trace, self.launches)
 
     @cached_property
-    def launches(self) -> Launches:
-        """Device activities and the calls of the host that launched them."""
-        return launches(self.trace)
+    def launchers(self) -> Numbers:
+        """For each activity of :attr:`launches` the index of its operator; -1 if unknown."""
+        found = self.operators
+        return launched_by(self.trace, self.launches, found.span, found.parent)
+
+    @cached_property
+    def categories(self) -> list[CategoryTime]:
+        """Device time by category of kernels, the most first."""
+        return category_times(self.trace, self.launches, self.category_codes)
+
+    @cached_property
+    def category_codes(self) -> Numbers:
+        """The category of each activity of :attr:`launches`, as an index in ``CATEGORIES``."""
+        names = np.append(self.trace.spans["name"][self.operators.span], NO_SPAN)
+        return categories(self.trace, self.launches, names[self.launchers])
+
+    @cached_property
+    def operator_kernels(self) -> list[OperatorKernel]:
+        """Device activities by operator, its shapes, and kernel, the most time first."""
+        return operator_kernels(
+            self.trace, self.operators, self.launches, self.launchers, self.category_codes,
+            self.call_stacks.number,
+        )  # fmt: skip
+
+    @cached_property
+    def operator_counters(self) -> list[OperatorCounters]:
+        """CUPTI's counters by operator, its shapes, and kernel; empty if none was recorded."""
+        return operator_counters(self.trace, self.operators)
 
     @cached_property
     def sequences(self) -> list[KernelSequence]:

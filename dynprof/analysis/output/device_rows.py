@@ -13,17 +13,21 @@ import numpy as np
 
 from dynprof.analysis.measures.communication.collectives import dtype_of, reported_group, size_of
 from dynprof.analysis.measures.communication.point_to_point import RECEIVE, SEND
-from dynprof.analysis.measures.efficiency.kernel_shapes import blocks, directions
-from dynprof.analysis.measures.timeline.kernels import core_of
+from dynprof.analysis.measures.efficiency.kernel_shapes import (
+    blocks,
+    directions,
+    launch_configurations,
+)
+from dynprof.analysis.measures.timeline.kernels import cores
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.timeline.steps import collectives, is_collective
+from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.output.host_tables import calls_of, layer
 from dynprof.analysis.output.levels import includes
 from dynprof.analysis.reading.events import COPIES, KERNELS
 from dynprof.analysis.reading.events import NONE as NOT_RECORDED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.columns import Table
@@ -112,42 +116,24 @@ def _tasks(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]
     pids = [NONE if pid is None else pid for pid in fits]
     caller = np.where(call == UNKNOWN, 0, trace.spans["thread"][call])
     pid = np.where(call == UNKNOWN, NONE, np.array(pids or [NONE])[caller])
-    kinds, kind = _kind_numbers(measured, strings), trace.spans["name"][work]
-    columns = (trace.spans[name][work].tolist() for name in ("device", "stream", "category"))
-    rows = zip(_times(measured, work), correlations(measured, work), pid.tolist(), kind.tolist(),
-               *columns, strict=True)  # fmt: skip
-    for number, (times, joined, process, name, device, stream, category) in enumerate(rows):
-        kind_number = kinds(category, name)
+    columns = (trace.spans[name][work].tolist() for name in ("device", "stream"))
+    rows = zip(_times(measured, work), correlations(measured, work), pid.tolist(),
+               cores(trace, work), *columns, strict=True)  # fmt: skip
+    for number, (times, joined, process, core, device, stream) in enumerate(rows):
         yield (
-            *(*times, device, joined, number, process, kind_number, NONE),
+            *(*times, device, joined, number, process, strings[core], NONE),
             *(stream if stream >= 0 else NONE, NONE, NONE),
         )
-
-
-def _kind_numbers(measured: MeasuredTrace, strings: Table) -> Callable[[int, int], int]:
-    """Return a function that maps a category and a name to the number of the core that ran it."""
-    tables, known = measured.trace.tables, dict[tuple[int, int], int]()
-
-    def number(category: int, name: int) -> int:
-        key = (category, name)
-        if key not in known:
-            known[key] = strings[core_of(tables["category"][category], tables["name"][name])]
-        return known[key]
-
-    return number
 
 
 def _kernels(measured: MeasuredTrace, strings: Table) -> Iterator[tuple[Any, ...]]:
     """Yield the kernels that computed. Their shapes are unknown: only operators have shapes."""
     trace, work = measured.trace, measured.launches.work
-    chosen = trace.category(KERNELS)[work] & ~trace.named(is_collective)[work]
+    chosen = trace.category(KERNELS)[work] & ~trace.communication[work]
     names, unknown, kind = trace.tables["name"], strings[NOT_KNOWN], strings["KERNEL"]
     grids = [tuple(strings[_joined(d)] for d in (one.grid, one.block))
              for one in trace.tables["details"]]  # fmt: skip
-    call = measured.launches.call
-    own = trace.spans["details"][work]
-    written = np.array([bool(one.grid) for one in trace.tables["details"]])[own]
-    code = np.where(written | (call == UNKNOWN), own, trace.spans["details"][call])
+    code = launch_configurations(trace, measured.launches)
     columns = (trace.spans["name"][work], blocks(trace, measured.launches), code)
     rows = zip(np.flatnonzero(chosen).tolist(), *(c[chosen].tolist() for c in columns), strict=True)
     for number, name, count, details in rows:
@@ -227,7 +213,8 @@ def _copies(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
     ]
     codes = (trace.spans[name][work[chosen]].tolist() for name in ("details", "name"))
     for number, details, name in zip(chosen.tolist(), *codes, strict=True):
-        yield number, sizes[details], kinds[name]
+        known = trace.tables["details"][details].direction
+        yield number, sizes[details], _COPIES[known] if known else kinds[name]
 
 
 def _calls(

@@ -82,6 +82,8 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
         ),
         "operator_flops.csv": (len(measured.works), _NO_SHAPES),
         "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
+        "operator_counters.csv": (trace.counters, "no counter of CUPTI was recorded"),
+        "kernel_categories.csv, operator_kernels.csv": (device, "no device worked"),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "kernel_sequences.csv": (
             measured.sequences,

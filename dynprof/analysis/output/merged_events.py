@@ -7,15 +7,16 @@ the arguments of events stay unchanged. Events are read, changed and written chu
 from __future__ import annotations
 
 import gzip
+import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import msgspec
 
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.reading.chunks import TraceFile, last_end
-from dynprof.analysis.reading.events import STEP_LABELS, decode_leniently
-from dynprof.captures.broken_names import repair
+from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.analysis.reading.events import ON_DEVICE, STEP_LABELS, decode_leniently
+from dynprof.analysis.reading.times import is_in_nanoseconds
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class MergedRank:
     def first_ns(self) -> int | None:
         """Return the first start of an event, in ns since the epoch, on the common clock."""
         for events in self._chunks(TraceFile(self._path)):
-            spans = (e["ts"] for e in events if text_of(e, "ph") == b'"X"' and "ts" in e)
+            spans = (e for e in events if text_of(e, "ph") == b'"X"' and "ts" in e)
             if found := [start for start in map(self._start, spans) if start is not None]:
                 return min(found) + self._base - self._ahead
         return None
@@ -135,20 +136,9 @@ class MergedRank:
             yield to_json(said)[1:-1]
 
     def _chunks(self, file: TraceFile) -> Iterator[list[Fields]]:
-        """Yield the events by chunk; a chunk that ends inside an event is joined with the next."""
-        rest = b""
-        for chunk in file.chunks():
-            rest = b"%b,%b" % (rest, chunk) if rest else chunk
-            if (events := decoded(rest)) is None and (mended := repair(rest)):
-                events = decoded(mended.text)
-            if events is not None:
-                yield events
-                rest = b""
-        if rest:  # objects in a list after the events look like events
-            text = rest.decode(errors="replace")
-            end, _ = last_end(text)
-            events = decoded(text[:end].encode())
-            if events is None or not text[end:].lstrip().startswith("]"):
+        """Yield the events by chunk."""
+        for chunk in file.chunks(sound=True):
+            if (events := decoded(chunk)) is None:
                 raise CaptureError(f"{self._path} is damaged: its events are not valid JSON")
             yield events
 
@@ -158,7 +148,7 @@ class MergedRank:
         if kind == b'"M"':
             self._metadata.append(event)
             return
-        start = self._start(event["ts"]) if "ts" in event else 0
+        start = self._start(event) if "ts" in event else 0
         if start is None:  # the reader of columns skips it too
             return
         event["pid"] = self._pid(text_of(event, "pid"))
@@ -188,15 +178,28 @@ class MergedRank:
             place = {"pid": STEPS_PID, "tid": self._place + 1}
             yield {**event, **{key: msgspec.Raw(to_json(to)) for key, to in place.items()}}
 
-    def _start(self, ts: msgspec.Raw) -> int | None:
-        """Return a time in ns, rounded as in the columns; None if it is not a number."""
-        text = bytes(ts).strip(b'"')
+    def _start(self, event: Fields) -> int | None:
+        """Return a start in ns, rounded as in the columns; None if the event's times cannot be.
+
+        A duration in nanoseconds is converted.
+        """
+        text = text_of(event, "ts").strip(b'"')
         try:
-            if self._exact:
-                return int(Decimal(text.decode()) * 1000)
-            return round(float(text) * 1000)
+            in_nanoseconds = is_in_nanoseconds(float(text))
+            if in_nanoseconds or self._exact:
+                found = int(Decimal(text.decode()) * (1 if in_nanoseconds else 1000))
+            else:
+                found = round(float(text) * 1000)
+            if text_of(event, "ph") != b'"X"':
+                return found
+            length = float(text_of(event, "dur").strip(b'"'))
         except (ValueError, ArithmeticError):  # not a number, infinite
             return None
+        if not 0 <= length < math.inf or (found == length == 0 and category(event) in ON_DEVICE):
+            return None
+        if in_nanoseconds:
+            event["dur"] = msgspec.Raw(b"%.3f" % (length / 1000))
+        return found
 
     def _unique_id(self, old: bytes) -> msgspec.Raw:
         """Return an id that no other rank and none of our own arrows has."""

@@ -42,6 +42,11 @@ KERNEL_SHAPES = (
     "Name", "Tensor Cores", "Grid", "Block", "Blocks", "Registers Per Thread",
     "Shared Memory(B)", "Estimated Occupancy(%)", "Count", "Total Time(us)", "Avg Time(us)",
 )  # fmt: skip
+KERNEL_CATEGORIES = ("Device_id", "Category", "Count", "Total Time(us)", "Ratio(%)")
+OPERATOR_KERNELS = (
+    "Operator", "Input Shapes", "Input Types", "Kernel", "Category", "Count", "Total Time(us)",
+    "Avg Time(us)", "Min Time(us)", "Max Time(us)", "Standard Deviation(us)", "Call Stack",
+)  # fmt: skip
 CRITICAL_PATH = ("Step", "Part", "Phase", "Name", "Count", "Time(us)", "Ratio(%)")
 WHAT_IF = (
     "What", "On Path(us)", "Step(us)", "Step If It Cost Nothing(us)", "Saving(%)",
@@ -62,6 +67,9 @@ def own_tables(measured: MeasuredTrace) -> Tables:
         "operator_flops.csv": (OPERATOR_FLOPS, _operator_flops(measured)),
         "backward_operators.csv": (BACKWARD_OPERATORS, _backward_operators(measured)),
         "kernel_shapes.csv": (KERNEL_SHAPES, _kernel_shapes(measured)),
+        "kernel_categories.csv": (KERNEL_CATEGORIES, _kernel_categories(measured)),
+        "operator_kernels.csv": (OPERATOR_KERNELS, _operator_kernels(measured)),
+        "operator_counters.csv": _operator_counters(measured),
     }
 
 
@@ -137,6 +145,46 @@ def _kernel_shapes(measured: MeasuredTrace) -> Iterator[Row]:
             us(shape.total),
             us(round(shape.total / shape.count)),
         )
+
+
+def _kernel_categories(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.categories:
+        yield one.device, one.category, one.count, us(one.total), f"{one.ratio:.3f}"
+
+
+def _operator_kernels(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.operator_kernels:
+        yield (
+            one.operator or UNKNOWN,
+            shapes_text(one.dims),
+            shapes_text(one.types),
+            one.kernel,
+            one.category,
+            one.count,
+            us(one.total),
+            us(round(one.total / one.count)),
+            us(one.shortest),
+            us(one.longest),
+            us(round(one.deviation)),
+            measured.call_stacks.text(one.stack),
+        )
+
+
+def _operator_counters(measured: MeasuredTrace) -> tuple[tuple[str, ...], Iterator[Row]]:
+    """Return header and rows; the header has the counters that were recorded."""
+    found = measured.operator_counters
+    names = tuple(dict.fromkeys(name for one in found for name in one.values))
+    rows = (
+        (
+            one.operator or UNKNOWN,
+            shapes_text(one.dims),
+            one.kernel,
+            one.count,
+            *(one.values.get(name, UNKNOWN_TIME) for name in names),
+        )
+        for one in found
+    )
+    return ("Operator", "Input Shapes", "Kernel", "Count", *names), rows
 
 
 def _known(value: float | None) -> str:

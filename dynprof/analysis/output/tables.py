@@ -16,7 +16,7 @@ import numpy as np
 
 from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
 from dynprof.analysis.measures.memory.memory_timeline import device_label
-from dynprof.analysis.measures.timeline.kernels import core_of, kinds, waits
+from dynprof.analysis.measures.timeline.kernels import cores, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.levels import is_written
@@ -195,21 +195,15 @@ def _shape_text(shape: Any) -> str:
 
 def _kernel_details(measured: MeasuredTrace) -> TextRows:
     trace, chosen = measured.trace, measured.launches.work
-    names, categories = trace.tables["name"], trace.tables["category"]
-    name, category = (trace.spans[one][chosen] for one in ("name", "category"))
+    names, name = trace.tables["name"], trace.spans["name"][chosen]
     count = blocks(trace, measured.launches)
     named = _column(name, lambda code: cell(names[code]))
-
-    def core(both: int) -> str:
-        of, code = divmod(both, len(names))
-        return cell(core_of(categories[of], names[code]))
-
     return TextRows(
         (
             _column(trace.spans["device"][chosen], str),
             named,
             named,
-            _column(category.astype(np.int64) * len(names) + name, core),
+            cores(trace, chosen),
             [us(measured.base_ns + start) for start in trace.spans["start"][chosen].tolist()],
             _column(trace.spans["length"][chosen], us),
             _column(waits(trace, chosen), us),

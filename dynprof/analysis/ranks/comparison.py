@@ -59,22 +59,29 @@ OFTEN = 0.2
 LATE_NS = 1_000_000
 """Time in ns after the median from which a rank is late: clocks and threads scatter by less."""
 MOST_NAMED = 3
-_LAST = """
-CREATE TEMP TABLE last AS
+_BEHIND = """
+CREATE TEMP TABLE behind AS
 WITH arrivals AS (
     SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, uncertainty_ns
     FROM shared JOIN clocks USING ("group", rank)
-), behind AS (
-    SELECT "group", place, rank, uncertainty_ns, came_ns
-        - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
-    FROM arrivals
 )
+SELECT "group", place, rank, uncertainty_ns, came_ns
+    - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
+FROM arrivals
+"""
+"""How long after the median member each rank came to each collective; negative if before."""
+_LAST = """
+CREATE TEMP TABLE last AS
 SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
 FROM behind GROUP BY "group", place HAVING max(behind_ns) > greatest($late, max(uncertainty_ns))
 """
 """The last rank of each collective, and its time after the median member.
 
 Times within the uncertainty of the clocks do not count.
+"""
+_LATENESS = """
+SELECT b.rank, c.id, b.behind_ns AS late_ns, l.rank IS NOT DISTINCT FROM b.rank AS is_last
+FROM behind b JOIN shared c USING ("group", place, rank) LEFT JOIN last l USING ("group", place)
 """
 _OWN = """
 CREATE TEMP TABLE own AS
@@ -125,6 +132,7 @@ class Ranks:
 
     Attributes:
         older: The number of captures that are left out, as newer ones have the same ranks.
+        superseded: Their indices among the files, without those of traces without steps.
 
     Raises:
         CaptureError: A table cannot be read, or two captures were recorded at the same time and
@@ -142,20 +150,21 @@ class Ranks:
             self._places = self._newest(files[STEPS])
             newest = sorted(set(self._places.values()))
             for name in RANK_TABLES:  # an empty trace has no rows, so no rank
-                chosen = _names([files[name][place] for place in newest or [0]])
-                self._database.read_parquet(_patterns(chosen)).create(name)
+                chosen = checked_names([files[name][place] for place in newest or [0]])
+                self._database.read_parquet(patterns(chosen)).create(name)
             match(self._database)
         except (duckdb.Error, OSError) as error:
             text = "the tables of ranks cannot be read; run dynprof analyse again"
             raise CaptureError(f"{text}: {describe(error)}") from error
         self.older = len(files[STEPS]) - len(newest)
+        self._database.execute(_BEHIND)
         self._database.execute(_LAST, {"late": LATE_NS})
         self._database.execute(_OWN)
 
     def _newest(self, files: Sequence[Path]) -> dict[int, int]:
         """Return the index of the last file of each rank."""
-        names = _names(files)
-        self._database.read_parquet(_patterns(names), filename=True).create_view("files")
+        names = checked_names(files)
+        self._database.read_parquet(patterns(names), filename=True).create_view("files")
         found = self._rows(_FILES)
         if together := _recorded_together(found):
             first, second = together
@@ -166,7 +175,9 @@ class Ranks:
             )
         places = {name: place for place, name in enumerate(names)}
         ranks = sorted((places[name], rank) for rank, name, *_ in found)
-        return dict(sorted((rank, place) for place, rank in ranks))
+        newest = dict(sorted((rank, place) for place, rank in ranks))
+        self.superseded = {place for place, _ in ranks} - set(newest.values())
+        return newest
 
     def __len__(self) -> int:
         return len(self._places)
@@ -208,6 +219,14 @@ class Ranks:
         if self.older:
             said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
         return said
+
+    def lateness(self) -> dict[str, Any]:
+        """Return columns with a row for each collective of each rank that can be compared.
+
+        ``rank`` and ``id`` are those of the table of collectives. ``late_ns`` is how long after the
+        median rank it came. ``is_last`` is whether it came last, and late.
+        """
+        return self._database.execute(_LATENESS).fetchnumpy()
 
     def slowest(self) -> int:
         """Return the rank that others wait for most, else the one with the most own work."""
@@ -325,7 +344,7 @@ def _recorded_together(files: Sequence[tuple[int, str, bool, int, int]]) -> tupl
     return None
 
 
-def _names(files: Sequence[Path]) -> list[str]:
+def checked_names(files: Sequence[Path]) -> list[str]:
     """Return the names of files for DuckDB, after checking them: DuckDB would block on a FIFO.
 
     Raises:
@@ -336,7 +355,7 @@ def _names(files: Sequence[Path]) -> list[str]:
     return [str(path) for path in files]
 
 
-def _patterns(names: Sequence[str]) -> list[str]:
+def patterns(names: Sequence[str]) -> list[str]:
     """Return patterns that match only these files: to DuckDB ``r[1]`` would mean ``r1``."""
     return [re.sub(r"[\[*?]", r"[\g<0>]", name) for name in names]
 

@@ -15,6 +15,7 @@ from dynprof.analysis.measures.difference import step_work
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.output.whole_files import make_output_folder
+from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.runtime.output import file_for_library
 
@@ -35,7 +36,8 @@ RANK_TABLES = (STEPS, COLLECTIVES, OPERATORS)
 MESSAGE = "send and receive"
 """Name of both ends of a message, so that they match."""
 _EVENTS = """
-SELECT start_ns, duration_ns, n.value AS name, c.value AS category, t.pid, t.tid,
+SELECT rank, nullif(step, -1) AS step, s.id, start_ns, duration_ns, n.value AS name,
+    c.value AS category, t.pid, t.tid,
     nullif(external_id, -1) AS external_id, nullif(sequence, -1) AS sequence,
     nullif(device, -1) AS device, nullif(stream, -1) AS stream,
     nullif(correlation, -1) AS correlation, nullif(m.domain, '') AS domain,
@@ -56,7 +58,7 @@ def write_events(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """
     make_output_folder(folder / FOLDER)
     with connection() as database:
-        yield _copy(database, parquet_file(folder, EVENTS), _events(database, measured))
+        yield copy(database, parquet_file(folder, EVENTS), _events(database, measured))
 
 
 def write_rank_tables(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
@@ -74,7 +76,7 @@ def write_rank_tables(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     with connection() as database:
         for name, columns in tables.items():
             database.register("found", columns)
-            yield _copy(database, parquet_file(folder, name), _typed(columns))
+            yield copy(database, parquet_file(folder, name), _typed(columns))
 
 
 def parquet_file(folder: Path, table: str) -> Path:
@@ -108,8 +110,12 @@ def _typed(columns: Columns) -> str:
     )
 
 
-def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
-    """Write the rows of a query to a file, and return its path."""
+def copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
+    """Write the rows of a query to a Parquet file, and return its path.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     import duckdb
 
     with file_for_library(path) as made:
@@ -124,11 +130,15 @@ def _copy(database: DuckDBPyConnection, path: Path, query: str) -> Path:
 def _events(database: DuckDBPyConnection, measured: MeasuredTrace) -> str:
     """Return the query for all events with a duration, and for marks, which have none."""
     trace = measured.trace
-    times = {
+    count = len(trace.spans["start"])
+    more = {
+        "rank": np.full(count, measured.rank),
+        "step": steps_of(measured),
+        "id": np.arange(count),
         "start_ns": trace.spans["start"] + measured.base_ns,
         "duration_ns": trace.spans["length"],
     }
-    database.register("spans", {**trace.spans, **times, "mark": _marked(database, measured)})
+    database.register("spans", {**trace.spans, **more, "mark": _marked(database, measured)})
     for view, table in (("names", "name"), ("categories", "category")):
         values = _texts(trace.tables[table])
         database.register(view, {"id": np.arange(len(values)), "value": values})
@@ -165,11 +175,11 @@ def _steps(measured: MeasuredTrace) -> Columns:
     return {
         "rank": np.full(len(steps), measured.rank),
         "recorded": np.full(len(steps), measured.recorded_rank is not None),
-        "begin_ns": _whole([measured.base_ns + step.begin for step in steps]),
         "world_size": np.full(len(steps), measured.world_size),
         "host": _texts([measured.host] * len(steps)),
         "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
         "device": _texts([str(step.device_id) for step in steps]),
+        "begin_ns": measured.base_ns + _whole([step.begin for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
         "receiving_ns": _whole([-1 if s.receiving is None else s.receiving for s in steps]),
         **{phase_column(name): _whole([one[name] for one in times_of_phases]) for name in NAMES},
@@ -182,8 +192,9 @@ def _collectives(measured: MeasuredTrace) -> Columns:
     Messages from one rank to another are in a group named after the two. If the other end is
     unknown, the group has no other rank.
     """
-    trace, found = measured.trace, measured.messages
-    chosen, own = found.span, measured.rank
+    trace, own = measured.trace, measured.rank
+    found = measured.messages.without(trace.category(COPIES))  # no other rank takes part in one
+    chosen = found.span
     names = [message_group(message, own) for message in found.known]
     pairs = np.stack([trace.spans["group"][chosen], found.message], axis=1)
     kinds, code = np.unique(pairs, axis=0, return_inverse=True)
@@ -194,6 +205,7 @@ def _collectives(measured: MeasuredTrace) -> Columns:
     begins = measured.base_ns + trace.spans["start"][chosen]
     return {
         "rank": np.full(len(chosen), own),
+        "id": chosen,
         "group": _texts([texts[place] for place in code.tolist()]),
         "place": _places(group),
         "name": _texts(
@@ -233,6 +245,15 @@ def _end(message: Message, own: int, kind: str) -> int:
 
 def _members(measured: MeasuredTrace, group: int) -> str:
     return b" ".join(measured.trace.tables["group"][group]).decode(errors="replace")
+
+
+def steps_of(measured: MeasuredTrace) -> Any:
+    """Return the step of each span; -1 outside of the marked steps.
+
+    The step of a device activity is that in which it was launched.
+    """
+    spans = np.arange(len(measured.trace.spans["start"]))
+    return np.where(measured.in_steps, _launch_steps(measured, spans), -1)
 
 
 def _launch_steps(measured: MeasuredTrace, chosen: Any) -> Any:

@@ -1,7 +1,7 @@
 """A trace file in chunks of whole events, so that memory never holds all of it.
 
 Reads the files of Kineto and VizTracer, pretty or compact, plain or gzipped. It reads a truncated
-file up to where it ends.
+file up to where it ends, and leaves out events that are not valid JSON.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from dynprof.analysis.reading.damaged import NOTHING, members_after, whole_events
 from dynprof.analysis.reading.inflate import Inflated, Readable, Torn, opened
-from dynprof.captures.broken_names import escape
+from dynprof.captures.broken_names import is_json
 from dynprof.errors import CaptureError, reason
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _LIST = re.compile(rb'\s*\[\s*(?:\]|$|\{.*?"ph"\s*:)', re.DOTALL)
 """Matches a bare list of events."""
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur|s|bp)"\s*:)')
 """Matches between two events, never in a string: there a quote has a backslash before it."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_SHOWN = 8
+"""Bytes of a file that is no trace, to show what it may be instead."""
 
 _SEAMS = re.compile(rb'(?:\][^\[\]{}]*\}\s*\{[^\[\]{}]*"traceEvents"\s*:\s*\[\s*)+')
 """Matches from the events of an object to those of the next one, as of Triton's Proton.
@@ -49,13 +53,13 @@ class TraceFile:
     Attributes:
         members: The members of the JSON object before its events, and after them once
             :meth:`chunks` has ended.
-        torn: Where and how the file ends too early; empty if it does not.
+        torn: Where and how the file ends too early or is damaged; empty if it is not.
         complete: Whether the list of its events was read to its end; known once :meth:`chunks`
             has ended.
         is_list: Whether it is a bare list of events.
         size: The number of its uncompressed bytes that were read.
-        place: The uncompressed byte at which the newest chunk begins.
-        mended: The number of names in the last events that were not JSON, and their first byte.
+        mended: Its names that were not escaped; known once :meth:`chunks` has ended.
+        lost: Where its events are not valid JSON; known once :meth:`chunks` has ended.
 
     Raises:
         CaptureError: The file is no trace.
@@ -65,34 +69,48 @@ class TraceFile:
         self.members: dict[str, Any] = {}
         self.torn = ""
         self.complete = self.is_list = False
-        self.size = self.place = 0
-        self.mended = (0, 0)
+        self.size = 0
+        self.mended = self.lost = NOTHING
         self._path = path
         self._of_size = ""
         with opened(path) as file:
             self.members = self._head(file)[0]
 
-    def chunks(self, *, whole: bool = False) -> Generator[bytes, None, None]:
+    def chunks(self, *, sound: bool = False) -> Generator[bytes, None, None]:
         """Yield the events in chunks of JSON objects with commas between them.
 
         Args:
-            whole: Yield one chunk: slower, but correct if lists in an event look like events.
+            sound: Yield only valid JSON: slower. Without it, a chunk may have damaged events, or
+                end inside one with lists that look like events.
         """
         with opened(self._path) as file:
             _, rest = self._head(file)
             while True:
                 chunk = self._read(file, CHUNK)
                 rest = self._as_one_list(rest + chunk).lstrip(b", \r\n\t")
-                if len(rest) > _LONGEST_EVENT and not whole:
+                if len(rest) > _LONGEST_EVENT:
                     raise CaptureError(f"{self._path} is no trace: an event in it has no end")
                 if len(chunk) < CHUNK // 2:
                     break
-                cut = 0 if whole else _last_boundary(rest, len(rest) - _TAIL)
-                if cut:
-                    self.place = self.size - len(rest)
-                    yield _in_utf8(rest[:cut])
-                    rest = rest[cut:].lstrip(b", \r\n\t")
-            yield from self._ending(rest, whole=whole)
+                found, rest = self._cut(rest, sound=sound)
+                if found:
+                    yield found
+            yield from self._ending(rest, sound=sound)
+
+    def _cut(self, text: bytes, *, sound: bool) -> tuple[bytes, bytes]:
+        """Return the first events of a text, and its rest."""
+        cut = _last_boundary(text, max(0, len(text) - _TAIL))
+        found = _in_utf8(text[:cut])
+        if sound and not is_json(b"[%b]" % found):
+            return self._whole_events(text, last=False)
+        return found, text[cut:].lstrip(b", \r\n\t")
+
+    def _whole_events(self, text: bytes, *, last: bool) -> tuple[bytes, bytes]:
+        """Return the events of a text that are valid JSON, and what follows them."""
+        place = self.size - len(text)
+        found = whole_events(text, self.mended, self.lost, place=place, last=last)
+        self.mended, self.lost = found.mended, found.lost
+        return _in_utf8(found.text), text[found.end :]
 
     def _as_one_list(self, text: bytes) -> bytes:
         """Return the text with a comma between the events of one object and those of the next.
@@ -135,76 +153,75 @@ class TraceFile:
     def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
         """Return the members before the events, and the text read after them."""
         self.size, self._of_size = 0, ", uncompressed" if isinstance(file, Inflated) else ""
-        self.mended = (0, 0)
-        text = self._read(file, 1 << 16)
+        self.torn, self.mended, self.lost = "", NOTHING, NOTHING
+        text = self._read(file, 1 << 16).removeprefix(_BYTE_ORDER_MARK)
         if text.lstrip()[:1] == b"[":
             if not _LIST.match(text):
                 raise CaptureError(f"{self._path} is no trace: its list holds no events")
             self.is_list = True
             return {}, text.lstrip()[1:]
-        place, error = 0, "it has no traceEvents"
+        place = 0
         while True:
             match = _EVENTS.search(text, place)
             if match is None:
                 chunk = self._read(file, 1 << 20)
                 if not chunk or len(text) > _LONGEST_HEAD:
-                    raise CaptureError(f"{self._path} is no trace: {error}")
+                    raise CaptureError(self._why_no_trace(text))
                 text += chunk
                 continue
             try:
                 before = text[: match.start()].rstrip().rstrip(b",")
-                return json.loads(_in_utf8(before) + b"}", strict=False), text[
-                    match.end() :
-                ].lstrip()
-            except ValueError as found:  # it is inside another member; search further
-                place, error = match.end(), str(found)
+                return json.loads(_in_utf8(before) + b"}", strict=False), text[match.end() :]
+            except ValueError:  # it is inside another member; search further
+                place = match.end()
 
-    def _ending(self, rest: bytes, *, whole: bool) -> Iterator[bytes]:
+    def _why_no_trace(self, text: bytes) -> str:
+        """Return why a file without events is no trace; its text is all of it, or very long."""
+        if self.torn:
+            return f"{self._path} is damaged: {self.torn}, before the first event"
+        if not text:
+            return f"{self._path} is no trace: it is empty{self._of_size}"
+        if not text.strip(b"\0"):
+            return f"{self._path} is no trace: it holds only zero bytes and no traceEvents"
+        encoding = json.detect_encoding(text)
+        if not encoding.startswith("utf-8"):
+            name = encoding.upper()
+            return f"{self._path} is {name}, not UTF-8; convert it: iconv -f {name} -t UTF-8"
+        start = text.lstrip()
+        if start[:1] != b"{":
+            shown = start[:_SHOWN].decode("ascii", "backslashreplace")
+            return f"{self._path} is no trace: it begins with {shown!r}, not as JSON or gzip does"
+        try:
+            json.loads(start.decode("latin-1"), strict=False)  # one letter is one byte
+        except json.JSONDecodeError as error:
+            if error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated"):
+                end = f"{self.size:,} bytes{self._of_size}"
+                return f"{self._path} is cut off: it ends after {end}, before the first event"
+            byte = f"{len(text) - len(start) + error.pos:,}{self._of_size}"
+            return f"{self._path} is damaged: it is not valid JSON at byte {byte}"
+        return f"{self._path} is no trace: it has no traceEvents"
+
+    def _ending(self, rest: bytes, *, sound: bool) -> Iterator[bytes]:
         """Yield the last events; record what follows them."""
-        cut = 0 if whole else _last_boundary(rest, max(0, len(rest) - _TAIL))
-        self.place = self.size - len(rest)
-        if cut:
-            yield _in_utf8(rest[:cut])
-        rest = rest[cut:].lstrip(b", \r\n\t")
-        self.place = self.size - len(rest)
-        text = rest.decode("utf-8", "replace")
-        end, broken = last_end(text)
-        if broken is not None:
-            escaped, names = escape(text[end:].encode())
-            repaired = text[:end] + escaped.decode()
-            further, _ = last_end(repaired, end)
-            if further > end:  # otherwise the file ends within a name
-                self.mended = (names, self.place + len(text[:broken].encode()))
-                text, end = repaired, further
-        yield text[:end].encode()
-        self._after(text[_skip(text, end, ", \r\n\t") :])
+        cut = _last_boundary(rest, max(0, len(rest) - _TAIL))
+        found = _in_utf8(rest[:cut])
+        if cut and not (sound and not is_json(b"[%b]" % found)):
+            yield found
+            rest = rest[cut:].lstrip(b", \r\n\t")
+        found, rest = self._whole_events(rest, last=True)
+        yield found
+        self._after(rest.decode(errors="replace"))
 
     def _after(self, text: str) -> None:
         """Read the members after the events; anything else means that the file is torn."""
-        if not text.startswith("]"):
+        self.complete = text.startswith("]")
+        if not self.complete:
             where = f"after {self.size:,} bytes{self._of_size}"
             self.torn = self.torn or f"the file ends inside its events, {where}"
-            return
-        self.complete = True
-        rest = text[1:].strip()
-        if rest in ("", "}"):
-            return
-        try:
-            self.members |= json.loads("{" + rest.lstrip(","), strict=False)
-        except ValueError:
+        elif (members := members_after(text)) is not None:
+            self.members |= members
+        else:
             self.torn = self.torn or "the file ends after its events"
-
-
-def last_end(text: str, place: int = 0) -> tuple[int, int | None]:
-    """Return the end of the last valid event, and where the next one is not JSON, else None."""
-    decoder, end = json.JSONDecoder(strict=False), place
-    while text[(place := _skip(text, place, ", \r\n\t")) : place + 1] not in ("]", ""):
-        try:
-            _, place = decoder.raw_decode(text, place)
-        except json.JSONDecodeError as error:
-            return end, error.pos
-        end = place
-    return end, None
 
 
 def _last_boundary(text: bytes, since: int) -> int:
@@ -226,9 +243,3 @@ def _in_utf8(text: bytes) -> bytes:
     except UnicodeDecodeError:
         return text.decode(errors="replace").encode()
     return text
-
-
-def _skip(text: str, place: int, characters: str) -> int:
-    while place < len(text) and text[place] in characters:
-        place += 1
-    return place

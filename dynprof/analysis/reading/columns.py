@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from dynprof.analysis.reading.events import (
@@ -16,15 +15,17 @@ from dynprof.analysis.reading.events import (
     MARKS,
     NONE,
     Args,
+    Counters,
     Details,
     Event,
     ExactEvent,
     ForeignArgs,
     ForeignEvent,
+    counters,
     decode,
     details,
 )
-from dynprof.captures.broken_names import fault, repair
+from dynprof.analysis.reading.times import in_microseconds, is_in_nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,7 +95,9 @@ class ChunkColumns:
         ends: The ends of ranges that may cross others: process, id, and time in ns.
         labels: Names of processes, and of threads; only of a bare list of events.
         flows: Both ends of the arrows from operators to their work; only of such a list.
-        mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        unreadable: The number of events whose times cannot be read; they are left out.
+        in_nanoseconds: The number of times that were in nanoseconds.
+        counters: The values of CUPTI's counters.
     """
 
     spans: Columns = field(default_factory=dict)
@@ -103,37 +106,36 @@ class ChunkColumns:
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
     labels: Labels = field(default_factory=dict)
     flows: list[FlowEnd] = field(default_factory=list)
-    mended: tuple[int, int] = (0, 0)
+    unreadable: int = 0
+    in_nanoseconds: int = 0
+    counters: list[Counters] = field(default_factory=list)
 
 
-def digest(chunk: bytes, kind: type[Event], *, place: int = 0) -> ChunkColumns:
+def digest(chunk: bytes, kind: type[Event]) -> ChunkColumns:
     """Return the columns of a chunk.
 
     Args:
         chunk: Events, with commas between them.
         kind: What they are decoded to.
-        place: The byte of the file at which it begins.
 
     Raises:
-        msgspec.MsgspecError: It is not JSON, even with its names escaped.
+        msgspec.MsgspecError: It is not JSON.
     """
-    try:
-        return _read(chunk, kind)
-    except msgspec.DecodeError:
-        if not (mended := repair(chunk)):
-            raise
-    found = _read(mended.text, kind)
-    found.mended = (mended.names, place + (fault(b"[%b]" % chunk) or 1) - 1)
-    return found
-
-
-def _read(chunk: bytes, kind: type[Event]) -> ChunkColumns:
-    events = decode(chunk, kind)
+    events, counted = decode(chunk, kind), counters(chunk)
     with contextlib.suppress(ArithmeticError, ValueError):  # a number too large for 64 bits
         found = _digested(events)
         if _sums_fit(found):
+            found.counters = counted
             return found
-    return _digested([event for event in events if _fit(event)])
+    if kind is Event and any(is_in_nanoseconds(event.ts) for event in events):
+        return digest(chunk, ExactEvent)
+    converted = sum(map(in_microseconds, events))
+    fitting = [event for event in events if _fit(event)]
+    found = _digested(fitting)
+    found.labels, found.counters = _labels(events), counted  # metadata has no time
+    found.in_nanoseconds = converted
+    found.unreadable = sum(e.ph == "X" for e in events) - sum(e.ph == "X" for e in fitting)
+    return found
 
 
 def _digested(events: list[Event]) -> ChunkColumns:
@@ -147,24 +149,35 @@ def _digested(events: list[Event]) -> ChunkColumns:
         memory=_memory(memory, tables),
         tables={name: list(table) for name, table in tables.items()},
         ends=[(e.pid, e.id, time) for e, time in zip(ends, times.tolist(), strict=True)],
-        **(_foreign(events) if events and type(events[0]) is ForeignEvent else {}),
+        labels=_labels(events),
+        flows=_flows(events),
     )
 
 
-def _foreign(events: list[Event]) -> dict[str, Any]:
-    """Return what only a bare list of events needs: names of processes, and arrows."""
-    flows = [e for e in events if e.ph in _ENDS_OF_FLOWS and e.cat in FLOWS]
+def _are_foreign(events: list[Event]) -> bool:
+    return bool(events) and type(events[0]) is ForeignEvent
+
+
+def _labels(events: list[Event]) -> Labels:
+    """Return the names of processes and threads in a bare list of events; else nothing."""
+    if not _are_foreign(events):
+        return {}
     return {
-        "labels": {
-            (e.pid, e.tid if e.name == "thread_name" else None): e.args.label
-            for e in events
-            if e.ph == "M" and e.name in _NAMING and isinstance(e.args, ForeignArgs)
-        },
-        "flows": [
-            FlowEnd(e.id, e.ph == "s", (e.pid, e.tid), start)
-            for e, start in zip(flows, _starts(flows).tolist(), strict=True)
-        ],
+        (e.pid, e.tid if e.name == "thread_name" else None): e.args.label
+        for e in events
+        if e.ph == "M" and e.name in _NAMING and isinstance(e.args, ForeignArgs)
     }
+
+
+def _flows(events: list[Event]) -> list[FlowEnd]:
+    """Return the ends of arrows in a bare list of events; else nothing."""
+    if not _are_foreign(events):
+        return []
+    flows = [e for e in events if e.ph in _ENDS_OF_FLOWS and e.cat in FLOWS]
+    return [
+        FlowEnd(e.id, e.ph == "s", (e.pid, e.tid), start)
+        for e, start in zip(flows, _starts(flows).tolist(), strict=True)
+    ]
 
 
 def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
@@ -196,7 +209,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
     names = [e.name for e in events]
     columns = {
         "start": _starts(events),
-        "length": _ns([e.dur for e in events], least=0),
+        "length": _ns([e.dur if e.ph == "X" else 0 for e in events]),
         "name": tables["name"].places(names, count),
         "category": tables["category"].places([e.cat for e in events], count),
     }
@@ -214,7 +227,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         columns[name] = _column(map(operator.attrgetter(name), args), count)
     streams = [a.stream for a in args]
     columns["stream"] = _column((s if type(s) is int else NONE for s in streams), count)
-    if events and type(events[0]) is ForeignEvent:
+    if _are_foreign(events):
         missing = columns["correlation"] == NONE
         columns["correlation"][missing] = _column(map(_CONNECTION, args), count)[missing]
     for name, other in _ELSEWHERE.items():
@@ -230,18 +243,17 @@ def _starts(events: list[Event]) -> NDArray[np.int64]:
     return _ns([e.ts for e in events])
 
 
-def _ns(microseconds: list[float], least: int = -_MOST) -> NDArray[np.int64]:
-    """Return times in whole ns, rounded as Python does, and at least ``least``.
+def _ns(microseconds: list[float]) -> NDArray[np.int64]:
+    """Return times in whole ns, rounded as Python does.
 
     Raises:
         ValueError: A time is not finite, or too large.
     """
     with np.errstate(over="ignore"):
         found = np.rint(np.array(microseconds, np.float64) * 1000)
-    fits = np.maximum(found, least)
-    if not (np.isfinite(found) & (np.abs(fits) < _LATEST)).all():
+    if not (np.abs(found) < _LATEST).all():
         raise ValueError
-    return fits.astype(np.int64)
+    return found.astype(np.int64)
 
 
 class _Valued(dict[str, bool]):
@@ -282,9 +294,9 @@ def _groups(args: list[Args], table: Table) -> NDArray[np.int64]:
 def _details(events: list[Event], args: list[Args], table: Table) -> NDArray[np.int64]:
     """Return the indexes of the details of devices' work and of marks."""
     found = np.full(len(args), table[Details()], np.int64)
-    foreign = bool(events) and type(events[0]) is ForeignEvent
+    foreign = _are_foreign(events)
     for place, a in enumerate(args):
-        if a.device != NONE or a.grid or a.domain:
+        if a.device != NONE or a.grid or a.domain or a.direction:
             event = events[place]
             found[place] = table[details(a, event.id if event.ph == "b" else None)]
         elif foreign and isinstance(a, ForeignArgs) and a.task_type:

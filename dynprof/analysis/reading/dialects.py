@@ -14,6 +14,7 @@ import numpy as np
 
 from dynprof.analysis.reading.events import (
     CANN_CALL,
+    LAUNCHES,
     NONE,
     ON_DEVICE,
     OPERATORS,
@@ -82,6 +83,7 @@ def translate(spans: Columns, tables: Tables, labels: Labels, flows: Sequence[Fl
     _place_on_devices(spans, tables, labels)
     if _HARDWARE in labels.values():
         _join_threads(spans, tables, labels)
+        _unlink_collectives(spans, tables, labels)
     if flows:
         _set_operators(spans, tables, flows)
 
@@ -178,6 +180,23 @@ def _join_threads(spans: Columns, tables: Tables, labels: Labels) -> None:
     spans["thread"] = np.array(moved, np.int64)[spans["thread"]]
 
 
+def _unlink_collectives(spans: Columns, tables: Tables, labels: Labels) -> None:
+    """Remove the correlation ids of collectives that no call has.
+
+    Such an id links them to tasks of the hardware. It does not say that their launch is missing.
+    """
+    rows = [labels.get((pid, None)) in _COMMUNICATION for pid, _ in tables["thread"]]
+    collective = np.array(rows, bool)[spans["thread"]]
+    calls = np.isin(spans["category"], _codes(tables, LAUNCHES))
+    known = np.isin(spans["correlation"], spans["correlation"][calls])
+    spans["correlation"][collective & ~known] = NONE
+
+
+def _codes(tables: Tables, kinds: Names) -> list[int]:
+    """Return the indexes of the categories of a kind."""
+    return [code for name, code in tables["category"].items() if name.lower() in kinds]
+
+
 def _set_operators(spans: Columns, tables: Tables, flows: Iterable[FlowEnd]) -> None:
     """Give an operator and the work that its arrows lead to the same external id."""
     open_ones: dict[int | str, FlowEnd] = {}
@@ -200,8 +219,7 @@ def _starting_at(spans: Columns, tables: Tables, kinds: Names, ends: Sequence[Fl
 
     Of several spans that start together, it is the shortest.
     """
-    codes = [code for name, code in tables["category"].items() if name.lower() in kinds]
-    chosen = np.flatnonzero(np.isin(spans["category"], codes))
+    chosen = np.flatnonzero(np.isin(spans["category"], _codes(tables, kinds)))
     thread = np.array([tables["thread"].get(end.thread, -1) for end in ends], np.int64)
     when = np.array([end.start for end in ends], np.int64)
     result = np.full(len(ends), -1, np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -41,21 +42,28 @@ LAUNCHES: Names = frozenset(
     }
 )  # fmt: skip
 """The host's calls of a device's runtime and driver."""
-KERNELS: Names = frozenset({"kernel", "mtia_ccp_events", "hpu_op", "privateuse1_kernel"})
-COPIES: Names = frozenset({"gpu_memcpy", "memcpy", "privateuse1_memcpy"})
+MTIA_ROWS: Names = frozenset({"mtia_ccp_events"})
+"""All that the streams of an MTIA do. The reader tells copies and events apart by name."""
+MTIA_COPY, MTIA_EVENT = "mtia_copy", "mtia_event"
+KERNELS: Names = MTIA_ROWS | {"kernel", "hpu_op", "privateuse1_kernel"}
+COPIES: Names = frozenset({"gpu_memcpy", "memcpy", "privateuse1_memcpy", MTIA_COPY})
 MEMSETS: Names = frozenset({"gpu_memset", "memset", "privateuse1_memset"})
 ON_DEVICE: Names = KERNELS | COPIES | MEMSETS
 """Everything that takes time of a device."""
+IN_ORDER: Names = frozenset({"kernel"}) | COPIES | MEMSETS
+"""Activities of a GPU; those of one stream run one after the other."""
 SYNCHRONISATIONS: Names = frozenset({"cuda_sync"})
 """What a stream or the host waits for, reported by CUPTI."""
+COUNTED = "cuda_profiler_range"
+"""The category of CUPTI's counters, one event for each kernel."""
 CANN_CALL = "cann_runtime"
 """A call of an NPU's runtime; torch_npu's analysis gives it no category."""
 REPETITION = "dynprof_repetition"
 """What repeats or sums up other events, or is no work. The reader sets this name."""
 KNOWN: Names = frozenset(
     {
-        "gpu_user_annotation", "nvtx-kernel", "cuda_profiler_range", "collective_comm", "host",
-        "enqueue", "dequeue", DEVICE_MARK, REPETITION,
+        "gpu_user_annotation", "nvtx-kernel", "collective_comm", "host", "enqueue", "dequeue",
+        COUNTED, DEVICE_MARK, MTIA_EVENT, REPETITION,
     }
 ).union(
     OPERATORS, LABELS, MARKS, RANGES, FRAMES, CALLS, STEP_LABELS, RECORDINGS, OVERHEADS,
@@ -64,9 +72,13 @@ KNOWN: Names = frozenset(
 """All categories whose meaning the analysis knows, also of events that it does not count."""
 FLOWS: Names = frozenset({"async_npu", "cpu_to_cuda"})
 """Arrows from an operator to its work, in traces without correlation ids of it."""
+_DIRECTIONS = {
+    b'"HOST_TO_DEVICE"': "HtoD", b'"DEVICE_TO_HOST"': "DtoH", b'"DEVICE_TO_DEVICE"': "DtoD",
+}  # fmt: skip
 NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
+_MOST_BYTES = 1 << 53  # A larger size is damaged; sums of such sizes fit into 64 bits.
 """Digits from which a number may not fit into 64 bits."""
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -116,6 +128,9 @@ class Args(msgspec.Struct, gc=False):
     shared_memory: int = msgspec.field(default=NONE, name="shared memory")
     occupancy: float = msgspec.field(default=NONE, name="est. achieved occupancy %")
     copied: int = msgspec.field(default=NONE, name="bytes")
+    direction: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    """The direction of a copy of an MTIA, such as ``DEVICE_TO_HOST``; ``size`` has its bytes."""
+    size: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
     collective: str = msgspec.field(default="", name="Collective name")
     elements_in: int = msgspec.field(default=NONE, name="In msg nelems")
     elements_out: int = msgspec.field(default=NONE, name="Out msg nelems")
@@ -167,6 +182,7 @@ class Details(NamedTuple):
         range_id: The id of a range that may cross others.
         kind: What a range may cross, as JSON.
         begins_only: Whether its end is an event of its own.
+        direction: The direction of a copy, such as ``DtoH``, if its name does not tell.
         task_type: The kind of task of an NPU, as its vendor names it.
     """
 
@@ -189,6 +205,7 @@ class Details(NamedTuple):
     range_id: int | str = NONE
     kind: bytes = b""
     begins_only: bool = False
+    direction: str = ""
     task_type: str = ""
 
 
@@ -200,11 +217,15 @@ def details(a: Args, begun: int | str | None = None) -> Details:
         begun: The number of a range whose end is an event of its own; None for all else.
     """
     number = _integer(a.range) if begun is None else begun
+    direction = _DIRECTIONS.get(bytes(a.direction), "")
+    copied = _integer(a.size) if direction and a.copied == NONE else a.copied
+    if abs(copied) >= _MOST_BYTES:
+        copied = NONE
     return Details(
-        bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, a.copied,
+        bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, copied,
         a.collective, a.elements_in, a.elements_out, a.group_size, a.dtype, a.waits_for_stream,
         a.waits_for_launch, a.sender, a.receiver, bytes(a.domain), number, bytes(a.kind),
-        begun is not None,
+        begun is not None, direction,
     )  # fmt: skip
 
 
@@ -222,8 +243,8 @@ class Event(msgspec.Struct, gc=False):
     pid: int | str = 0
     tid: int | str = 0
     id: int | str = 0
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float = math.nan
+    dur: float = math.nan
     args: Args | None = None
 
     def start_ns(self) -> int:
@@ -236,14 +257,52 @@ class Event(msgspec.Struct, gc=False):
         return self.tid if number == NONE else number
 
     def length_ns(self) -> int:
-        """Return its duration in whole nanoseconds; 0 if it is negative."""
-        return max(0, round(self.dur * 1000))
+        """Return its duration in whole nanoseconds; 0 for a moment."""
+        return round(self.dur * 1000) if self.ph == "X" else 0
+
+
+class Counters(NamedTuple):
+    """The values of CUPTI's counters over one kernel.
+
+    Attributes:
+        kernel: The kernel's name, as CUPTI has it.
+        order: The event's time, which tells only the order of kernels.
+        values: The values by the counters' names.
+    """
+
+    kernel: str
+    order: float
+    values: dict[str, float]
+
+
+def counters(chunk: bytes) -> list[Counters]:
+    """Return the values of CUPTI's counters in a chunk.
+
+    Raises:
+        msgspec.MsgspecError: The chunk is not JSON.
+    """
+    if COUNTED.encode() not in chunk:  # of hardly any trace
+        return []
+    text = b"[%b]" % chunk
+    try:
+        events = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        events = decode_leniently(text, error)
+    found = []
+    for event in events:
+        if isinstance(event, dict) and event.get("cat") == COUNTED:
+            args, time = event.get("args"), event.get("ts")
+            numbers = args.items() if isinstance(args, dict) else ()
+            values = {name: one for name, one in numbers if type(one) in (int, float)}
+            order = time if isinstance(time, (int, float)) else 0.0
+            found.append(Counters(str(event.get("name", "")), order, values))
+    return found
 
 
 class ExactEvent(Event, gc=False):
     """An event of a trace without a base time: its microseconds need more digits than a float."""
 
-    ts: Decimal = Decimal(0)  # type: ignore[assignment]
+    ts: Decimal = Decimal("NaN")  # type: ignore[assignment]
 
     def start_ns(self) -> int:
         """Return its start in whole nanoseconds."""
@@ -302,17 +361,22 @@ def decode_leniently(text: bytes, error: msgspec.DecodeError) -> list[Any]:
 
 def _lenient(event: Any, kind: type[Event]) -> Event:
     """Return an event without arguments whose type differs from Kineto's."""
-    if not isinstance(event, dict):
+    if not isinstance(event, dict) or not isinstance(event.get("ph"), str):
         return kind()
-    known = {name: event[name] for name in ("ph", "name", "cat", "ts", "dur") if name in event}
+    known = {"ph": event["ph"]} | {name: _text(event.get(name)) for name in ("name", "cat")}
     known |= {name: _number_or_text(event.get(name, 0)) for name in ("pid", "tid", "id")}
+    times = {name: event[name] for name in ("ts", "dur") if name in event}
     try:
-        found = msgspec.convert(known, kind, strict=False)
+        found = msgspec.convert(known | times, kind, strict=False)
     except msgspec.ValidationError:
-        return kind()
+        found = msgspec.convert(known, kind)
     if isinstance(event.get("args"), dict):
         found.args = _arguments(event["args"], ForeignArgs if kind is ForeignEvent else Args)
     return found
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
 
 
 def _number_or_text(value: Any) -> int | str:

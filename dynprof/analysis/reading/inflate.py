@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[Readable]:
 class Inflated:
     """The content of a gzip file, which may have several members.
 
-    Python's own reader does not return what it decompressed of a torn file.
+    Python's own reader does not return what it decompressed of a torn or damaged file.
 
     Args:
         file: The compressed file.
@@ -78,7 +78,8 @@ class Inflated:
         self._ready = b""
         self._make, self._errors = _inflater()
         self._inflate = self._make()
-        self._taken = 0
+        self._taken = self._member = 0
+        self._damage: Torn | None = None
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes; none at the end.
@@ -94,6 +95,8 @@ class Inflated:
 
     def _more(self) -> bool:
         """Decompress some more; False at the end."""
+        if self._damage:
+            raise self._damage
         ended = self._inflate.eof
         packed = self._inflate.unused_data if ended else b""
         if len(packed) < len(_MAGIC):
@@ -101,14 +104,14 @@ class Inflated:
         if ended:
             if not packed.startswith(_MAGIC):
                 return False  # the end, or padding after it
-            self._inflate = self._make()
+            self._inflate, self._member = self._make(), self._taken
         elif not packed:
             raise Torn(self._taken, "is torn")
         try:
             self._ready = self._inflate.decompress(packed)
-        except self._errors as error:
-            raise Torn(self._taken, f"is damaged ({error})") from error
-        self._taken += len(packed) - len(self._inflate.unused_data)
+            self._taken += len(packed) - len(self._inflate.unused_data)
+        except self._errors:
+            self._ready = self._before_damage(packed)
         self._given += len(self._ready)
         if self._given > self._most:
             size = os.fstat(self._file.fileno()).st_size
@@ -117,6 +120,21 @@ class Inflated:
                 f"{self._most / 1e6:,.0f} MB; no trace unpacks to {MAX_RATIO} times its size"
             )
         return True
+
+    def _before_damage(self, packed: bytes) -> bytes:
+        """Return what damaged bytes hold before the damage; the next call raises."""
+        inflate, found = self._make(), list[bytes]()
+        self._file.seek(self._member)
+        for begin in range(self._member, self._taken, _CHUNK):
+            inflate.decompress(self._file.read(min(_CHUNK, self._taken - begin)))
+        try:
+            for byte in packed:
+                found.append(inflate.decompress(bytes([byte])))
+                self._taken += 1
+        except self._errors as error:
+            suspect = "; values may be wrong" if self._given or any(found) else ""
+            self._damage = Torn(self._taken, f"is damaged ({error}{suspect})")
+        return b"".join(found)
 
 
 def _inflater() -> tuple[Any, Any]:

@@ -44,7 +44,9 @@ def covered_until(where: Cover, time: Numbers) -> Numbers:
 
 def clipped(where: Cover, begin: int, end: int) -> Cover:
     """Return the part of a cover between two times."""
-    starts, ends = np.maximum(where[0], begin), np.minimum(where[1], end)
+    begins, ends = where
+    some = slice(np.searchsorted(ends, begin, "right"), np.searchsorted(begins, end, "left"))
+    starts, ends = np.maximum(begins[some], begin), np.minimum(ends[some], end)
     inside = ends > starts
     return starts[inside], ends[inside]
 

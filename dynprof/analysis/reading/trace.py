@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,16 @@ import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.damaged import NOTHING, Damage
 from dynprof.analysis.reading.dialects import translate
 from dynprof.analysis.reading.events import (
     DEVICE_MARK,
+    IN_ORDER,
     LABELS,
     LAUNCHES,
+    MTIA_COPY,
+    MTIA_EVENT,
+    MTIA_ROWS,
     ON_DEVICE,
     OPERATORS,
     Event,
@@ -23,6 +29,7 @@ from dynprof.analysis.reading.events import (
     ForeignEvent,
 )
 from dynprof.analysis.reading.intervals import cover, distinct
+from dynprof.analysis.reading.times import DoubtfulTimes, shorten_overlong, usable
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -32,7 +39,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.reading.columns import ChunkColumns, Columns
-    from dynprof.analysis.reading.events import Names
+    from dynprof.analysis.reading.events import Counters, Names
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.two_processes import Partner
 
@@ -41,6 +48,10 @@ if TYPE_CHECKING:
 
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""
+_ORDER = operator.attrgetter("order")
+_MTIA_COPY = "dma_request"
+_MTIA_EVENTS = frozenset({"event_wait", "event_record"})
+"""Waits of a stream for an event, and records of one: no work, though they are on its row."""
 
 
 def of_device_marks(spans: Columns, tables: dict[str, list[Any]]) -> Chosen:
@@ -91,7 +102,12 @@ class Trace:
         complete: Whether it has all of its events.
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
-        mended: The number of names that were not JSON, and the first uncompressed byte of one.
+        mended: Its names that were not escaped.
+        lost: Where its events are not valid JSON; those are left out.
+        doubtful: How many of its events have times that cannot be.
+        counters: The values of CUPTI's counters over each kernel, in order.
+        communication: Mask of the spans of devices that move data between ranks or devices;
+            ``categories.communication`` finds them.
     """
 
     members: dict[str, Any]
@@ -102,7 +118,11 @@ class Trace:
     complete: bool
     size: int
     last: int
-    mended: tuple[int, int] = (0, 0)
+    mended: Damage = NOTHING
+    lost: Damage = NOTHING
+    doubtful: DoubtfulTimes = field(default_factory=DoubtfulTimes)
+    counters: list[Counters] = field(default_factory=list)
+    communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
     _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
@@ -113,6 +133,10 @@ class Trace:
             passed = np.array([name.lower() in names for name in self.tables["category"]], bool)
             found = self._known[names] = passed[self.spans["category"]]
         return np.copy(found)
+
+    def forget_categories(self) -> None:
+        """Find the spans of each category again, because some have another one now."""
+        self._known.clear()
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return the spans whose name passes a test, which runs once for each name."""
@@ -162,7 +186,7 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
     if chunks is not None:
         return _joined(file, chunks)
     try:
-        with contextlib.closing(file.chunks(whole=True)) as chunks_of_file:
+        with contextlib.closing(file.chunks(sound=True)) as chunks_of_file:
             return _joined(file, [digest(chunk, kind) for chunk in chunks_of_file])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
@@ -177,14 +201,14 @@ def _kind_of_events(file: TraceFile) -> type[Event]:
 def _digested(
     file: TraceFile, kind: type[Event], partner: Partner | None = None
 ) -> list[ChunkColumns] | None:
-    """Return the chunks; None if one was cut inside an event, because a list looks like events."""
+    """Return the chunks; None if one is damaged, or was cut inside an event."""
     import msgspec
 
     try:
         # An error keeps the frames here, in a cycle; the file is closed at once all the same.
         with contextlib.closing(file.chunks()) as chunks:
             return [
-                digest(chunk, kind, place=file.place)
+                digest(chunk, kind)
                 for number, chunk in enumerate(chunks)
                 if partner is None or partner.takes(number)
             ]
@@ -210,10 +234,16 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
                 if places.size and name in columns:
                     columns[name] = places[columns[name]]
     chunks = chunks or [digest(b"", Event)]
+    doubtful = DoubtfulTimes(
+        unreadable=sum(chunk.unreadable for chunk in chunks),
+        in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
+    )
     spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
     if file.is_list:
         labels = {who: name for chunk in chunks for who, name in chunk.labels.items()}
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
+    on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
+    spans = usable(spans, on_device, doubtful)
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
@@ -225,25 +255,35 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         complete=file.complete,
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
-        mended=_mended([*(chunk.mended for chunk in chunks), file.mended]),
+        mended=file.mended,
+        lost=file.lost,
+        doubtful=doubtful,
+        counters=sorted((one for chunk in chunks for one in chunk.counters), key=_ORDER),
     )
     _set_apart_device_marks(found)
+    _set_apart_mtia(found)
     _place_on_devices(found)
+    doubtful.overlong = shorten_overlong(found.spans, found.category(IN_ORDER))
     return found
-
-
-def _mended(parts: list[tuple[int, int]]) -> tuple[int, int]:
-    """Return the sum of the numbers of names, and the first byte."""
-    found = [part for part in parts if part[0]]
-    return sum(names for names, _ in found), min((first for _, first in found), default=0)
 
 
 def _set_apart_device_marks(trace: Trace) -> None:
     """Give the spans that set marks on streams a category that is not work."""
-    apart = of_device_marks(trace.spans, trace.tables)
-    if apart.any():
-        trace.tables["category"].append(DEVICE_MARK)
-        trace.spans["category"][apart] = len(trace.tables["category"]) - 1
+    _set_category(trace, of_device_marks(trace.spans, trace.tables), DEVICE_MARK)
+
+
+def _set_apart_mtia(trace: Trace) -> None:
+    """Give copies and events of an MTIA's streams categories other than that of its kernels."""
+    if (rows := trace.category(MTIA_ROWS)).any():
+        _set_category(trace, rows & trace.named(_MTIA_EVENTS.__contains__), MTIA_EVENT)
+        _set_category(trace, rows & trace.named(_MTIA_COPY.__eq__), MTIA_COPY)
+        trace.forget_categories()
+
+
+def _set_category(trace: Trace, chosen: Chosen, category: str) -> None:
+    if chosen.any():
+        trace.tables["category"].append(category)
+        trace.spans["category"][chosen] = len(trace.tables["category"]) - 1
 
 
 def _place_on_devices(trace: Trace) -> None:

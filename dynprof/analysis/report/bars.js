@@ -3,10 +3,12 @@
 
 const COLOURS = {
   "computing": "--computing", "communication": "--communication", "copying": "--copying",
-  "idle": "--idle",
+  "idle": "--idle", "earlier work": "--earlier",
   "data loading": "--loading", "forward": "--forward", "backward": "--backward",
   "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
 };
+
+const FEW_BARS = 12;  // unfolded at once
 
 function element(tag, className, text) {
   const made = document.createElement(tag);
@@ -67,6 +69,18 @@ function drawBars(target, rows, count = rows.length) {
     target.append(name, pair, element("span", "value", inMs(row.value)));
   }
   gap(left);
+  if (rows.length > FEW_BARS) fold(target, rows.length);
+}
+
+/** Makes bars scroll, from the first marked one on, until a button unfolds them. */
+function fold(target, count) {
+  const more = element("button", "more", `Show all ${count}`);
+  more.type = "button";
+  target.classList.add("folded");
+  target.after(more);
+  more.addEventListener("click", () => { target.classList.remove("folded"); more.remove(); });
+  const marked = target.querySelector(".marked");
+  if (marked) target.scrollTop = marked.offsetTop - target.offsetTop - 60;
 }
 
 /** Draws the legend of the parts that occur in any bar. */

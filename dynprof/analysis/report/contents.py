@@ -17,6 +17,7 @@ from dynprof.analysis.ranks.longer_work import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
+    categories_section,
     marks,
     modules_data,
     operators_data,
@@ -27,6 +28,7 @@ from dynprof.analysis.report.sections import (
     steps_to_draw,
     waiting,
 )
+from dynprof.analysis.report.timeline import timeline
 from dynprof.errors import CaptureError
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import number, sentence, spanned
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 SLOWED = 1.15
 """Ratio of a step's time with and without recording from which the report warns."""
-WORST = 3
-"""Findings that are shown, at most."""
+WORST, MOST_SENTENCES = 3, 3
+"""Findings that are shown, and sentences of the verdict, at most."""
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 """The attributes of a finding that the page shows."""
 MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
@@ -65,10 +67,13 @@ _SCRIPTS = (
     "roofline.js",
     "marks.js",
     "bandwidth.js",
+    "timeline.js",
     "page.js",
     "critical_path.js",
     "waiting.js",
     "sequences.js",
+    "categories.js",
+    "index.js",
 )
 
 
@@ -84,14 +89,9 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join(
-            [
-                *_rank_sentences(ranks)[:1],
-                str(measured.without_outliers.breakdown),
-                *path_sentence(measured),
-            ]
-        ),
+        "verdict": " ".join(_headline(measured, ranks)),
         "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
+        "timeline": timeline(measured),
         "steps": _steps(measured, steps),
         "critical_path": path_section(measured),
         "flame": _flame(measured, measured.tree),
@@ -101,6 +101,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "modules": modules_data(measured),
         "roofline": roofline_data(measured),
         "operators": operators_data(measured),
+        "categories": categories_section(measured),
         "sequences": sequences_section(measured),
         "memory": _memory(measured),
         "marks": marks(measured),
@@ -110,6 +111,13 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "about": about(measured),
         "warnings": _warnings(measured),
     }
+
+
+def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
+    """Return the most important sentences, the first on the ranks if several are compared."""
+    length, *others = measured.without_outliers.breakdown.sentences()
+    found = [*_rank_sentences(ranks)[:1], length, *others[:1], *path_sentence(measured)]
+    return [*found, *others[1:]][:MOST_SENTENCES]
 
 
 def _rank_sentences(ranks: Ranks | None) -> list[str]:
@@ -212,7 +220,10 @@ def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
 
 
 def _memory(measured: MeasuredTrace) -> list[Data]:
-    """Return allocated memory over time by device, in ms and MB, with every visible peak."""
+    """Return allocated memory over time by device, in ms and MB, with every visible peak.
+
+    The device with the highest peak comes first.
+    """
     found = []
     for device, (times, totals) in memory_timeline(measured.trace).items():
         kept = _peaks(times, totals)
@@ -224,7 +235,7 @@ def _memory(measured: MeasuredTrace) -> list[Data]:
                 "peak": int(totals.max()) / 1e6,
             }
         )
-    return found
+    return sorted(found, key=lambda device: -device["peak"])
 
 
 def _peaks(times: Any, totals: Any) -> Any:

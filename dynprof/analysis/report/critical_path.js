@@ -4,6 +4,7 @@
 Object.assign(COLOURS, {
   "host": "--forward", "launches": "--optimizer", "kernels": "--computing", "copies": "--copying",
   "between kernels": "--loading", "return to the host": "--checkpoint", "unknown wait": "--idle",
+  "earlier work": "--earlier",
 });
 
 function drawCriticalPath() {

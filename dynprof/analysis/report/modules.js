@@ -58,7 +58,8 @@ class ModuleTree {
     const line = element("tr");
     line.setAttribute("aria-level", node.level + 1);
     const name = element("td");
-    const button = element("button", "opens", node.row[0]);
+    const button = element("button", "opens");
+    button.append(...breakable(node.row[0]));
     button.type = "button";
     button.style.setProperty("--level", node.level);
     button.disabled = node.inside.length === 0;

@@ -93,6 +93,8 @@ function drawOperators() {
   new SortedTable(part("operators", ".table"), columns, rows, 3, "operators");
 }
 
+const megabytes = (value) => value.toLocaleString("en", { maximumSignificantDigits: value >= 1000 ? 5 : 4 });
+
 function drawMemory() {
   section("memory").hidden = data.memory.length === 0;
   part("memory", ".hint").textContent = "Allocated tensor memory. Drag to zoom in, double-click to zoom out.";
@@ -102,10 +104,12 @@ function drawMemory() {
   for (const device of data.memory) {
     const chart = element("div");
     part("memory", ".charts").append(
-      element("h3", "", `${device.device}, at most ${whole(device.peak)} MB`), chart);
+      element("h3", "", `${device.device}, at most ${megabytes(device.peak)} MB`), chart);
     const options = {
       width: chart.clientWidth, height: 220, scales: { x: { time: false } },
-      axes: [{ ...axis, label: "ms since the first event" }, { ...axis, label: "MB", size: 70 }],
+      legend: { live: false },
+      axes: [{ ...axis, label: "ms since the first event" },
+        { ...axis, label: "MB", size: 70, values: (_, values) => values.map(megabytes) }],
       series: [{ label: "ms" }, { label: "MB", stroke: colour("--accent"),
         fill: `${colour("--accent")}33`, paths: uPlot.paths.stepped({ align: 1 }) }],
     };
@@ -114,4 +118,4 @@ function drawMemory() {
   }
 }
 
-for (const draw of [drawHead, drawFindings, drawSteps, drawRanks, drawBandwidth, drawFlame, drawModules, drawOperators, drawRoofline, drawMarks, drawMemory]) draw();
+for (const draw of [drawHead, drawTimeline, drawFindings, drawSteps, drawRanks, drawBandwidth, drawFlame, drawModules, drawOperators, drawRoofline, drawMarks, drawMemory]) draw();

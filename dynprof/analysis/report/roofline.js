@@ -9,7 +9,7 @@ function drawRoofline() {
   const dots = rows.filter((row) => row[4] && row[6]);
   if (dots.length) plotRoofs(dots, peak);
   const columns = [["Operator and shapes", text], ["Type", text], ["Count", whole], ["ms", time],
-    ["TFLOP/s", rate], ["GB/s", rate], ["FLOP a byte", rate]];
+    ["TFLOP/s", rate], ["GB/s", rate], ["FLOP per byte", rate]];
   if (peak) columns.push(["% of roofline", rate], ["Held by", text]);
   if (!onHost) columns.push(["Tensor cores %", rate]);
   const places = [0, 1, 2, 3, 4, 5, 6, ...(peak ? [7, 8] : []), ...(onHost ? [] : [9])];
@@ -30,17 +30,17 @@ function saidOfRoofline({ rows, count, peak, device, covered, on_host: onHost })
   return said.join(" ");
 }
 
-/** Draws both axes in powers of ten; a line for each roof, a dot for each operator. */
+/** Draws both axes in powers of ten; a line for each roof, a dot for each operator, both with names. */
 function plotRoofs(dots, peak) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(name).trim();
   const line = { stroke: colour("--line"), width: 0.5 };
-  const powers = (_, values) => values.map((value) => value === null ? null : rate(value));
+  const powers = (_, values) => values.map((value) => Number.isInteger(Math.round(Math.log10(value) * 1e6) / 1e6) ? rate(value) : "");
   const axis = { stroke: colour("--soft"), grid: line, ticks: line, values: powers };
-  const roofs = peak ? Object.entries(peak.tflops).sort((a, b) => b[1] - a[1]) : [];
+  const roofs = peak ? peak.roofs : [];
   const ridges = roofs.map(([, most]) => 1000 * most / peak.gb_s);
-  const range = (values) => [Math.min(...values) / 2, Math.max(...values) * 2];
-  const [left, right] = range([...dots.map((row) => row[6]), ...ridges]);
+  const around = (values) => [Math.min(...values) / 2, Math.max(...values) * 2];
+  const [left, right] = around([...dots.map((row) => row[6]), ...ridges]);
   const xs = [...new Set([left, ...dots.map((row) => row[6]), ...ridges, right])].sort((a, b) => a - b);
   const lines = roofs.map(([, most]) => xs.map((x) => Math.min(most, x * peak.gb_s / 1000)));
   const at = new Map(xs.map((x, place) => [x, place]));
@@ -55,22 +55,57 @@ function plotRoofs(dots, peak) {
     names[column].set(at.get(row[6]), row[0]);
   }
   const shades = ["--computing", "--communication", "--loading", "--forward", "--optimizer", "--checkpoint", "--copying"];
+  const shade = (place) => colour(shades[place % shades.length]);
   const told = part("roofline", ".told");
   const options = {
-    height: 320, scales: { x: { time: false, distr: 3 }, y: { distr: 3 } }, legend: { show: roofs.length > 0 },
-    axes: [{ ...axis, label: "FLOP a byte" }, { ...axis, label: "TFLOP/s", size: 85 }],
-    series: [{ label: "FLOP a byte" },
-      ...roofs.map(([name], place) => ({ label: name, stroke: colour(shades[place % shades.length]), points: { show: false } })),
+    height: 340, legend: { show: false }, cursor: { drag: { x: false, y: false } },
+    scales: { x: { time: false, distr: 3 },
+      y: { distr: 3, range: around([...dots.map((row) => row[4]), ...roofs.map(([, most]) => most)]) } },
+    axes: [{ ...axis, label: "FLOP per byte" }, { ...axis, label: "TFLOP/s", size: 85 }],
+    series: [{ label: "FLOP per byte" },
+      ...roofs.map(([name], place) => ({ label: name, stroke: shade(place), width: 1.5, points: { show: false } })),
       ...columns.map(() => ({ stroke: colour("--accent"), paths: () => null, points: { show: true, size: 7 } }))],
-    cursor: { drag: { x: false, y: false } },
-    hooks: { setCursor: [(plot) => {
-      const near = plot.cursor.idx;
-      const found = near === null || near === undefined ? [] : names.map((one) => one.get(near)).filter(Boolean);
-      told.textContent = found.slice(0, 3).join("; ");
-    }] },
+    hooks: {
+      draw: [(plot) => nameOnChart(plot, roofs, dots.slice(0, MOST_NAMED), right, shade, colour("--ink"))],
+      setCursor: [(plot) => {
+        const near = plot.cursor.idx;
+        const found = near === null || near === undefined ? [] : names.map((one) => one.get(near)).filter(Boolean);
+        told.textContent = found.slice(0, 3).join("; ");
+      }],
+    },
   };
   const chart = part("roofline", ".chart");
   const plot = new uPlot({ ...options, width: chart.clientWidth }, [xs, ...lines, ...columns], chart);
-  for (const entry of [...plot.root.querySelectorAll(".u-legend .u-series")].slice(1 + roofs.length)) entry.remove();
-  new ResizeObserver(() => plot.setSize({ width: chart.clientWidth, height: 320 })).observe(chart);
+  new ResizeObserver(() => plot.setSize({ width: chart.clientWidth, height: 340 })).observe(chart);
+}
+
+const MOST_NAMED = 6;  // operators with a name on the chart, those with the most time
+
+/** Writes the names of roofs at their right ends, and of operators next to their dots where there is room. */
+function nameOnChart(plot, roofs, dots, right, shade, ink) {
+  const pen = plot.ctx, ratio = devicePixelRatio || 1, height = 13 * ratio, taken = [];
+  pen.save();
+  Object.assign(pen, { font: `${11 * ratio}px system-ui, sans-serif`, textAlign: "left", textBaseline: "alphabetic" });
+  const write = (text, y, ...places) => {
+    const width = pen.measureText(text).width;
+    for (const x of places.map((place) => place(width))) {
+      const box = { left: x, right: x + width, top: y - height, bottom: y };
+      const isFree = taken.every((one) => box.right < one.left || box.left > one.right || box.bottom < one.top || box.top > one.bottom);
+      if (!isFree || box.left < plot.bbox.left || box.right > plot.bbox.left + plot.bbox.width) continue;
+      taken.push(box);
+      pen.fillText(text, x, y);
+      return;
+    }
+  };
+  roofs.forEach(([name, most], place) => {
+    pen.fillStyle = shade(place);
+    const end = plot.valToPos(right, "x", true);
+    write(`${name}: ${rate(most)}`, plot.valToPos(most, "y", true) - 4 * ratio, (width) => end - width - 4 * ratio);
+  });
+  pen.fillStyle = ink;
+  for (const row of dots) {
+    const x = plot.valToPos(row[6], "x", true), y = plot.valToPos(row[4], "y", true);
+    write(row[0].split(" ")[0].replace("aten::", ""), y + 4 * ratio, () => x + 7 * ratio, (width) => x - width - 7 * ratio);
+  }
+  pen.restore();
 }

@@ -1,6 +1,7 @@
 """Sections of a report, as plain data.
 
-They are operators, modules, marks, sequences, the roofline, waiting, the critical path, bandwidth.
+They are operators, modules, marks, categories, sequences, the roofline, waiting, the critical path
+and bandwidth.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from dynprof.analysis.measures.code.marks import KINDS, MOMENT
 from dynprof.analysis.measures.communication.collectives import traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.critical_path.parts import (
+    AT_HOST,
     COMMUNICATING,
     PARTS,
     PHASES,
+    WAITING,
 )
 from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.efficiency.flops import DEVICE
-from dynprof.analysis.measures.efficiency.roofline import roofline_point
+from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
@@ -36,6 +39,7 @@ from dynprof.analysis.measures.waiting.queue import (
     queue_reasons,
 )
 from dynprof.analysis.output.tables import shapes_text
+from dynprof.analysis.reading.events import KERNELS as ALL_KERNELS
 from dynprof.analysis.reading.events import SYNCHRONISATIONS
 
 if TYPE_CHECKING:
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
     from dynprof.analysis.measures.efficiency.flops import Work
+    from dynprof.analysis.measures.efficiency.roofline import Peak
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.measures.waiting.queue import Queue
@@ -74,9 +79,19 @@ _WORDS = {
     "between kernels": "gaps between kernels",
     "return to the host": "returning to the host",
     "unknown wait": "waiting for something unknown",
+    "earlier work": "work from before the recording",
 }
 """Names of parts in a sentence, if they differ."""
-_NAMELESS = {PARTS[0]: "(outside of operators)", PARTS[-1]: "(unknown)"}
+_DURATIONS_NS = np.array([2_000, 5_000, 10_000, 100_000, 1_000_000, 10_000_000])
+_DURATION_NAMES = (
+    "below 2 us", "2 to 5 us", "5 to 10 us", "10 to 100 us", "100 us to 1 ms", "1 to 10 ms",
+    "10 ms and more",
+)  # fmt: skip
+"""Ranges of a kernel's duration. A launch takes a few us, so a host cannot keep up with the first.
+
+A duration that is a limit belongs to the longer range.
+"""
+_NAMELESS = {PARTS[AT_HOST]: "(outside of operators)", PARTS[WAITING]: "(unknown)"}
 MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 """The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
 
@@ -171,6 +186,26 @@ def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
     }
 
 
+def categories_section(measured: MeasuredTrace) -> dict[str, Any]:
+    """Return device time by category, and kernels by duration, in ms."""
+    trace, work = measured.trace, measured.launches.work
+    lengths = trace.spans["length"][work[trace.category(ALL_KERNELS)[work]]]
+    place = np.searchsorted(_DURATIONS_NS, lengths, side="right")
+    counts = np.bincount(place, minlength=len(_DURATION_NAMES)).tolist()
+    totals = np.bincount(place, lengths, len(_DURATION_NAMES)).tolist()
+    return {
+        "rows": [
+            [one.category, one.device, one.count, one.total / 1e6, one.ratio]
+            for one in measured.categories
+        ],
+        "durations": [
+            [name, count, total / 1e6]
+            for name, count, total in zip(_DURATION_NAMES, counts, totals, strict=True)
+            if count
+        ],
+    }
+
+
 def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of operators, line of code, count, kernels in each, and times in ms."""
     chosen = measured.sequences[:MOST_SHOWN]
@@ -198,11 +233,21 @@ def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:
     return {
         "device": measured.device_name,
         "on_host": not busy,
-        "peak": peak and {"gb_s": peak.gb_s, "tflops": peak.tflops, "source": peak.source},
+        "peak": peak and {"gb_s": peak.gb_s, "roofs": _roofs(where, peak), "source": peak.source},
         "covered": sum(work.device_ns for work in where) / busy if busy else None,
         "rows": [_row(measured, work) for work in where[:MOST_WORKS]],
         "count": len(where),
     }
+
+
+def _roofs(works: Iterable[Work], peak: Peak) -> list[tuple[str, float]]:
+    """Return the peaks that apply to some operator, the highest first; equal ones share a line."""
+    kinds = {peak_kind(work, peak) for work in works}
+    names: dict[float, list[str]] = {}
+    for kind, tflops in peak.tflops.items():
+        if kind in kinds:
+            names.setdefault(tflops, []).append(kind)
+    return [(", ".join(names[tflops]), tflops) for tflops in sorted(names, reverse=True)]
 
 
 def _row(measured: MeasuredTrace, work: Work) -> list[Any]:

@@ -1,8 +1,7 @@
 "use strict";
 // A table that can be searched, and sorted by any column.
 
-const FIRST_ROWS = 25;
-const FEW_ROWS = 8;  // need no search
+const FIRST_ROWS = 10;  // until it is unfolded
 
 class SortedTable {
   /** `columns`: [title, format of a value]; `rows` of values, sorted by column `by`. */
@@ -14,7 +13,7 @@ class SortedTable {
     this.count = element("output");
     const tools = element("div", "tools");
     tools.append(this.search, this.count);
-    tools.hidden = rows.length <= FEW_ROWS;
+    tools.hidden = rows.length <= FIRST_ROWS;
     const table = element("table"), head = element("thead"), line = element("tr");
     this.heads = columns.map(([title], place) => {
       const cell = element("th"), button = element("button", "", title);
@@ -64,12 +63,19 @@ class SortedTable {
     const line = element("tr");
     this.columns.forEach(([, show], place) => {
       const cell = element("td");
-      cell.append(element("span", "", show(row[place])));
+      const shown = element("span");
+      shown.append(...(place === 0 ? breakable(row[0]) : [show(row[place])]));
+      cell.append(shown);
       if (place === 0) cell.title = row[0];
       line.append(cell);
     });
     return line;
   }
+}
+
+/** A name that a narrow column breaks between its parts, not between any two letters. */
+function breakable(name) {
+  return name.split(/(?<=[_.,:/<(#])(?![_.:/<(#])/).flatMap((piece, place) => place ? [element("wbr"), piece] : [piece]);
 }
 
 function compare(a, b) {

@@ -57,6 +57,7 @@ function drawOverTime(name, ms, values, axisLabel, label, paths) {
   const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
   const options = {
     width: target.clientWidth, height: 180, scales: { x: { time: false } },
+    legend: { live: false },
     axes: [{ ...axis, label: "ms since the first launch" }, { ...axis, label: axisLabel, size: 70 }],
     series: [{ label: "ms" }, { label, stroke: colour("--accent"), ...paths }],
   };

@@ -112,7 +112,9 @@ def merge(
     with compared(traces, folder, elsewhere=output is not None) as (ranks, ready, problems):
         if len(ranks) < 2:
             single = f"{path} holds a single rank; open it with dynprof view"
-            raise CaptureError("\n".join((single, *window_words(ready))))
+            if problems or len(ready) > len(ranks):
+                single = f"{path} holds fewer than two ranks with a complete step"
+            raise CaptureError("\n".join((single, *problems.values(), *window_words(ready))))
         chosen = chosen_ranks(ranks, wanted)
         target = _prepared(output, folder / FOLDER)
         clocks, shared = ranks.clocks(), ranks.arrivals_among(chosen)

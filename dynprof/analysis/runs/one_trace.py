@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from dynprof.analysis.output.whole_files import (
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.report import REPORT, write_report
+from dynprof.analysis.views.trace_tables import TRACE_VIEWS, write_view
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import files_below, folders_below, written_s
 from dynprof.runtime.layout import (
@@ -43,7 +45,7 @@ from dynprof.runtime.layout import (
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
 OUTPUT = VENDORS_ANALYSIS_DIR
 """The vendor's name for the folder of its tables."""
@@ -55,6 +57,11 @@ PARTS = (RANK, PATH, OPERATORS, VIEWS, MEMORY, FILES)
 and the database. Events belong to memory. Files are the vendor's json."""
 _ENDINGS = ("trace.json", "trace.json.gz")
 _ENDINGS_WITH_RANK = (".json", ".json.gz")
+
+
+def view_part(view: str) -> str:
+    """Return the part of the work that writes a table of SQL's, one of :data:`TRACE_VIEWS`."""
+    return f"view {view}"
 
 
 def traces_in(path: Path) -> list[Path]:
@@ -140,7 +147,7 @@ def write_analysis(
     folder = folder_of(measured.path, into)
     wanted = export_types(measured) if types is None else types
     for part in parts:
-        if part != RANK:
+        if part in PARTS and part != RANK:
             copied = measured.trace.size if part == FILES and "text" in wanted else 0
             check_space(measured, folder, copied)
             check_space(measured, Path(tempfile.gettempdir()))  # databases are built there
@@ -152,6 +159,13 @@ def write_analysis(
 def _write_rank(measured: MeasuredTrace, folder: Path, _: Collection[str]) -> Iterator[Path]:
     """Write the tables by which ranks are compared."""
     yield from write_rank_tables(measured, folder)
+
+
+def _write_view(
+    view: str, measured: MeasuredTrace, folder: Path, _: Collection[str]
+) -> Iterator[Path]:
+    """Write the table of a view."""
+    yield from write_view(view, measured, folder)
 
 
 def _write_path(measured: MeasuredTrace, folder: Path, wanted: Collection[str]) -> Iterator[Path]:
@@ -212,13 +226,14 @@ def _write_analysis_database(measured: MeasuredTrace, path: Path) -> Iterator[Pa
         yield path
 
 
-_WRITERS = {
+_WRITERS: dict[str, Callable[[MeasuredTrace, Path, Collection[str]], Iterator[Path]]] = {
     RANK: _write_rank,
     PATH: _write_path,
     OPERATORS: _write_operators,
     VIEWS: _write_views,
     MEMORY: _write_memory,
     FILES: _write_files,
+    **{view_part(view): partial(_write_view, view) for view in TRACE_VIEWS},
 }
 
 

@@ -46,7 +46,7 @@ class ScriptSession:
     An operator's window gives way to it, as to any profiler of the script.
     """
 
-    give_way: Callable[[], None] | None = None
+    close_for_other: Callable[[], None] | None = None
     lost = False
 
     def __init__(self) -> None:
@@ -136,13 +136,13 @@ class KinetoSession:
     Attributes:
         lost: Whether the script took the session from the open window.
         prepare_count: The number of times that a profiler took the session.
-        give_way: Closes the open window if it can, before the script's profiler begins.
+        close_for_other: Closes the open window if it can, before the script's profiler begins.
     """
 
     def __init__(self) -> None:
         self.lost = False
         self.prepare_count = 0
-        self.give_way: Callable[[], None] | None = None
+        self.close_for_other: Callable[[], None] | None = None
         self._script_threads: set[threading.Thread] = set()
         self._abandoned: list[tuple[DetachedState, profile]] = []
         self._unstopped: dict[threading.Thread, Callable[[], bool]] = {}
@@ -241,7 +241,7 @@ class KinetoSession:
             owner: The owner that frees it; nothing changes where another recording took it since.
         """
         if owner in (None, self._owner):
-            self._open, self.give_way, self._owner = False, None, None
+            self._open, self.close_for_other, self._owner = False, None, None
             self._started = False
             self._closed.set()
         self._free_abandoned()
@@ -316,8 +316,8 @@ class KinetoSession:
         """Close an open window and wait for its events; two profilers at once would crash."""
         deadline_s = time.monotonic() + (0.0 if self.lost else GIVE_WAY_S)  # waits only once
         while self._open:
-            if self.give_way:
-                self.give_way()
+            if self.close_for_other:
+                self.close_for_other()
             if time.monotonic() >= deadline_s:
                 break
             self._closed.wait(0.02)

@@ -74,17 +74,17 @@ class OperatorArguments(Collector):
         register = module._add_execution_trace_observer
 
         @functools.wraps(register)
-        def give_way(path: str) -> Any:
+        def close_for_other(path: str) -> Any:
             if self not in _STILL_REGISTERED:
                 self._lost = f"it ends early: {_CONFLICT}"
             self.end()
             return register(path)
 
         def unwrap() -> None:
-            if module._add_execution_trace_observer is give_way:
+            if module._add_execution_trace_observer is close_for_other:
                 module._add_execution_trace_observer = register  # type: ignore[attr-defined]
 
-        module._add_execution_trace_observer = give_way  # type: ignore[attr-defined]
+        module._add_execution_trace_observer = close_for_other  # type: ignore[attr-defined]
         return unwrap
 
     def abandon(self) -> None:

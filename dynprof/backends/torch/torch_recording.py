@@ -112,9 +112,9 @@ class TorchRecording:
         """Whether :meth:`save` runs without the GIL."""
         return bool(self._functions or self._writer())
 
-    def before_another_profiler(self, give_way: Callable[[], None]) -> None:
-        """Have ``give_way`` called before the script's own profiler begins."""
-        self._session.give_way = give_way
+    def before_another_profiler(self, close_for_other: Callable[[], None]) -> None:
+        """Have ``close_for_other`` called before the script's own profiler begins."""
+        self._session.close_for_other = close_for_other
         self.is_adopted = True
 
     def load(self, *, inside_step: bool) -> Load | None:

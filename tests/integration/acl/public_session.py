@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def use_the_session(folder: Path) -> list[str]:
-    """Call all of it, in the types that a script would write; return what was subscribed to."""
+    """Make all calls with the types that a script would use; return the subscriptions."""
     names: list[str] = []
     acl.init()
     with acl.prof.session(folder):

@@ -1,4 +1,4 @@
-"""Scripts of a process-wide session, and the traces that they leave."""
+"""Scripts with a process-wide session, and the traces that they write."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ HERE = "acl.init()\nacl.prof.init('out')\none = acl.prof.Config(devices=[0, 1])\
 
 
 def run(folder: Path, script: str) -> list[str]:
-    """Run a script in a process of its own, for there is one session in each; return its lines."""
+    """Run a script in its own process, because a process has one session; return its lines."""
     done = warm_interpreter.run(
         PRELUDE + textwrap.dedent(script), folder, os.environ, unloads=False
     )

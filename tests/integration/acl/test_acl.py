@@ -1,4 +1,4 @@
-"""The process-wide session: the pyACL document's sequences, stamps, subscription."""
+"""The process-wide session: sequences of calls from the pyACL documents, stamps, subscription."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_the_right_sequence(tmp_path: Path) -> None:
-    """The trace has what runs between start and stop; a tool reads it."""
+    """The trace has what runs between start and stop, and a tool can read it."""
     run(
         tmp_path,
         """
@@ -139,7 +139,7 @@ def test_stamps(tmp_path: Path) -> None:
     assert found == [("X", "crossing"), ("X", "loading"), ("i", "loading")]
 
 
-def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
+def test_a_config_file_selects_what_is_recorded(tmp_path: Path) -> None:
     """A file records all until ``acl.finalize``; calls of ``prof`` are refused."""
     asked = {"switch": "on", "output": "by_file", "host_sys": "cpu,mem", "task_time": "on"}
     (tmp_path / "acl.json").write_text(json.dumps({"profiler": asked}))
@@ -178,7 +178,7 @@ def test_a_file_says_what_is_recorded(tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
-    """A wrong file is refused with the place of the error; a corrected one may follow."""
+    """A wrong file is refused with the place of the error; then a corrected one is accepted."""
     (tmp_path / "acl.json").write_text(text)
     (said,) = run(
         tmp_path,
@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> No
 
 
 def test_operators_are_delivered_while_they_run(tmp_path: Path) -> None:
-    """A callback gets operators while they run, and none after the end."""
+    """A callback receives operators while they run, and none after the end."""
     said = run(
         tmp_path,
         """
@@ -234,8 +234,8 @@ def test_operators_are_iterated_on_another_thread(tmp_path: Path) -> None:
     assert said == ["['aten::ones', 'aten::ones', 'aten::mm'] 0"]
 
 
-def test_a_subscriber_that_fails_does_not_hurt(tmp_path: Path) -> None:
-    """It is said once, it is not called again, and the job goes on."""
+def test_a_failing_subscriber_is_called_no_more(tmp_path: Path) -> None:
+    """A failing callback is logged once and not called again; the job continues."""
     said = run(
         tmp_path,
         """
@@ -276,7 +276,7 @@ def test_without_torch_python_is_recorded(tmp_path: Path) -> None:
 
 
 def test_the_whole_public_session(tmp_path: Path) -> None:
-    """What the type checker sees of it runs."""
+    """The calls that the type checker sees also run."""
     said = run(
         tmp_path,
         f"""

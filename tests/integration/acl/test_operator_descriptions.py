@@ -1,4 +1,4 @@
-"""pyACL's own calls, as its samples have them: return codes, and operators through a pipe."""
+"""pyACL's own calls, as in its samples: return codes, and operators through a pipe."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_session_in_the_words_of_pyacl(tmp_path: Path) -> None:
     assert len(products(trace)) == 1
 
 
-def test_start_names_what_this_profiler_cannot_serve(tmp_path: Path) -> None:
+def test_start_names_unsupported_settings(tmp_path: Path) -> None:
     """A warning of start names metrics of AI cores and the L2 cache."""
     (said,) = run(
         tmp_path,
@@ -82,7 +82,7 @@ kept = ctypes.create_string_buffer(data, len(data))
 
 
 @pytest.mark.parametrize("given", ["data", "ctypes.addressof(kept)", "bytearray(data)"])
-def test_operators_come_through_a_pipe(tmp_path: Path, given: str) -> None:
+def test_a_subscriber_reads_operators_from_a_pipe(tmp_path: Path, given: str) -> None:
     """A subscriber reads each operator's name, type, times and model."""
     said = run(
         tmp_path,
@@ -109,8 +109,8 @@ refused(prof.model_un_subscribe, 7)
     assert said[5] == "acl.prof.model_un_subscribe(): model 7 is not subscribed"
 
 
-def test_a_pipe_that_nobody_reads_holds_up_nobody(tmp_path: Path) -> None:
-    """The training goes on while it is full; and where the reader has gone."""
+def test_an_unread_pipe_does_not_block_the_training(tmp_path: Path) -> None:
+    """The training continues while the pipe is full, and after the reader has closed it."""
     said = run(
         tmp_path,
         """

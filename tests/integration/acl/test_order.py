@@ -1,4 +1,4 @@
-"""Every call of the process-wide session out of order is an error, in words."""
+"""Calls of the process-wide session in a wrong order raise an error with the reason."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ for number, script in enumerate({scripts!r}):
     failed |= os.wait()[1] != 0
 sys.exit(failed)
 """
-"""A process for each script, and one for all that imports torch."""
+"""Run each script in a fork of one process that has imported torch."""
 
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Return the lines that each script of a wrong order prints."""
+    """Return the lines that each script with a wrong order prints."""
     folder = tmp_path_factory.mktemp("orders")
     run(folder, FORKED.format(scripts=list(WRONG_ORDERS)))
     return {
@@ -189,8 +189,8 @@ def test_init_again_changes_the_folder(tmp_path: Path) -> None:
     assert [len(traces(tmp_path / name)) for name in ("one", "two")] == [2, 2]
 
 
-def test_a_child_forked_amid_a_call(tmp_path: Path) -> None:
-    """What another thread was calling ended with the fork; the child's calls wait for nobody."""
+def test_a_child_forked_during_a_call_does_not_wait_for_it(tmp_path: Path) -> None:
+    """The child's session does not wait for a call that another thread of the parent was in."""
     said = run(
         tmp_path,
         """
@@ -219,10 +219,10 @@ def test_a_child_forked_amid_a_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["acl.prof.recording", "acl.prof.start"])
-def test_the_scripts_exception_passes_a_session_that_cannot_be_saved(
+def test_the_scripts_exception_propagates_if_the_session_cannot_be_saved(
     tmp_path: Path, how: str
 ) -> None:
-    """The script's exception passes, and the next session works."""
+    """The script's exception propagates, and the next session works."""
     said = run(
         tmp_path,
         f"""
@@ -242,7 +242,7 @@ def test_the_scripts_exception_passes_a_session_that_cannot_be_saved(
     assert len(traces(tmp_path / "out")) == 1
 
 
-def test_a_child_forked_in_a_recording_leaves_it_and_has_sessions_of_its_own(
+def test_a_child_forked_in_a_recording_can_have_its_own_sessions(
     tmp_path: Path,
 ) -> None:
     """A forked child ends its parent's session without output."""

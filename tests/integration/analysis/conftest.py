@@ -1,4 +1,4 @@
-"""What tests that analyse traces in their own process share."""
+"""Settings of tests that analyse traces in their own process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True, scope="module")
 def _no_other_processes() -> Iterator[None]:
-    """Analyse several traces in this process, unless a test or a command asks for more."""
+    """Analyse several traces in this process, unless a test or command requests more processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "cpu_count", lambda: 1)
         yield

@@ -1,4 +1,4 @@
-"""The job's calls stay the job's where functions of dynprof's lie around them."""
+"""The job's calls count as the job's if dynprof's functions are around them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ while True: work()
 
 
 @pytest.mark.parametrize("script", [ANNOTATED, STEPPED], ids=["annotated", "a step's function"])
-def test_what_lies_around_the_jobs_calls_is_not_the_profilers_work(
+def test_dynprof_functions_around_the_jobs_calls_are_not_profiler_work(
     tmp_path: Path, script: str
 ) -> None:
     """The 40 ms that the job takes in each step are its own, and are in its stacks."""

@@ -1,4 +1,4 @@
-"""A window that ends amid a step: what is told of steps is told of whole ones."""
+"""Windows that end in the middle of a step: figures per step count whole steps only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ idle()
 
 
 def check(folder: Path) -> None:
-    """Check the steps against the manifest, and that the trace marks one more."""
+    """Compare the steps with the manifest, and check that the trace marks one more."""
     (manifest,) = manifests(folder)
     marks = [e["name"] for e in events(folder, manifest) if e["name"].startswith("ProfilerStep#")]
     (trace,) = (folder / "prof_config").rglob(manifest.trace)
@@ -37,20 +37,20 @@ def check(folder: Path) -> None:
 
 
 def test_steps_of_a_window_that_is_cut(tmp_path: Path) -> None:
-    """Of torch's: the fragment is in the trace, and in none of what is said of steps."""
+    """With torch, the trace has the incomplete step, and the figures leave it out."""
     pytest.importorskip("torch", reason="torch is not installed")
     run(tmp_path, CUT)
     check(tmp_path)
 
 
 def test_steps_of_a_window_of_plain_python_that_is_cut(tmp_path: Path) -> None:
-    """The same of VizTracer's."""
+    """With VizTracer, the trace has the incomplete step, and the figures leave it out."""
     run_without_torch(tmp_path, CUT)
     check(tmp_path)
 
 
 def test_a_window_that_ends_in_its_first_step(tmp_path: Path) -> None:
-    """It has no whole step: what it has is told as one stretch, without a number."""
+    """Without a whole step, the recording is shown as one span without a number."""
     run_without_torch(tmp_path, "window(active=5)\ntime.sleep(0.02)\ndp.stop()\nidle()\n")
     (manifest,) = manifests(tmp_path)
     assert manifest.steps.recorded == 0

@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(not find_spec("distributed"), reason="dask is no
 
 
 def dynprof(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of dynprof's."""
+    """Run a dynprof command."""
     return run([*DYNPROF, *arguments])
 
 
-def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
-    """Of fsspec's kinds one in memory stands for those of clouds: files, ranks, one broken."""
+def test_captures_on_a_remote_file_system_are_fetched_and_results_sent_back() -> None:
+    """A file system in memory represents those of clouds: files, ranks, one of them broken."""
     upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
     from dynprof.analysis.runs.many_traces import analyse_each
     from dynprof.analysis.runs.one_trace import traces_in
@@ -64,16 +64,16 @@ def test_what_lies_behind_a_file_system_is_fetched_and_sent_back() -> None:
         (("--executor", "dask", "--scheduler", "nonsense://x"), "no Dask scheduler answers at"),
     ],
 )
-def test_a_cluster_that_is_not_there_is_said(
+def test_an_unreachable_cluster_is_an_error(
     tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    """With exit code 2."""
+    """The exit code is 2."""
     write(tmp_path, 0)
     done = dynprof("analyse", str(tmp_path), *arguments)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
-def test_an_unknown_kind_of_place_is_said() -> None:
-    """With exit code 2, and no traceback."""
+def test_an_unknown_url_scheme_is_an_error() -> None:
+    """The exit code is 2, without a traceback."""
     done = dynprof("analyse", "nosuch://bucket/run")
     assert (done.returncode, "nosuch://bucket/run cannot be reached" in done.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""A planted slow step of a real job is named, with its cause, as the job's own clock has it."""
+"""A planted slow step of a real job is named with its cause, as the job's own clock shows it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Captured = tuple[MeasuredTrace, list[float], int, bool]
 pytest.importorskip("torch", reason="torch is not installed")
 
 FIRST, SLOW, LAST = 30, 34, 37
-"""The recorded steps, and the one whose batch takes long; of its number is the job's own log."""
+"""The recorded steps, and the one with the slow batch. The job logs times by this number."""
 SCRIPT = f"""
 import json, os, time, torch, dynprof as dp
 torch.set_num_threads(1)
@@ -57,7 +57,7 @@ print(json.dumps(took))
     ids=["here", "here, stacks", "worker", "worker, stacks"],
 )
 def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captured:
-    """Return what is measured of such a job, and the ms of its steps by its own clock."""
+    """Return dynprof's figures for such a job, and the ms of its steps by its own clock."""
     workers, stacks = request.param
     folder = tmp_path_factory.mktemp("job")
     script = SCRIPT.replace("WORKERS", str(workers)).replace("PREFETCH", "2" if workers else "None")
@@ -76,14 +76,14 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def test_a_slow_step_is_named_as_the_job_saw_it(
     captured: Captured,
 ) -> None:
-    """Its number and its length, and the median; a mark also has some of what step() does."""
+    """Number, length and median match the job's; a mark also includes a part of step()."""
     measured, took, *_ = captured
     assert [number for number, *_ in measured.marked] == list(range(FIRST, LAST + 1))
-    assert measured.outliers[0][0] == SLOW  # a busy machine may add others, shorter ones
+    assert measured.outliers[0][0] == SLOW  # a busy machine may add shorter ones
     steps = zip(measured.marked, took[FIRST:], strict=False)
     apart_ms = sorted(abs(length / 1e6 - logged) for (_, _, length), logged in steps)
-    assert apart_ms[len(apart_ms) // 2] < 20  # that in which the window opens may be longer
-    assert apart_ms[-1] < 500  # half of what the planted step sleeps
+    assert apart_ms[len(apart_ms) // 2] < 20  # the step that opens the window may be longer
+    assert apart_ms[-1] < 500  # half of the planted sleep
     first = verdict(measured)[0]
     assert first.startswith("A step takes ")
     (shown,) = re.findall(rf"\(median of 8 steps\); step {SLOW} took ([\d,]+) ms", first)
@@ -96,10 +96,10 @@ def test_a_slow_step_is_named_as_the_job_saw_it(
     assert SLOW in [row["number"] for row in page["steps"]["rows"] if row["outlier"]]
 
 
-def test_what_made_it_slow_is_found(
+def test_the_cause_of_the_slow_step_is_found(
     captured: Captured,
 ) -> None:
-    """The function that slept, where it ran here with stacks; else whom training waited for."""
+    """With stacks, the function that slept is named; without, what the training waited for."""
     measured, _, workers, stacks = captured
     page = contents(measured)
     slow, *others = page["findings"]

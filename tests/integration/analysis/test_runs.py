@@ -1,4 +1,4 @@
-"""Whole analyses: beside the training, of broken captures, of the ranks of a real job."""
+"""Whole analyses: during the training, of broken captures, and of a real job's ranks."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("own_place")
 
 
-def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
-    """With ``"analyse": true`` tables and databases are made during the training.
+def test_an_edit_is_analysed_during_the_training(tmp_path: Path) -> None:
+    """With ``"analyse": true`` tables and databases are written during the training.
 
-    The manifest names the files that were not written, each with the reason; the log those that the
-    config asked for, and how many others there are.
+    The manifest names the files that were not written, each with the reason. The log names those
+    that the config requested, and the number of others.
     """
     script = (
         TORCH_JOB + 'dp.init("prof_config")\nwhile True:\n    train_one_step()\n    dp.step()\n'
@@ -66,7 +66,7 @@ def test_an_edit_is_analysed_beside_the_training(tmp_path: Path) -> None:
 
 
 def test_a_python_capture_has_tables(tmp_path: Path) -> None:
-    """Calls take the place of operators; what has no meaning is not written."""
+    """Calls replace operators; tables without a meaning are not written."""
     with profile(backend="python", schedule=schedule(wait=0, warmup=0, active=2, repeat=1)) as prof:
         for _ in range(3):
             json.dumps({"a": [1]})
@@ -79,7 +79,7 @@ def test_a_python_capture_has_tables(tmp_path: Path) -> None:
     assert "memory_record.csv" not in made
 
 
-def test_one_broken_capture_does_not_keep_the_others(
+def test_one_broken_capture_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A warning names a broken capture; two processes make the other tables."""
@@ -108,7 +108,7 @@ if __name__ == "__main__":
 
 
 def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
-    """However it is ended: the processes that work for it end too."""
+    """The worker processes end too, whichever signal kills the analysis."""
     (tmp_path / "pool.py").write_text(POOL)
     parent = start([sys.executable, "pool.py"], cwd=tmp_path)
     assert parent.stdout is not None
@@ -120,7 +120,7 @@ def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_the_operator_table_in_the_terminal(tmp_path: Path) -> None:
-    """``dynprof top`` shows the operators with the most time of their own."""
+    """``dynprof top`` shows the operators with the longest own time."""
     recorded(tmp_path / "a.pt.trace.json")
     wide = {**os.environ, "COLUMNS": "120"}
     done = run([*DYNPROF, "top", tmp_path, "--limit", "5"], env=wide)
@@ -146,13 +146,13 @@ torch.distributed.destroy_process_group()
 
 
 def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
-    """Three processes reduce over gloo, one of them is slow: it is named, and each has its rows."""
-    late_s = 0.2 * slowness()  # far more than threads of a busy machine scatter
+    """Three processes reduce over gloo. The slow one is named, and each has its rows."""
+    late_s = 0.2 * slowness()  # far above the scatter of a busy machine
     with ranks(tmp_path, RANKS.replace("LATE_S", str(late_s)), 3) as running:
         end_well(running)
     done = run([*DYNPROF, "analyse", "log"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    # Of six: a processor that another process keeps may hold one of the others up as long.
+    # At least 4 of 6: other processes may delay another rank as long.
     assert re.search(r"rank 1 comes last to [456] of 6 collectives", done.stderr), done.stderr
     table = rows(tmp_path / "log" / "analysis" / "ranks.csv")
     assert [(row["Rank"], row["Step"]) for row in table] == [

@@ -1,4 +1,4 @@
-"""From real captures to tables: the same numbers as torch's, the vendor's names, real devices'."""
+"""Tables of real captures: numbers equal torch's, names the vendor's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STEPS = [1, 2, 3]
 def test_operators_are_those_of_torchs_key_averages(
     tmp_path: Path, settings: dict[str, bool]
 ) -> None:
-    """Count, own and total time of every name; with stacks torch counts frames as operators."""
+    """Count, own and total time of every name match; torch counts stack frames as operators."""
     path = tmp_path / "a.pt.trace.json"
     torchs = {row.key: row for row in recorded(path, **settings).key_averages()}
     capture = MeasuredTrace(path)
@@ -49,7 +49,7 @@ def test_operators_are_those_of_torchs_key_averages(
             assert row.own / 1000 == pytest.approx(expected, abs=0.01), name
 
 
-def test_tables_say_what_the_trace_says(tmp_path: Path) -> None:
+def test_tables_have_all_rows_of_the_trace(tmp_path: Path) -> None:
     """The tables have a row for each operator with shapes and stack, each step and allocation."""
     path = tmp_path / "a.pt.trace.json.gz"
     recorded(path, record_shapes=True, profile_memory=True, with_stack=True)
@@ -119,7 +119,7 @@ def test_the_database_is_joined_as_a_user_would(tmp_path: Path) -> None:
 
 
 def test_events_are_read_back_from_parquet(tmp_path: Path) -> None:
-    """Any reader of Parquet has every span, with names and whole ns since the epoch."""
+    """Any reader of Parquet gets every span, with names and whole ns since the epoch."""
     path = tmp_path / "a.pt.trace.json"
     prof = recorded(path)
     (made,) = [
@@ -152,7 +152,7 @@ def test_folded_stacks_add_up(tmp_path: Path) -> None:
     first, last = capture.marked[0], capture.marked[-1]
     inside = np.minimum(ends, last[1] + last[2]) - np.maximum(begins, first[1])
     total = np.maximum(inside, 0).sum()
-    lost_us = total / 1000 - sum(us for _, us in lines)  # each line is whole microseconds
+    lost_us = total / 1000 - sum(us for _, us in lines)  # each line is rounded to whole us
     assert 0 <= lost_us <= len(lines)
     outside = {"ph": "X", "cat": "python_function", "name": "stray", "pid": 1, "tid": 1}
     trace = json.loads(path.read_text())

@@ -1,4 +1,4 @@
-"""Operations of arithmetic and the tree of modules, beside torch's own counts of the same run."""
+"""FLOPs and the module tree, compared with torch's own counts of the same run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 
 class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
-    """Convolutions of several kinds, attention, norms and matrices."""
+    """A model with several kinds of convolutions, attention, norms and matrices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
         self.last = torch.nn.Linear(32, 5)
 
     def forward(self, image: Any) -> Any:
-        """Return something of every part."""
+        """Return a value that depends on every part."""
         image = self.up(self.wide(self.first(image)))
         words = self.line(image.flatten(2)).view(image.shape[0], -1, 32)
         mixed, _ = self.heads(words, words, words, need_weights=False)
@@ -43,7 +43,7 @@ class Net(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 
 def run(net: Any) -> None:
-    """Go forward and backward once."""
+    """Run one forward and one backward pass."""
     net(torch.ones(2, 3, 16, 16, requires_grad=True)).square().mean().backward()
 
 
@@ -62,7 +62,7 @@ def recorded(path: Path) -> tuple[MeasuredTrace, Any, Any]:
 
 
 def products(measured: MeasuredTrace, *, of_attention: bool) -> int:
-    """Return the operations of attention, or of all other products."""
+    """Return the FLOPs of attention, or of all other products."""
     return sum(
         work.count * (work.flops or 0) for work in measured.works
         if work.is_product and ("attention" in work.name) is of_attention
@@ -70,7 +70,7 @@ def products(measured: MeasuredTrace, *, of_attention: bool) -> int:
 
 
 def test_products_are_those_of_torchs_counter(tmp_path: Path) -> None:
-    """Forward and backward, each once; torch 2.13 counts the host's attention by its parts."""
+    """Forward and backward products count once. torch 2.13 counts the host's attention by parts."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -86,16 +86,16 @@ def test_products_are_those_of_torchs_counter(tmp_path: Path) -> None:
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run(net)
     parts = counter.get_total_flops() - others  # two products forward, four backward
-    assert attention == parts * 7 / 6  # one is done again backward
+    assert attention == parts * 7 / 6  # the backward pass repeats one
 
 
 def counts_attention(counter: Any) -> bool:
-    """Return whether it knows the host's attention, as that of torch 2.15 does."""
+    """Return whether torch's counter supports the host's attention, as in torch 2.15."""
     return any("attention" in str(operator) for operator in counter.get_flop_counts()["Global"])
 
 
 def test_operators_are_those_of_torchs_profiler(tmp_path: Path) -> None:
-    """By name and shape; its formulas for convolutions differ where they are grouped or padded."""
+    """FLOPs match by name and shape, except for grouped or padded convolutions."""
     measured, prof, _ = recorded(tmp_path / "a.trace.json")
     ours = defaultdict[Any, int](int)
     for work in measured.works:
@@ -112,12 +112,12 @@ def test_operators_are_those_of_torchs_profiler(tmp_path: Path) -> None:
 
 
 def text(shapes: list[Any]) -> str:
-    """Return shapes as tables have them."""
+    """Return shapes in the format of tables."""
     return ";".join(",".join(map(str, shape)) for shape in shapes).rstrip(";")
 
 
 def test_modules_have_the_operations_that_torch_gives_them(tmp_path: Path) -> None:
-    """Forward and backward; the tree is the model's, in the order in which it is called."""
+    """FLOPs of forward and backward match. The tree is the model's, in the order of calls."""
     from torch.utils.flop_counter import FlopCounterMode
 
     measured, _, net = recorded(tmp_path / "a.trace.json")
@@ -141,7 +141,7 @@ def test_modules_have_the_operations_that_torch_gives_them(tmp_path: Path) -> No
 
 
 def module_products(measured: MeasuredTrace) -> dict[int, int]:
-    """Return the operations of products alone by module: torch's counter knows no others."""
+    """Return the FLOPs of products by module; torch's counter counts nothing else."""
     import dataclasses
 
     from dynprof.analysis.measures.code.modules import modules

@@ -1,4 +1,4 @@
-"""Two processes that share one large trace make what one makes; neither waits for a dead one."""
+"""Two processes that share a large trace give the result of one; neither waits for a dead one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a trace that counts as a large one."""
+    """Return a trace that is treated as a large one."""
     monkeypatch.setattr(many_traces, "LARGE", 0)
     path = tmp_path / "a.pt.trace.json"
     recorded(path)
@@ -31,8 +31,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("types", [("text", "db"), ("db",)])
-def test_two_make_what_one_makes(trace: Path, types: tuple[str, ...]) -> None:
-    """The same files with the same contents; the critical path, which one makes for both, too."""
+def test_two_processes_give_the_result_of_one(trace: Path, types: tuple[str, ...]) -> None:
+    """The files have the same contents, also for the critical path, which one process computes."""
     found = []
     for processes in (1, 2):
         outcome = analyse_each([trace], types, processes=processes)
@@ -50,8 +50,8 @@ def test_two_make_what_one_makes(trace: Path, types: tuple[str, ...]) -> None:
     assert {"report.html", *text} <= set(found[0][1])
 
 
-def test_the_second_one_is_killed(trace: Path) -> None:
-    """As by the system where memory runs out: the trace is named, with what became of it."""
+def test_a_killed_second_process_is_named(trace: Path) -> None:
+    """If the system kills a process, as without memory, the error names trace and reason."""
     me = psutil.Process()
     before = me.children()
 
@@ -68,8 +68,10 @@ def test_the_second_one_is_killed(trace: Path) -> None:
     assert outcome.problems == {trace: "the process that analysed it ended: with code -9"}
 
 
-def test_the_second_one_cannot_be_started(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where the system allows no more processes: that is said, and nobody waits for it."""
+def test_a_second_process_that_cannot_start_is_named(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the system allows no more processes, the error says so, and the first does not wait."""
 
     def none_left(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, "no more processes")

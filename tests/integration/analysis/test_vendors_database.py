@@ -1,4 +1,4 @@
-"""The databases beside the real wheel: its columns, and its own queries on a real trace."""
+"""The databases, compared with the real wheel: its columns, and its queries on a real trace."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ pytestmark = needs_wheels
 
 
 def module(name: str) -> ast.Module:
-    """Return a module of the newest wheel, as it is written."""
+    """Return the source of a module of the newest wheel."""
     (path,) = NEWEST[0].rglob(name)
     return ast.parse(path.read_text())
 
 
 def columns() -> dict[str, list[tuple[str, str]]]:
-    """Return the columns and types that the wheel gives its tables."""
+    """Return the columns and types of the wheel's tables."""
     names: dict[str, Any] = {}
     found: dict[str, list[tuple[str, str]]] = {}
     for node in ast.walk(module("_constant.py")):
@@ -54,7 +54,7 @@ def columns() -> dict[str, list[tuple[str, str]]]:
 
 
 def test_columns_are_the_vendors() -> None:
-    """Names, order and types of each table that the wheel describes."""
+    """Names, order and types match for each table that the wheel describes."""
     vendors = columns()
     ours = {**TABLES, **DEVICE_TABLES, **ANALYSIS_TABLES}
     compared = set(vendors) & set(ours)
@@ -70,14 +70,14 @@ def test_columns_are_the_vendors() -> None:
 
 
 def test_files_are_named_as_the_vendors() -> None:
-    """Those that a level leaves out, and those that no trace tells."""
+    """The wheel has the names that a level omits, and those for which a trace has no data."""
     text = "".join(path.read_text() for path in NEWEST[0].rglob("*.py"))
     for name in [*LEVELLED, "data_preprocess.csv", "l2_cache.csv", "profiler_metadata.json"]:
         assert f'"{name}"' in text, name
 
 
 def queries() -> list[str]:
-    """Return the queries by which the wheel takes a step apart."""
+    """Return the wheel's queries that divide a step."""
     found = [
         node.value
         for node in ast.walk(module("_trace_step_time_db_parser.py"))
@@ -90,7 +90,7 @@ def queries() -> list[str]:
 
 @on_each
 def test_the_vendors_own_queries_find_our_times(tmp_path: Path, path: Path) -> None:
-    """What it computes of a step from TASK and COMMUNICATION_OP is what StepTraceTime says."""
+    """The wheel's results for a step from TASK and COMMUNICATION_OP equal StepTraceTime."""
     measured = MeasuredTrace(path)
     write_database(measured, tmp_path / "a.db")
     write_analysis_database(measured, tmp_path / "analysis.db")
@@ -113,7 +113,7 @@ def test_the_vendors_own_queries_find_our_times(tmp_path: Path, path: Path) -> N
         took = sum(end - begin for _, begin, end, _ in found) / 1000
         assert took == pytest.approx(sum(event["dur"] for event in raw), abs=0.01)
     if len(measured.marked) > 1 or not kernels or path.name.startswith("qwen"):
-        return  # which step a kernel belongs to is ours to say, by its launch; qwen's began before
+        return  # a kernel's step is that of its launch; qwen's began before
     for device, computing, communication in steps:
         for ours, found in zip((computing, communication), rows, strict=True):
             spans = sorted((begin, end) for _, begin, end, on in found if on == device)
@@ -121,7 +121,7 @@ def test_the_vendors_own_queries_find_our_times(tmp_path: Path, path: Path) -> N
 
 
 def union(spans: list[tuple[int, int]]) -> int:
-    """Return for how long any of them lasts."""
+    """Return the time during which at least one of them runs."""
     total, last = 0, 0
     for begin, end in spans:
         total += max(0, end - max(begin, last))

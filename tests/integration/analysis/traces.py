@@ -1,4 +1,4 @@
-"""Real traces: of a small model, recorded here, and of real devices, where a folder has them."""
+"""Real traces: of a small model, recorded here, and of real devices if a folder has them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 @functools.cache
 def optimizer() -> Any:
-    """Return one of torch's: to make it loads the compiler, which no collecting of tests needs."""
+    """Return a torch optimizer. It loads the compiler, which collecting tests must not do."""
     return torch.optim.Adam(model.parameters())
 
 
 def recorded(path: Path, **settings: Any) -> profile:
-    """Train three recorded steps; write the trace."""
+    """Record three training steps; write the trace."""
     adam = optimizer()
     with profile(schedule=schedule(wait=0, warmup=1, active=3, repeat=1), **settings) as prof:
         for _ in range(4):

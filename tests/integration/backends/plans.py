@@ -1,4 +1,4 @@
-"""What a backend is asked for."""
+"""Plans for backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANK = Rank(3, 8, "test")
 
 
 def no_folder() -> PrivateFolder:
-    """Say that nothing is written while these record."""
+    """Fail: these recordings write nothing while they record."""
     raise AssertionError("a folder to write in while recording was asked for")
 
 

@@ -1,4 +1,4 @@
-"""One contract for every backend: what the window may rely on."""
+"""One contract for every backend: what a window may rely on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def make_backend(name: str) -> Backend:
-    """Return a backend that can serve here."""
+    """Return a backend that works here."""
     if name == "torch":
         pytest.importorskip("torch", reason="torch is not installed")
     return next(backend for backend in all_backends() if backend.name == name)
@@ -36,7 +36,7 @@ of_profilers = pytest.mark.parametrize("backend", PROFILERS, indirect=True)
 
 @pytest.fixture(params=[*PROFILERS, "marks"])
 def backend(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
-    """Return each backend in turn, with coverage and debuggers out of its way."""
+    """Yield each backend in turn, without interference by coverage and debuggers."""
     name, _, closing = request.param.partition("-")
     monkeypatch.setenv("DYNPROF_CLOSE", closing)
     made = make_backend(name)
@@ -51,11 +51,11 @@ def backend(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 
 
 def warmup_work() -> None:
-    """Do something whose name is looked for in the trace."""
+    """Run a function whose name the trace must not have."""
 
 
 def recorded_work() -> None:
-    """Do something whose name is looked for in the trace."""
+    """Run a function whose name the trace must have."""
 
 
 def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
@@ -70,8 +70,8 @@ def record(backend: Backend, steps: list[int], **config: Any) -> Recording:
     return recording
 
 
-def test_it_says_what_it_is(backend: Backend) -> None:
-    """Name, offer and versions are given, and nothing is in the way."""
+def test_name_offer_and_versions_are_given(backend: Backend) -> None:
+    """The backend has a name, an offer and versions, and nothing blocks it."""
     capable = backend.capabilities()
     assert (capable.backend, capable.missing) == (backend.name, "")
     assert "CPU" in capable.activities
@@ -84,7 +84,7 @@ def test_it_says_what_it_is(backend: Backend) -> None:
 def test_steps_are_named_as_the_job_names_them(
     backend: Backend, steps: list[int], tmp_path: Path
 ) -> None:
-    """Each step stands once in the trace under the number given, in their order."""
+    """Each step is in the trace once, with the job's number, in order."""
     path = tmp_path / "trace.json"
     saved = record(backend, steps).save(path)
     trace = {**saved.facts, **json.loads(path.read_text())}
@@ -93,8 +93,8 @@ def test_steps_are_named_as_the_job_names_them(
 
 
 @of_profilers
-def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
-    """What ran before ``start`` is not in the trace, what ran after is."""
+def test_the_warm_up_is_not_in_the_trace(backend: Backend, tmp_path: Path) -> None:
+    """The trace has what ran after ``start``, and nothing from before."""
     path = tmp_path / "trace.json"
     record(backend, [0], with_stack=True).save(path)
     text = path.read_text()
@@ -103,8 +103,10 @@ def test_the_warm_up_is_not_kept(backend: Backend, tmp_path: Path) -> None:
 
 
 @of_profilers
-def test_it_says_how_it_closes(backend: Backend, request: pytest.FixtureRequest) -> None:
-    """The log can say whether closing was detached from the training thread, or why not."""
+def test_close_reports_whether_it_was_detached(
+    backend: Backend, request: pytest.FixtureRequest
+) -> None:
+    """The backend tells for the log whether it closed detached, or why not."""
     recording = record(backend, [1])
     inline = "torch-inline" in request.node.name
     assert recording.closing == ("inline: DYNPROF_CLOSE=inline" if inline else "detached")
@@ -112,7 +114,7 @@ def test_it_says_how_it_closes(backend: Backend, request: pytest.FixtureRequest)
 
 
 def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> None:
-    """The exporter saves while the training thread goes on, even with the next recording."""
+    """The exporter saves while the training thread continues, even with the next recording."""
     path = tmp_path / "trace.json"
     recording = record(backend, [5])
     thread = threading.Thread(target=recording.save, args=(path,))
@@ -122,8 +124,8 @@ def test_saving_works_on_another_thread(backend: Backend, tmp_path: Path) -> Non
 
 
 @of_profilers
-def test_one_at_a_time(backend: Backend) -> None:
-    """A second recording is refused in words while one runs; it disturbs nothing."""
+def test_a_second_recording_is_refused(backend: Backend) -> None:
+    """A second recording is refused with a reason while one runs, and does not disturb it."""
     first = backend.prepare(a_plan(backend), RANK, no_folder)
     first.start()
     with pytest.raises(BackendError, match="active"):
@@ -136,7 +138,7 @@ def test_one_at_a_time(backend: Backend) -> None:
 def test_a_discarded_recording_leaves_nothing_running(
     backend: Backend, moment: str, tmp_path: Path
 ) -> None:
-    """Whenever it is discarded, the next recording works; discarding twice does no harm."""
+    """The next recording works after a discard at any point; a second discard has no effect."""
     recording = backend.prepare(a_plan(backend), RANK, no_folder)
     if moment != "prepared":
         recording.start()
@@ -150,14 +152,14 @@ def test_a_discarded_recording_leaves_nothing_running(
 
 
 def test_many_recordings_in_a_row(backend: Backend, tmp_path: Path) -> None:
-    """Recording after recording in one process, each with its own steps only."""
+    """Many recordings in one process each have only their own steps."""
     for number in range(20):
         record(backend, [number]).save(tmp_path / "trace.json")
         assert steps_in(json.loads((tmp_path / "trace.json").read_text())) == [number]
 
 
 def test_the_fake_keeps_the_contract_too(tmp_path: Path) -> None:
-    """What unit tests rely on behaves as the real ones do."""
+    """The fake of unit tests behaves like the real backends."""
     fake = FakeBackend()
     path = tmp_path / "trace.json"
     recording = record(fake, [3, 4])

@@ -1,6 +1,6 @@
-"""Marks on a stream, drawn by Kineto: on a GPU where there is one, and their host's side anywhere.
+"""Marks on a stream: Kineto's view on a GPU if there is one, and the host's part anywhere.
 
-``python -m benchmarks.device cuda`` runs them on a machine that has one.
+``python -m benchmarks.device cuda`` runs them on a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def on_track(found: list[dict[str, Any]], stream: int) -> list[str]:
-    """Return what stands on the track of a stream, in the order of its begin."""
+    """Return the events on a stream's track, in the order of their begin."""
     wanted = [e for e in found if e.get("cat") in ("kernel", "gpu_user_annotation")]
     mine = [e for e in wanted if e["tid"] == stream and e["ph"] == "X"]
     return [e["name"] for e in sorted(mine, key=lambda e: (e["ts"], -e["dur"]))]
@@ -35,7 +35,7 @@ def on_track(found: list[dict[str, Any]], stream: int) -> list[str]:
 
 @needs_gpu
 @pytest.mark.parametrize("given", ["stream", "stream.cuda_stream"])
-def test_a_mark_stands_between_the_kernels_around_it(tmp_path: Path, given: str) -> None:
+def test_a_mark_is_between_the_kernels_around_it(tmp_path: Path, given: str) -> None:
     """A mark on a stream is between the kernels around it, and on no other stream."""
     script = f"""
     import dynprof.mstx as mstx
@@ -76,8 +76,8 @@ def test_a_mark_stands_between_the_kernels_around_it(tmp_path: Path, given: str)
     assert "captured" not in [e["name"] for e in events(tmp_path, second) if e.get("cat") != "mstx"]
 
 
-def test_the_hosts_side_is_nobodys_work(tmp_path: Path) -> None:
-    """A real trace of what is put on a stream: the script's ``zero_`` counts, the mark's not."""
+def test_the_host_part_of_a_device_mark_is_not_work(tmp_path: Path) -> None:
+    """In a real trace the script's ``zero_`` counts as work, and that of a mark does not."""
     x = torch.ones(10)
     with torch.profiler.profile() as profiler:
         x.zero_()
@@ -93,8 +93,8 @@ def test_the_hosts_side_is_nobodys_work(tmp_path: Path) -> None:
     assert not {"upload", LABEL} & set(found)
 
 
-def test_a_job_without_a_device_has_it_in_its_log(tmp_path: Path) -> None:
-    """Once, though windows and marks are many; the marks stand on the host."""
+def test_log_says_once_that_a_mark_has_no_device(tmp_path: Path) -> None:
+    """The log says it once for many windows and marks; the marks are on the host."""
     script = """
     import dynprof.mstx as mstx
     for _ in range(2):
@@ -113,8 +113,8 @@ def test_a_job_without_a_device_has_it_in_its_log(tmp_path: Path) -> None:
         assert sorted(found) == ["here", "range"]
 
 
-def test_what_is_no_stream_of_cuda_is_none() -> None:
-    """Also a handle before CUDA has begun in this process, and numbers that no pointer is."""
+def test_values_that_are_no_cuda_stream_give_none() -> None:
+    """Handles before CUDA has started here, and numbers that cannot be pointers, give None."""
     streams = CudaStreams()
     for given in (True, -1, 17, "7", 1.5, object()):
         assert streams.stream(given) is None

@@ -1,4 +1,4 @@
-"""``Level_none``: the script's marks and the steps, and nothing of a profiler's."""
+"""``Level_none``: the script's marks and the steps, without a profiler."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ JOB = "import time, dynprof as dp\ndef work(): sum(range(100))\n" + MARKED
 
 
 def marks_of(trace: dict[str, Any]) -> list[str]:
-    """Return what is called how, of what was marked."""
+    """Return the names of the marks by kind."""
     return [event["name"] for event in trace["traceEvents"] if event.get("cat") == "mstx"]
 
 
-def test_marks_and_steps_are_all_there_is(tmp_path: Path) -> None:
-    """Also where the config asks for a device that is not here; tables are made of it."""
+def test_trace_has_only_marks_and_steps(tmp_path: Path) -> None:
+    """This also works if the config requests a device that is not here; tables are written."""
     with RunningJob(tmp_path, JOB) as job:
         job.when("training", lambda status: status.step > 3)
         job.edit(
@@ -55,8 +55,8 @@ def test_marks_and_steps_are_all_there_is(tmp_path: Path) -> None:
         assert "NPU is left out" not in job.log()
 
 
-def test_what_only_a_profiler_serves_is_said(tmp_path: Path) -> None:
-    """A setting that means nothing to marks alone is named."""
+def test_log_names_settings_that_need_a_profiler(tmp_path: Path) -> None:
+    """The log names a setting that has no effect without a profiler."""
     with RunningJob(tmp_path, LOOP) as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=1, with_stack=True, experimental_config={"profiler_level": "Level_none"})

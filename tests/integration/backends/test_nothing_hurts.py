@@ -1,4 +1,4 @@
-"""What once crashed, hung or leaked in a job: each in a process of its own, which must end well."""
+"""Former crashes, hangs and leaks of a job: each runs in its own process, which must end well."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG_OPERATOR = """
 
 
 def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
-    """Until its thread has ended, no window records its thread: it would write into a past one."""
+    """No window records this thread until the operator has ended: it would write to a past one."""
     run(
         tmp_path,
         LONG_OPERATOR
@@ -62,8 +62,8 @@ def test_an_operator_that_outlives_its_window(tmp_path: Path) -> None:
     assert unfinished == ["long"]
 
 
-def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path) -> None:
-    """Its trace cannot say who was in an operator, so anybody may have been."""
+def test_an_operator_that_outlives_a_lost_window(tmp_path: Path) -> None:
+    """A lost trace cannot tell which threads were in an operator, so any thread may have been."""
     run(
         tmp_path,
         LONG_OPERATOR
@@ -94,8 +94,10 @@ def test_an_operator_that_outlives_a_window_nobody_reads(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
-def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: bool) -> None:
-    """Torch has to begin what it ends: then no calls, shapes and other threads are recorded."""
+def test_a_window_discarded_in_its_warm_up_records_nothing(
+    tmp_path: Path, closing: str, memory: bool
+) -> None:
+    """Torch has to start what it ends: dynprof starts it without calls, shapes, other threads."""
     run(
         tmp_path,
         f"""
@@ -127,7 +129,7 @@ def test_a_window_given_up_in_its_warm_up(tmp_path: Path, closing: str, memory: 
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_annotations_across_windows(tmp_path: Path, memory: bool) -> None:
-    """Ranges entered in one window and left in a later one are cut off with the first."""
+    """Ranges that begin in one window and end in a later one are cut at the first one's end."""
     run(
         tmp_path,
         f"""
@@ -162,7 +164,7 @@ def test_annotations_across_windows(tmp_path: Path, memory: bool) -> None:
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_annotations_that_end_with_a_future_across_windows(tmp_path: Path, memory: bool) -> None:
-    """Left in one window, and ended in a later one by a future, they are cut off with the first."""
+    """A range that ends in a later window by a future is cut at the end of the first one."""
     run(
         tmp_path,
         f"""
@@ -192,8 +194,8 @@ def test_annotations_that_end_with_a_future_across_windows(tmp_path: Path, memor
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
-def test_little_memory_closes_in_place(tmp_path: Path, limit: str) -> None:
-    """A thread that cannot get its memory would abort the process, so none is asked."""
+def test_a_window_closes_inline_if_memory_is_low(tmp_path: Path, limit: str) -> None:
+    """A thread without memory would abort the process, so dynprof starts none."""
     run(
         tmp_path,
         f"""

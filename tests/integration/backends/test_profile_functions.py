@@ -1,4 +1,4 @@
-"""Profile functions of Python's: the script's own stay, and ours leave nothing behind."""
+"""Python's profile functions: the script's own stay, and dynprof leaves none behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_more_windows_than_keys_of_thread_local_storage(tmp_path: Path) -> None:
-    """VizTracer takes one of 1,024 for each tracer, and ends the process that has no more."""
+    """VizTracer takes one of 1,024 keys for each tracer, and aborts the process if none is left."""
     run_without_torch(
         tmp_path,
         """
@@ -36,7 +36,7 @@ def test_more_windows_than_keys_of_thread_local_storage(tmp_path: Path) -> None:
 
 
 def test_a_profile_function_for_new_threads(tmp_path: Path) -> None:
-    """Where the script has one it stays, and the window is refused; else none is left behind."""
+    """If the script has one, it stays and the window is refused. Otherwise none is left behind."""
     run_without_torch(
         tmp_path,
         """
@@ -54,7 +54,7 @@ def test_a_profile_function_for_new_threads(tmp_path: Path) -> None:
 
 
 def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) -> None:
-    """Torch would take the place of the script's own on every thread, for good."""
+    """Torch would replace the script's own function on every thread, permanently."""
     log = run(
         tmp_path,
         """
@@ -67,7 +67,7 @@ def test_with_stack_leaves_new_threads_their_profile_function(tmp_path: Path) ->
 
 
 def test_threads_that_begin_and_end_while_tracing_is_ended(tmp_path: Path) -> None:
-    """No thread has a profile function then, though the states of others are freed as it looks."""
+    """No thread has a profile function afterwards, even if other threads end during the check."""
     run(
         tmp_path,
         """

@@ -29,16 +29,16 @@ print("torch" in sys.modules)
 
 
 def own_functions(trace: Any) -> set[str]:
-    """Return the functions in dynprof's own files that a capture shows on the thread that trains.
+    """Return functions of dynprof's files in a capture, on the training thread.
 
-    Its own threads have some as well, under their names.
+    dynprof's own threads have some as well, under their names.
     """
     home = str(Path(dynprof.__file__).parent)
     names = (event["name"] for event in trace["traceEvents"] if event["tid"] == event["pid"])
     return {name.split(" ")[0] for name in names if f"({home}/" in name}
 
 
-def test_calls_of_exactly_the_steps_asked_for(tmp_path: Path) -> None:
+def test_calls_of_exactly_the_requested_steps_are_recorded(tmp_path: Path) -> None:
     """Every call of the recorded steps is there, none of the warm-up, and torch is not loaded."""
     with RunningJob(tmp_path, JOB.format(count=1)) as job:
         job.when("training", lambda status: status.state == "idle")
@@ -56,8 +56,8 @@ def test_calls_of_exactly_the_steps_asked_for(tmp_path: Path) -> None:
     assert trace["distributedInfo"]["rank"] == 0
 
 
-def test_without_warm_up_what_opened_the_window_is_not_recorded(tmp_path: Path) -> None:
-    """The step that opens it ends while it records already: that is none of the job's calls."""
+def test_without_warm_up_the_opening_step_call_is_not_recorded(tmp_path: Path) -> None:
+    """The recording begins before that step() returns; the rest of step() is not the job's call."""
     with RunningJob(tmp_path, JOB.format(count=1)) as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=3, warmup=0)
@@ -88,8 +88,8 @@ for _ in dp.phases.iterate(batches()):
 """
 
 
-def test_what_is_called_through_dynprofs_functions_is_there(tmp_path: Path) -> None:
-    """An annotated function and a loader in a phase, each call of theirs, each time."""
+def test_calls_through_dynprof_functions_are_recorded(tmp_path: Path) -> None:
+    """An annotated function and a loader in a phase are recorded with every call."""
     with RunningJob(tmp_path, MARKED) as job:
         job.when("training", lambda status: status.step > 3)
         job.edit(active=3, warmup=1)
@@ -99,8 +99,8 @@ def test_what_is_called_through_dynprofs_functions_is_there(tmp_path: Path) -> N
     assert counts == {"work": 3, "inner": 18, "builtins.sum": 18, "time.sleep": 3}
 
 
-def test_torch_is_not_to_be_had_where_the_job_has_not_loaded_it(tmp_path: Path) -> None:
-    """Asking for torch in a job without it is refused; importing it is not for us to do."""
+def test_torch_is_refused_if_the_job_has_not_imported_it(tmp_path: Path) -> None:
+    """A request for torch is refused if the job has not imported it; dynprof does not import it."""
     with RunningJob(tmp_path, JOB.format(count=2)) as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(backend="torch")
@@ -110,7 +110,7 @@ def test_torch_is_not_to_be_had_where_the_job_has_not_loaded_it(tmp_path: Path) 
 
 
 def test_a_ranks_files_carry_its_number(tmp_path: Path) -> None:
-    """With RANK in the environment the log, the status and the capture are that rank's."""
+    """With RANK in the environment the log, status and capture have that rank."""
     with RunningJob(tmp_path, JOB.format(count=2), RANK="5", WORLD_SIZE="8") as job:
         job.when("training", lambda status: status.rank == 5, rank=5)
         job.edit(ranks="0-3")
@@ -130,10 +130,10 @@ with profile(backend="python", on_trace_ready=handler):
 """
 
 
-def test_a_script_ends_in_silence(tmp_path: Path) -> None:
-    """What recorded leaves no error behind for what Python takes apart after it.
+def test_a_script_ends_without_error_output(tmp_path: Path) -> None:
+    """A recording causes no error when Python unloads modules.
 
-    Python 3.10 and 3.11 said of another module: ``Exception ignored in m_clear of ...``.
+    Python 3.10 and 3.11 printed ``Exception ignored in m_clear of ...`` of another module.
     """
     done = processes.run([sys.executable, "-c", SCRIPT], cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -151,7 +151,7 @@ def calls(profile):
 
 
 def test_a_profiler_that_the_script_starts_in_a_window(tmp_path: Path) -> None:
-    """It counts every call, also those after the window has closed, and raises nothing."""
+    """The script's profiler counts every call, also after the window, and raises no exception."""
     run_without_torch(
         tmp_path,
         PROFILES + "mine = cProfile.Profile()\n"
@@ -174,7 +174,7 @@ assert not dp.status().problems, dp.status()
 
 
 def test_a_profile_function_that_the_script_sets_in_a_window(tmp_path: Path) -> None:
-    """It stays, on the thread that closes the window and on others."""
+    """The function stays, on the thread that closes the window and on others."""
     run_without_torch(
         tmp_path,
         """
@@ -205,7 +205,7 @@ def test_a_profile_function_that_the_script_sets_in_a_window(tmp_path: Path) -> 
     sys.version_info < (3, 12), reason="only the thread that opened it may close it"
 )
 def test_a_window_that_another_thread_closes(tmp_path: Path) -> None:
-    """No thread has its calls traced any more, and each may open the next window."""
+    """No thread's calls are traced any more, and each thread may open the next window."""
     run_without_torch(
         tmp_path,
         """
@@ -231,7 +231,7 @@ def test_a_window_that_another_thread_closes(tmp_path: Path) -> None:
 
 
 def test_threads_that_begin_in_a_window(tmp_path: Path) -> None:
-    """Their calls are recorded in each window, not in the first alone."""
+    """Each window records the calls of these threads, not only the first one."""
     run_without_torch(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""Jobs with torch's own observers, modes and compiled code: none may notice dynprof."""
+"""Jobs with torch's own observers, modes and compiled code: dynprof does not affect them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("first", ["the script", "dynprof"])
 def test_the_scripts_execution_trace_observer(tmp_path: Path, first: str) -> None:
-    """A process has one, and torch crashes over a second: it is the script's, and whole."""
+    """A process can have one; a second one crashes torch. The script's own stays and is whole."""
     run(
         tmp_path,
         f"""
@@ -56,7 +56,7 @@ def test_the_scripts_execution_trace_observer(tmp_path: Path, first: str) -> Non
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> None:
-    """Libkineto does not notice; no torn trace is taken for a whole one."""
+    """Libkineto does not notice the failure; dynprof does not accept the torn trace."""
     log = run(
         tmp_path,
         f"""
@@ -81,8 +81,8 @@ def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> No
     assert len(list(tmp_path.rglob("*.gz"))) == 1
 
 
-def test_modes_of_the_script_do_not_see_the_marks_of_steps(tmp_path: Path) -> None:
-    """A mode that counts operators, or forbids what it does not know, sees the script's alone."""
+def test_modes_of_the_script_do_not_see_step_marks(tmp_path: Path) -> None:
+    """A mode that counts operators, or forbids unknown ones, sees only those of the script."""
     run(
         tmp_path,
         """
@@ -110,7 +110,7 @@ def test_modes_of_the_script_do_not_see_the_marks_of_steps(tmp_path: Path) -> No
 
 
 def test_a_step_inside_compiled_code(tmp_path: Path) -> None:
-    """It breaks the graph there, once; it is not compiled anew for each number of a step."""
+    """step() breaks the graph once; a new step number causes no new compilation."""
     run(
         tmp_path,
         """
@@ -162,8 +162,8 @@ for thread in threads:
 """
 
 
-def test_arguments_of_operators_beside_threads_that_compute(tmp_path: Path) -> None:
-    """Torch frees what writes them as it ends it, whoever is amid it: so all have left by then."""
+def test_arguments_of_operators_with_other_computing_threads(tmp_path: Path) -> None:
+    """Torch frees the writer of arguments at the end, so all threads have left it by then."""
     env = {**os.environ, "GLIBC_TUNABLES": TUNABLES}
     done = warm_interpreter.run(BUSY, tmp_path, env)
     assert done.returncode == 0, done.stderr

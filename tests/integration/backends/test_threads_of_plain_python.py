@@ -1,4 +1,4 @@
-"""Windows of plain Python have the calls of all threads that VizTracer can follow."""
+"""Windows of plain Python record the calls of all threads that VizTracer can follow."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ for thread in threads:
 """
 
 
-def test_threads_that_were_there_before(tmp_path: Path) -> None:
-    """Calls of threads that began before a window are counted; up to Python 3.11 they are named."""
+def test_calls_of_threads_older_than_the_window_are_counted(tmp_path: Path) -> None:
+    """Calls of threads older than the window are counted; up to Python 3.11 they are named."""
     printed = run_without_torch(
         tmp_path,
         THREADS
@@ -65,8 +65,8 @@ begin.wait()
             assert remark.count("(serve)") == 3
 
 
-def test_threads_are_as_they_were_after_the_window(tmp_path: Path) -> None:
-    """A profile function of the script's stays where it is; others have none, called or not."""
+def test_profile_functions_of_threads_are_restored_after_the_window(tmp_path: Path) -> None:
+    """A profile function of the script stays where it was; other threads have none afterwards."""
     printed = run_without_torch(
         tmp_path,
         """

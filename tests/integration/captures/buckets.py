@@ -1,4 +1,4 @@
-"""Jobs whose captures go to a real S3: moto's server, and boto3's client."""
+"""Jobs that send captures to a real S3: moto's server, and boto3's client."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 UNTIL_ENOUGH = LOOP.replace("while True", "import os\nwhile not os.path.exists('enough')")
 SERVER = "import sys; from moto.server import main; main(sys.argv[1:])"
 NEEDS = ("moto.server", "moto.s3.urls")
-"""What moto's server loads as it starts and at its first request."""
+"""The modules that moto's server loads at its start and its first request."""
 SECRET = "nobody-may-read-this"  # noqa: S105 - of a server on loopback
 PLACE = "s3://runs/job"
 
 
 class Bucket:
-    """A bucket of a server that may be there or not.
+    """A bucket of a server that tests start and stop.
 
     Args:
-        folder: Where the server works.
+        folder: The server's working directory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,11 +70,11 @@ class Bucket:
         return None
 
     def close(self) -> None:
-        """Let go of what the client holds."""
+        """Close the client's connections."""
         self._client.close()
 
     def objects(self) -> dict[str, bytes]:
-        """Return what lies there, by key."""
+        """Return the objects in the bucket, by key."""
         found = self._client.list_objects_v2(Bucket="runs").get("Contents", [])
         return {one["Key"]: self._read(one["Key"]) for one in found}
 
@@ -95,14 +95,14 @@ def job(
 
 
 def end(running: RunningJob) -> None:
-    """Let a job come to its end."""
+    """Let a job end."""
     (running.root.parent / "enough").touch()
     running.process.communicate()
     assert running.process.returncode == 0
 
 
 def files(folder: Path) -> list[str]:
-    """Return what lies in a folder and below, links and folders too."""
+    """Return the paths in a folder and below, including links and folders."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 

@@ -1,4 +1,4 @@
-"""What the tests of captures on their way share."""
+"""Fixtures for tests of captures that are sent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    """Return one whose server is not running yet."""
-    from tests.integration.captures.buckets import Bucket  # there may be no boto3
+    """Return a bucket whose server is not running yet."""
+    from tests.integration.captures.buckets import Bucket  # boto3 may be missing
 
     made = Bucket(tmp_path)
     yield made

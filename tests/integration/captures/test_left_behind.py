@@ -1,4 +1,4 @@
-"""Captures that a job could not send before it was killed."""
+"""Captures that a killed job has not sent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def killed(folder: Path, bucket: Bucket) -> Path:
-    """Have a job killed whose capture waits to be sent, an hour ago; return where that lies."""
+    """Kill a job whose capture has waited to be sent for an hour; return the capture's folder."""
     with job(folder, bucket) as running:
         running.edit(prof_dir=PLACE, active=2)
         wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
@@ -31,15 +31,15 @@ def killed(folder: Path, bucket: Bucket) -> Path:
 
 
 def an_hour_old(root: Path) -> Path:
-    """Have the only capture that waits look older than any that is about to be sent."""
+    """Set the only waiting capture's age to an hour, beyond that of captures in progress."""
     (manifest,) = root.glob("outgoing/*/step_*/info/rank_0.info.json")
     then = manifest.stat().st_mtime - 3600
     os.utime(manifest, (then, then))
     return manifest.parent.parent
 
 
-def test_what_a_live_job_is_about_to_send_is_left_to_it(tmp_path: Path, bucket: Bucket) -> None:
-    """However long it has waited; another job of the same directory says nothing of it."""
+def test_captures_of_a_live_job_are_left_to_it(tmp_path: Path, bucket: Bucket) -> None:
+    """A live job's capture is left to it, however old; other jobs of the directory are silent."""
     with job(tmp_path, bucket) as one:
         one.edit(prof_dir=PLACE, active=2)
         wait_for("the warning", lambda: "is not in s3://runs/job/" in log(one.root) or None)
@@ -55,10 +55,10 @@ def test_what_a_live_job_is_about_to_send_is_left_to_it(tmp_path: Path, bucket: 
     assert (folder / "info/rank_0.info.json").is_file()
 
 
-def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
+def test_captures_of_a_killed_job_are_named_with_the_command_that_sends_them(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the next job's log, and by status; whoever types it sends all of it, and nothing stays."""
+    """The next job's log and status name the command. It sends everything, and no file stays."""
     folder = killed(tmp_path, bucket)
     trace = next(folder.glob("*.json.gz")).read_bytes()
     command = f"python -I -m dynprof.captures.sender {folder} {PLACE}/{folder.name}"
@@ -80,7 +80,7 @@ def test_what_a_killed_job_could_not_send_is_named_with_the_command_that_does(
 
 
 def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket: Bucket) -> None:
-    """It ends the wait of a job whose store does not answer; nobody else would say so."""
+    """Ctrl-C ends the wait for a store that does not answer; the log names the capture's place."""
     with job(tmp_path, bucket) as running:
         running.edit(prof_dir=PLACE, active=2)
         wait_for("the capture", lambda: "put together in" in log(running.root) or None)
@@ -93,8 +93,8 @@ def test_ctrl_c_while_a_capture_is_sent_says_where_it_is(tmp_path: Path, bucket:
     assert f"{place}: it may still arrive, otherwise it stays there" in log(running.root)
 
 
-def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bucket) -> None:
-    """It may lie anywhere; the job that may use it says where."""
+def test_status_lists_captures_in_a_scratch_directory(tmp_path: Path, bucket: Bucket) -> None:
+    """The job's status names its scratch directory, which may be anywhere."""
     scratch = tmp_path / "scratch"
     with job(tmp_path, bucket, allowed=f"{scratch}:{PLACE}") as running:
         running.edit(prof_dir=PLACE, active=2, storage={"scratch_dir": str(scratch), "retry_s": 0})
@@ -107,18 +107,18 @@ def test_a_scratch_directory_is_looked_into_by_status(tmp_path: Path, bucket: Bu
 
 
 def rank(folder: Path, number: int) -> RunningJob:
-    """Begin a rank of a job of two, whose config only its user may change."""
+    """Start a rank of a job of two, whose config only its user may change."""
     (folder / "prof_config").mkdir(mode=0o700, exist_ok=True)
     return RunningJob(folder, LOOP, RANK=str(number), LOCAL_RANK=str(number), WORLD_SIZE="2")
 
 
 def is_told(job: RunningJob, command: str) -> bool | None:
-    """Return whether a job's log names a command."""
+    """Return True if a job's log names a command, otherwise None."""
     return f"run {command}" in job.log() or None
 
 
-def test_a_scratch_directory_that_no_rule_names_is_looked_into(tmp_path: Path) -> None:
-    """All ranks are killed as one waits for its turn: status says so, and each later job's log."""
+def test_captures_in_an_unlisted_scratch_directory_are_found(tmp_path: Path) -> None:
+    """All ranks are killed while one waits for its turn: status and later jobs' logs say so."""
     scratch = tmp_path / "scratch"
     with rank(tmp_path, 0) as first, rank(tmp_path, 1) as second:
         for number, one in enumerate((first, second)):

@@ -1,4 +1,4 @@
-"""Names with quotes, backslashes and letters of all kinds, in traces of real torch jobs."""
+"""Names with quotes, backslashes and any letters, in traces of real torch jobs."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ for number, packed in enumerate((False, True)):
 
 
 def written(label: str) -> str:
-    """Return a label as torch writes it."""
+    """Return a label in the form that torch writes."""
     return label.replace("\\", "/").replace("\n", "")
 
 
 def assert_has(trace: dict[str, Any], labels: Sequence[str], times: int) -> None:
-    """Compare the labels of a trace with those that the script gave, in order."""
+    """Compare the labels of a trace with those of the script, in order."""
     found = [e["name"] for e in trace["traceEvents"] if e.get("cat") == "user_annotation"]
     found = [name for name in found if not name.startswith("ProfilerStep#")]
     kept = [written(label) for label in labels if label not in REPLACED]
@@ -81,7 +81,7 @@ def assert_has(trace: dict[str, Any], labels: Sequence[str], times: int) -> None
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_odd_labels_of_a_running_job(tmp_path: Path, closing: str) -> None:
-    """All labels are in it, the manifest counts those replaced, and our marks keep theirs."""
+    """The trace has all labels, the manifest counts the replaced ones, and dynprof's marks stay."""
     given = json.dumps([[*LABELS, *REPLACED], MARKS])
     script = ENDLESS.replace("sys.argv[1]", repr(given))
     with RunningJob(tmp_path, script, DYNPROF_CLOSE=closing) as job:
@@ -96,7 +96,7 @@ def test_odd_labels_of_a_running_job(tmp_path: Path, closing: str) -> None:
 
 
 def test_odd_labels_in_profiles_of_a_script(tmp_path: Path) -> None:
-    """Exported and by a handler, packed and not."""
+    """The labels are there after an export and with a handler, compressed and not."""
     script = STATIC.replace("sys.argv[1]", repr(json.dumps([LABELS, MARKS])))
     with RunningJob(tmp_path, script) as job:
         job.end()

@@ -1,4 +1,4 @@
-"""While a capture is being saved: the end of the process in every manner, forks, a full disk."""
+"""Events during a save: all kinds of ends of the process, forks, a full disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ while not list(pathlib.Path("prof_config/to").rglob("*.saving")):
 print("saving", flush=True)
 """
 )
-"""A script that is in the middle of a save of some seconds."""
+"""A script in the middle of a save of some seconds."""
 HELD = SAVING.replace(
     'dp.init("prof_config")',
     """
@@ -50,29 +50,29 @@ def held(recording, path):
 TorchRecording.save = held
 dp.init("prof_config")""",
 ).replace("500", "3")
-"""A script that is in the middle of a save that ends once a file is there."""
+"""A script in the middle of a save that ends when a file exists."""
 
 
 def left_behind(job: RunningJob) -> list[str]:
-    """Return the names of the files under the captures' folder, but of a half-made one."""
+    """Return the names of the files under the captures' folder, without unfinished captures."""
     found = [path for path in below(job.root / "to", "*") if path.is_file()]
     return sorted(path.name for path in found if ".saving" not in path.parent.name)
 
 
 def the_manifest(job: RunningJob) -> Manifest:
-    """Return the only manifest, without waiting."""
+    """Return the only manifest without waiting."""
     manifest, _ = job.capture()
     return manifest
 
 
 def ends_saying(job: RunningJob, word: str) -> None:
-    """Wait until the job prints a line with a word."""
+    """Wait until the job prints a line with this word."""
     assert job.process.stdout
     assert word in job.process.stdout.readline()
 
 
 def says_on_stderr(job: RunningJob, words: str) -> str:
-    """Wait until the job says something on stderr; return the line."""
+    """Wait until the job prints this on stderr; return the line."""
     assert job.process.stderr
     for line in job.process.stderr:
         if words in line:
@@ -80,8 +80,8 @@ def says_on_stderr(job: RunningJob, words: str) -> str:
     raise AssertionError(f"it never said: {words}")
 
 
-def test_the_end_waits_and_says_so(tmp_path: Path) -> None:
-    """The script is over, the save is not: the process stays until the trace is whole."""
+def test_the_end_of_the_script_waits_for_a_save(tmp_path: Path) -> None:
+    """The script has ended during a save: the process stays until the trace is whole."""
     with RunningJob(tmp_path, HELD) as job:
         said = says_on_stderr(job, "dynprof:")
         assert "dynprof: a capture is being saved; the process waits for it, up to 600 s" in said
@@ -101,7 +101,7 @@ def test_the_limit_of_the_wait_can_be_set(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_gives_up_at_once(tmp_path: Path) -> None:
-    """The first ends the script, the second the wait; no half file under a final name."""
+    """The first Ctrl-C ends the script, the second the wait; no half file has a final name."""
     with RunningJob(tmp_path, SAVING + "steps(10**9)") as job:
         ends_saying(job, "saving")
         job.process.send_signal(signal.SIGINT)
@@ -144,9 +144,9 @@ def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> Non
 def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(
     tmp_path: Path, room: str, name: str, function: str
 ) -> None:
-    """As torchrun sends it to the ranks that end because another one died; whenever it comes.
+    """The capture is kept whenever SIGTERM comes, as from torchrun when another rank died.
 
-    Nothing is said of it: whoever reads the end of that log looks for what failed.
+    The process prints nothing about it: the end of that log must show what failed.
     """
     script = f"""
 import signal; signal.signal(15, lambda *_: sys.exit(print("terminated", file=sys.stderr)))
@@ -169,7 +169,7 @@ sys.exit(3)
 
 
 def test_a_fork_in_the_middle_of_a_save(tmp_path: Path) -> None:
-    """The child trains and ends by itself; the parent's capture becomes whole."""
+    """The child trains and ends by itself; the parent's capture is whole."""
     script = (
         HELD
         + """

@@ -1,6 +1,6 @@
-"""Captures that are put together in one place and lie in another in the end, a real S3 among them.
+"""Captures that are written in one place and sent to another one, including a real S3.
 
-The server is moto's, the client boto3's; what the job uses is s3fs.
+The server is moto's, the client boto3's; the job uses s3fs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def steps_of(trace: bytes) -> list[int]:
 
 
 def test_a_capture_goes_to_s3(tmp_path: Path, bucket: Bucket) -> None:
-    """Trace, metadata and manifest, and later the tables; nothing stays, and no secret is told."""
+    """Trace, metadata, manifest and later the tables arrive; no file stays, no secret is shown."""
     with bucket.served(), job(tmp_path, bucket) as running:
         code, output, errors = dynprof(
             "arm", running.root, "--prof-dir", PLACE, "--active", "3", "--analyse", "--wait",
@@ -70,8 +70,8 @@ def test_a_capture_goes_to_s3(tmp_path: Path, bucket: Bucket) -> None:
     assert SECRET not in said + output + errors + "".join(map(str, found.values()))
 
 
-def test_a_store_that_is_away_is_asked_again(tmp_path: Path, bucket: Bucket) -> None:
-    """The log says so at once; training goes on, and the capture arrives when the store is back."""
+def test_an_unreachable_store_is_retried(tmp_path: Path, bucket: Bucket) -> None:
+    """The log warns at once. Training continues, and the capture arrives when the store is back."""
     with job(tmp_path, bucket) as running:
         running.edit(prof_dir=PLACE, active=2)
         wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
@@ -87,8 +87,8 @@ def test_a_store_that_is_away_is_asked_again(tmp_path: Path, bucket: Bucket) -> 
     assert not [path for path in below(running.root / "outgoing", "*") if path.is_file()]
 
 
-def test_what_cannot_be_sent_stays(tmp_path: Path, bucket: Bucket) -> None:
-    """Complete, where it was put together, and the log says where that is."""
+def test_a_capture_that_cannot_be_sent_stays(tmp_path: Path, bucket: Bucket) -> None:
+    """The capture stays whole where it was written, and the log names the place."""
     with job(tmp_path, bucket) as running:
         running.edit(prof_dir=PLACE, active=2, storage={"retry_s": 0})
         status = running.when("the capture", lambda status: bool(status.last_capture))
@@ -100,8 +100,8 @@ def test_what_cannot_be_sent_stays(tmp_path: Path, bucket: Bucket) -> None:
     assert f"its capture is not in {PLACE}/{folder.name}, and is in {folder}" in log(running.root)
 
 
-def test_the_end_of_the_job_waits_for_what_is_on_its_way(tmp_path: Path, bucket: Bucket) -> None:
-    """As for what is being saved; and nothing waits for other ranks any more."""
+def test_the_end_of_the_job_waits_until_captures_are_sent(tmp_path: Path, bucket: Bucket) -> None:
+    """The job waits for it as for a save, but not for its turn among the ranks."""
     script = LOOP.replace("while True:", "for _ in range(500):")
     with bucket.served(), job(tmp_path, bucket, script=script) as running:
         running.edit(prof_dir=PLACE, active=490, storage={"spread_s": 86400}, ranks="all")
@@ -110,8 +110,8 @@ def test_the_end_of_the_job_waits_for_what_is_on_its_way(tmp_path: Path, bucket:
     assert files(running.root / "outgoing") == []
 
 
-def test_a_job_that_has_ended_says_what_it_waits_for(tmp_path: Path, bucket: Bucket) -> None:
-    """It is ending, not stuck, until its capture has arrived, and takes no more requests."""
+def test_status_of_an_ended_job_names_what_it_waits_for(tmp_path: Path, bucket: Bucket) -> None:
+    """Until its capture has arrived, the job is ending, not stuck, and accepts no requests."""
     with job(tmp_path, bucket) as running:
         running.edit(prof_dir=PLACE, active=2)
         wait_for("the warning", lambda: "is not in s3://runs/job/" in log(running.root) or None)
@@ -136,10 +136,8 @@ def test_a_job_that_has_ended_says_what_it_waits_for(tmp_path: Path, bucket: Buc
         ("gs://runs/job", "gs:// needs gcsfs"),
     ],
 )
-def test_a_url_that_does_not_serve_is_refused(
-    tmp_path: Path, bucket: Bucket, place: str, why: str
-) -> None:
-    """In a sentence that repeats no secret; who may edit the config may not choose the bucket."""
+def test_an_unusable_url_is_refused(tmp_path: Path, bucket: Bucket, place: str, why: str) -> None:
+    """The refusal repeats no secret. Users who may edit the config may not choose the bucket."""
     with job(tmp_path, bucket, f"{PLACE}:gs://runs/job") as running:
         running.root.chmod(0o770)
         running.edit(prof_dir=place)
@@ -150,8 +148,8 @@ def test_a_url_that_does_not_serve_is_refused(
     assert (code, why in output) == (1, True)
 
 
-def test_a_capture_is_put_together_on_the_machines_own_disk(tmp_path: Path) -> None:
-    """Then it is moved: nothing stays there, and all of it lies where it would have been."""
+def test_a_capture_is_written_in_the_scratch_directory_first(tmp_path: Path) -> None:
+    """The capture is then moved: nothing stays there, and all files are in the usual place."""
     scratch = tmp_path / "scratch"
     with RunningJob(tmp_path, UNTIL_ENOUGH, DYNPROF_PROF_DIRS=str(scratch)) as running:
         running.when("training", lambda status: status.state == "idle")
@@ -177,8 +175,8 @@ def test_a_capture_is_put_together_on_the_machines_own_disk(tmp_path: Path) -> N
     assert {oct(p.stat().st_mode & 0o007) for p in below(here, "*") if p.is_file()} == {"0o0"}
 
 
-def test_a_capture_of_the_same_steps_takes_no_others_name(tmp_path: Path) -> None:
-    """Two processes of one rank, with one scratch: both captures arrive, whole."""
+def test_captures_of_the_same_steps_have_different_names(tmp_path: Path) -> None:
+    """Two processes of one rank share a scratch directory: both captures arrive, whole."""
     settings = {"start_step": 2000, "active": 2, "storage": {"scratch_dir": "scratch"}}
     script = LOOP.replace('"prof_config"', '"prof_config", rank=3').replace("0.01", "0.002")
     found = []
@@ -194,8 +192,8 @@ def test_a_capture_of_the_same_steps_takes_no_others_name(tmp_path: Path) -> Non
     assert sorted(found) == [("rank_3.2.info.json", True), ("rank_3.info.json", True)]
 
 
-def test_a_capture_that_waits_for_its_turn_is_on_its_way(tmp_path: Path) -> None:
-    """The rank is not idle, and the status says what it waits for; another window may open."""
+def test_status_names_a_capture_that_waits_for_its_turn(tmp_path: Path) -> None:
+    """The rank is not idle, and the status names the reason; another window may open."""
     storage = {"scratch_dir": "scratch", "spread_s": 2000}
     with RunningJob(tmp_path, LOOP, RANK="1", WORLD_SIZE="2") as running:
         running.when("training", lambda status: status.state == "idle", 1)
@@ -224,7 +222,7 @@ dist.destroy_process_group()
 def test_all_ranks_and_the_record_of_their_window_go_to_s3(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One folder there has both traces, and who took part; arm waits until they have arrived."""
+    """One folder there has both traces and the window's record; arm waits for their arrival."""
     pytest.importorskip("torch", reason="torch is not installed")
     for name, value in {**bucket.env, "DYNPROF_PROF_DIRS": PLACE}.items():
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""The job that operators' commands are tried on."""
+"""The job for tests of operators' commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``dynprof analyse`` says that it does not make."""
+"""Files that ``dynprof analyse`` does not write, and its messages on them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_database_is_named_where_nobody_asks_for_it(tmp_path: Path) -> None:
-    """With what makes it; an option that asks for it stands in the place of the config."""
+def test_output_names_the_option_for_the_database(tmp_path: Path) -> None:
+    """The message names the option for the database; the option overrides the config."""
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 9}
     trace = tmp_path / "a.trace.json"
     trace.write_text(json.dumps({"traceEvents": [event]}))

@@ -16,7 +16,7 @@ from tests.integration.running import LOOP, RunningJob
 
 
 def test_arm_and_wait_prints_the_capture(job: RunningJob) -> None:
-    """The path of the manifest is the output, for scripts; the settings are those given."""
+    """The output is the path of the manifest, for scripts; the window has the given settings."""
     code, output, errors = dynprof("arm", job.root, "--active", 3, "--metadata", "who=me", "--wait")
     assert (code, errors.splitlines()[0]) == (
         0,
@@ -28,7 +28,7 @@ def test_arm_and_wait_prints_the_capture(job: RunningJob) -> None:
 
 
 def test_arming_keeps_the_rest_of_the_file(job: RunningJob) -> None:
-    """Order, indent, other settings and permissions stay."""
+    """Order, indentation, other settings and permissions stay."""
     job.config.write_text('{\n  "active": 7,\n  "warmup": 1,\n  "activities": ["CPU"]\n}\n')
     job.config.chmod(0o640)
     code, _, _ = dynprof("arm", job.root, "--active", 9, "--max-seconds", 5)
@@ -48,10 +48,10 @@ def test_arming_keeps_the_rest_of_the_file(job: RunningJob) -> None:
         (("--export-type", "db"), "db"),
     ],
 )
-def test_several_values_in_one_option_or_in_several(
+def test_several_values_may_be_in_one_option_or_several(
     job: RunningJob, given: tuple[str, ...], written: object
 ) -> None:
-    """None of them is dropped; of what may be one, one is written as such."""
+    """All values are kept. A setting that may be a single value is written as one."""
     code, _, errors = dynprof("arm", job.root, *given, "--activities", "CPU")
     assert (code, "is not allowed" in errors) == (0, False)
     config = json.loads(job.config.read_bytes())
@@ -59,8 +59,8 @@ def test_several_values_in_one_option_or_in_several(
     assert config["activities"] == ["CPU"]
 
 
-def test_what_cannot_be_used_changes_nothing(job: RunningJob) -> None:
-    """A bad value is explained as in an editor, and the file stays as it is."""
+def test_a_bad_value_changes_nothing(job: RunningJob) -> None:
+    """A bad value is explained as for an edit of the file, and the file stays unchanged."""
     before = job.config.read_bytes()
     code, _, errors = dynprof("arm", job.root, "--backend", "torhc")
     assert code == 1
@@ -69,8 +69,8 @@ def test_what_cannot_be_used_changes_nothing(job: RunningJob) -> None:
     assert job.config.read_bytes() == before
 
 
-def test_what_has_no_effect_is_said_where_it_was_asked_for(job: RunningJob) -> None:
-    """Nobody has to look into the log to learn that what was asked for is left out."""
+def test_arm_names_settings_without_effect(job: RunningJob) -> None:
+    """The command names the settings that are left out."""
     code, _, errors = dynprof("arm", job.root, "--activities", "CPU,CUDA", "--l2-cache", "--wait")
     assert code == 0
     assert "/activities: CUDA is left out: " in errors
@@ -78,7 +78,7 @@ def test_what_has_no_effect_is_said_where_it_was_asked_for(job: RunningJob) -> N
     assert dynprof("cancel", job.root)[2].splitlines()[1:] == []
 
 
-def test_a_refusal_is_the_answer(job: RunningJob) -> None:
+def test_a_refusal_ends_the_wait(job: RunningJob) -> None:
     """A rank that refuses ends the wait, with its reason."""
     job.when("the second step", lambda status: status.step > 1)
     code, _, errors = dynprof("arm", job.root, "--start-step", 1, "--wait")
@@ -88,7 +88,7 @@ def test_a_refusal_is_the_answer(job: RunningJob) -> None:
 
 
 def test_two_people_arm_at_once(job: RunningJob) -> None:
-    """The first to wait is told by whom it was superseded; the second is told whom it replaces."""
+    """The first waiting command names the superseding request, the second the replaced one."""
     first = start("arm", job.root, "--start-step", 10**6, "--wait")
     job.when("the first request", lambda status: status.state == "waiting")
     code, _, errors = dynprof("arm", job.root, "--start-step", 0, "--wait")
@@ -99,8 +99,8 @@ def test_two_people_arm_at_once(job: RunningJob) -> None:
     assert "rank 0: superseded by request 2" in errors
 
 
-def test_whoever_arms_behind_an_open_window_is_told_for_how_long(job: RunningJob) -> None:
-    """A million steps asked for by mistake: the next to ask learns what is in the way."""
+def test_arm_tells_how_long_an_open_window_remains(job: RunningJob) -> None:
+    """A request for a million steps is open: the next command tells how many steps remain."""
     dynprof("arm", job.root, "--active", 10**6)
     job.when("the window", lambda status: status.progress is not None)
     code, _, errors = dynprof("arm", job.root, "--active", 1)
@@ -112,21 +112,21 @@ def test_whoever_arms_behind_an_open_window_is_told_for_how_long(job: RunningJob
     job.when("the cancel", lambda status: status.state == "idle")
 
 
-def test_cancel_closes_and_says_so(job: RunningJob) -> None:
-    """What is open is closed and saved, and whoever waits for either learns why, and where."""
+def test_cancel_closes_and_waiting_commands_print_why(job: RunningJob) -> None:
+    """The open window is closed and saved; waiting commands print why, and where."""
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
     job.when("the window", lambda status: status.state == "recording")
     code, closed, errors = dynprof("cancel", job.root, "--wait")
     assert (code, "cancel: closes the open window" in errors) == (0, True)
     output, _ = waiting.communicate()
-    assert waiting.returncode == 0  # what it had is saved, and its manifest says: cancelled
+    assert waiting.returncode == 0  # the partial window is saved, and its manifest says: cancelled
     assert closed == output
     assert load_manifest(type(job.root)(output.strip())).reason == "cancelled by request 2"
     assert dynprof("cancel", job.root, "--wait")[:2] == (0, "")
 
 
-def test_a_cancel_in_a_file_that_cannot_be_read_says_what_to_do(job: RunningJob) -> None:
-    """What is open stays open; what the sentence says to put in its place ends it."""
+def test_cancel_on_an_unreadable_file_names_the_remedy(job: RunningJob) -> None:
+    """The open window stays open. The content that the error suggests ends it."""
     dynprof("arm", job.root, "--active", 10**6)
     job.when("the window", lambda status: status.state == "recording")
     job.config.write_text('{"active": 3 "warmup": 1}')
@@ -142,7 +142,7 @@ def test_a_cancel_in_a_file_that_cannot_be_read_says_what_to_do(job: RunningJob)
 
 
 def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:
-    """Killed while it records: the command says so instead of waiting for ever."""
+    """A rank is killed while it records: the command says so and stops waiting."""
     waiting = start("arm", job.root, "--active", 10**6, "--wait")
     job.when("the window", lambda status: status.state == "recording")
     job.process.send_signal(signal.SIGKILL)
@@ -151,8 +151,8 @@ def test_a_rank_that_dies_ends_the_wait(job: RunningJob) -> None:
     assert "rank 0: the process is dead: its status is no longer written" in errors
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
-    """Without a live process the file is changed all the same, and the command says who was."""
+def test_arm_without_a_live_process_changes_the_file(tmp_path: Path) -> None:
+    """Without a live process the file is changed all the same; the last process is named."""
     code, output, _ = dynprof("init", tmp_path / "prof_config")
     assert (code, output) == (0, f"{tmp_path / 'prof_config/profiler_config.json'} was created\n")
     code, _, errors = dynprof("arm", tmp_path / "prof_config", "--active", 2)
@@ -166,14 +166,14 @@ def test_nobody_answers(tmp_path: Path) -> None:
         assert " stopped at " in errors
 
 
-def test_there_is_no_config(tmp_path: Path) -> None:
+def test_arm_without_a_config_names_the_directory(tmp_path: Path) -> None:
     """A wrong directory is named."""
     code, _, errors = dynprof("arm", tmp_path)
     assert (code, "there is no such file; dynprof init creates it" in errors) == (2, True)
 
 
-def test_the_directory_above_names_the_one_below(tmp_path: Path) -> None:
-    """Whoever gives the run's directory is told where below it the config lies."""
+def test_a_parent_directory_names_the_config_below(tmp_path: Path) -> None:
+    """If the given directory has a config further below, the command names its place."""
     assert dynprof("init", tmp_path / "prof_config")[0] == 0
     code, _, errors = dynprof("arm", tmp_path, "--active", 1)
     assert (code, f"there is a config in {tmp_path / 'prof_config'}" in errors) == (2, True)
@@ -194,10 +194,10 @@ def test_the_directory_above_names_the_one_below(tmp_path: Path) -> None:
         (("--wait", "--timeout", -3), "Invalid value for '--timeout'"),
     ],
 )
-def test_options_that_mean_nothing_change_nothing(
+def test_options_without_effect_are_refused(
     tmp_path: Path, options: tuple[object, ...], said: str
 ) -> None:
-    """What would be dropped without a word is refused, and the config stays as it is."""
+    """An option without an effect is refused, and the config stays unchanged."""
     dynprof("init", tmp_path)
     config = (tmp_path / "profiler_config.json").read_text()
     code, _, errors = dynprof("arm", tmp_path, *options)
@@ -205,8 +205,8 @@ def test_options_that_mean_nothing_change_nothing(
     assert (tmp_path / "profiler_config.json").read_text() == config
 
 
-def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
-    """Settings stay in the file; the command names them, and start_step and cancel begin anew."""
+def test_arm_names_settings_kept_from_the_file(job: RunningJob) -> None:
+    """Settings stay in the file and are named; start_step and cancel are reset."""
     options = ["--max-seconds", 7, "--prof-dir", "captures", "--metadata", "a=b"]
     dynprof("arm", job.root, "--active", 2, "--start-step", 10**6, *options)
     dynprof("cancel", job.root)
@@ -223,11 +223,11 @@ def test_what_the_file_asks_besides_is_said(job: RunningJob) -> None:
 
 
 def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
-    """Who stops waiting has not called it off."""
+    """Ctrl-C ends the waiting, not the request."""
     waiting = start("arm", job.root, "--start-step", 10**6, "--wait")
     job.when("the request", lambda status: status.state == "waiting")
     assert waiting.stderr
-    assert any(" is saved; " in line for line in waiting.stderr)  # the command knows it, too
+    assert any(" is saved; " in line for line in waiting.stderr)  # the command has read the line
     waiting.send_signal(signal.SIGINT)
     _, errors = waiting.communicate()
     assert waiting.returncode == 130
@@ -238,7 +238,7 @@ def test_ctrl_c_says_that_the_request_stays(job: RunningJob) -> None:
 
 
 def test_a_timeout_says_that_the_request_stays(job: RunningJob) -> None:
-    """With the words of Ctrl-C, in the last line; a cancel is not taken back."""
+    """The last line has the same words as for Ctrl-C; a cancel is not undone."""
     far = ("--start-step", 10**6, "--wait", "--timeout", 0.3)
     code, _, errors = dynprof("arm", job.root, *far)
     stays = f"the request stays active; dynprof cancel {job.root} cancels it"
@@ -246,8 +246,8 @@ def test_a_timeout_says_that_the_request_stays(job: RunningJob) -> None:
     assert dynprof("cancel", job.root, "--wait")[0] == 0
 
 
-def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
-    """Once its lines are named; of a value on the command line no file is to be removed."""
+def test_arm_on_a_broken_file_names_the_remedy(job: RunningJob) -> None:
+    """The error names the lines first. A bad value on the command line gets no such advice."""
     job.config.write_text('{"active": 3 "warmup": 1}')
     code, _, errors = dynprof("arm", job.root, "--active", 2)
     mend = f"correct the line, or remove the file and run dynprof init {job.root}: "
@@ -259,8 +259,8 @@ def test_a_broken_file_says_what_to_do(job: RunningJob) -> None:
     assert "correct the line" not in dynprof("arm", job.root, "--backend", "torhc")[2]
 
 
-def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path) -> None:
-    """A typo is not taken for a job that has not begun; the config may stand for its directory."""
+def test_a_missing_directory_is_named(job: RunningJob, tmp_path: Path) -> None:
+    """A mistyped directory is not treated as a job that has not started; the config is accepted."""
     for command in ("status", "log", "arm", "cancel"):
         code, _, errors = dynprof(command, tmp_path / "prof_conf")
         made = f'a job creates it with dp.init("{tmp_path}/prof_conf") or dynprof run'
@@ -271,8 +271,8 @@ def test_a_directory_that_is_not_there_is_named(job: RunningJob, tmp_path: Path)
     assert place in dynprof("status", "no_such_folder")[2]
 
 
-def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
-    """A config made anew is a save like any other."""
+def test_init_is_a_request_to_a_live_job(job: RunningJob) -> None:
+    """Live jobs treat the new config as a save."""
     job.config.unlink()
     job.when("the file to be missed", lambda status: bool(status.problems))
     code, _, errors = dynprof("init", job.root)
@@ -281,7 +281,7 @@ def test_init_beside_a_live_job_says_what_it_does(job: RunningJob) -> None:
 
 
 def test_cancel_reaches_all_ranks(job: RunningJob) -> None:
-    """Whatever ranks the file names: a cancel is for every process that watches it."""
+    """A cancel applies to every process of the directory, whatever ranks the file names."""
     dynprof("arm", job.root, "--start-step", 10**6)
     job.when("the request", lambda status: status.state == "waiting")
     config = json.loads(job.config.read_text())
@@ -290,8 +290,8 @@ def test_cancel_reaches_all_ranks(job: RunningJob) -> None:
     assert (code, "rank 0: cancel: disarms the waiting request" in errors) == (0, True)
 
 
-def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """The others record; the code says that it was not all."""
+def test_a_missing_rank_is_named(tmp_path: Path) -> None:
+    """The others record; the exit code shows that a rank is missing."""
     with RunningJob(tmp_path, LOOP, RANK="0", WORLD_SIZE="3") as job:
         job.when("training", lambda status: status.state == "idle")
         code, output, errors = dynprof("arm", job.root, "--ranks", "0-1", "--wait")
@@ -299,8 +299,8 @@ def test_a_rank_that_is_not_there_is_named(tmp_path: Path) -> None:
         assert load_manifest(type(job.root)(output.strip())).complete
 
 
-def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
-    """If no rank is left that could record, a code of its own says so; else the others record."""
+def test_ranks_that_the_job_does_not_have_are_named(job: RunningJob) -> None:
+    """If no requested rank runs, a separate exit code says so; otherwise the others record."""
     code, _, errors = dynprof("arm", job.root, "--ranks", 7)
     assert (code, errors.splitlines()) == (
         6,
@@ -320,8 +320,8 @@ def test_ranks_that_the_job_has_not_are_named(job: RunningJob) -> None:
     assert "this job has" not in dynprof("arm", job.root, "--ranks", "all")[2]
 
 
-def test_what_cannot_be_written_is_said(job: RunningJob, tmp_path: Path) -> None:
-    """Values that no config can hold end in a sentence, not in a traceback."""
+def test_values_that_cannot_be_written_are_named(job: RunningJob, tmp_path: Path) -> None:
+    """Values that a config cannot hold give an error message without a traceback."""
     code, _, errors = dynprof("arm", job.root, "--metadata", 'a="\\ud800"')
     assert (code, "half of a surrogate pair is not a character" in errors) == (1, True)
     code, _, errors = dynprof("init", tmp_path / "new", "--activities", "GPU")

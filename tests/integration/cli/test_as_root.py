@@ -1,4 +1,4 @@
-"""Commands of root on a user's folder: they act as that user."""
+"""Root's commands on a user's folder: they act as that user."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 pytestmark = [as_root, others_run_python]
 MARK = "of_root_alone"
-"""A name in the trace that only root may read."""
+"""A name that is only in root's private trace."""
 SEND = (
     "import runpy; runpy.run_module('dynprof.captures.sender', run_name='__main__', alter_sys=True)"
 )
 
 
 def dynprof(*arguments: object) -> tuple[int, str, str]:
-    """Run a command as root, by a Python that the user can run too."""
+    """Run a command as root, with a Python that the user can run too."""
     done = ROOT.python(COMMAND, *map(str, arguments))
     return done.returncode, done.stdout, done.stderr
 
@@ -51,7 +51,7 @@ def secret(shared_tmp: Path) -> Path:
 
 
 def owners(folder: Path) -> set[int]:
-    """Return the users that own a folder and all below it."""
+    """Return the users that own a folder and all files below it."""
     return {path.lstat().st_uid for path in (folder, *folder.rglob("*"))}
 
 
@@ -64,10 +64,10 @@ def owners(folder: Path) -> set[int]:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_what_root_makes_in_a_users_folder_is_that_users(
+def test_files_that_root_makes_in_a_users_folder_belong_to_the_user(
     home: Path, command: tuple[object, ...], made: str
 ) -> None:
-    """Whichever process of the command makes it."""
+    """Every process of the command acts as the user."""
     _, _, errors = dynprof(*(str(part).replace("{}", str(home)) for part in command))
     assert errors.splitlines()[0] == f"acting as uid {ALICE.uid}, who owns {home}"
     assert (home / made).is_file()
@@ -75,7 +75,7 @@ def test_what_root_makes_in_a_users_folder_is_that_users(
 
 
 def test_armed_config_keeps_owner_and_permissions(home: Path) -> None:
-    """So that the job goes on reading it."""
+    """The job can still read the config."""
     dynprof("arm", home, "--active", 7)
     facts = (home / "profiler_config.json").stat()
     assert '"active": 7' in (home / "profiler_config.json").read_text()
@@ -83,8 +83,8 @@ def test_armed_config_keeps_owner_and_permissions(home: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["top", "analyse"])
-def test_link_to_a_file_of_roots_is_not_read(home: Path, secret: Path, command: str) -> None:
-    """Nor does any of it get into a copy, or onto the terminal."""
+def test_link_to_a_file_of_root_is_not_read(home: Path, secret: Path, command: str) -> None:
+    """The target's content gets neither into a copy nor onto the terminal."""
     link = home / "link.trace.json"
     link.symlink_to(secret)
     ALICE.own(link)
@@ -96,10 +96,10 @@ def test_link_to_a_file_of_roots_is_not_read(home: Path, secret: Path, command: 
     assert not (home / "analysis").exists()
 
 
-def test_link_among_the_captures_keeps_no_other_from_being_analysed(
+def test_link_among_the_captures_does_not_stop_the_analysis_of_others(
     home: Path, secret: Path
 ) -> None:
-    """The file that it leads to is neither read nor copied."""
+    """The link's target is neither read nor copied."""
     (home / "link.trace.json").symlink_to(secret)
     ALICE.own(home / "link.trace.json")
     _, output, errors = dynprof("analyse", home)
@@ -111,7 +111,7 @@ def test_link_among_the_captures_keeps_no_other_from_being_analysed(
 
 
 def test_output_goes_where_the_owner_may_write(home: Path, shared_tmp: Path) -> None:
-    """Elsewhere the command says as whom it failed."""
+    """The owner may not write elsewhere; the error names the acting user."""
     code, _, errors = dynprof("report", home / "a.trace.json", "--output", shared_tmp / "out.html")
     assert code == 2
     assert f"acting as uid {ALICE.uid}" in errors
@@ -120,7 +120,7 @@ def test_output_goes_where_the_owner_may_write(home: Path, shared_tmp: Path) -> 
 
 
 def test_second_folder_is_read_as_the_owner_of_the_first(home: Path, shared_tmp: Path) -> None:
-    """The message says why it cannot be."""
+    """The error says why the second folder is not readable."""
     other = shared_tmp / "mallory"
     other.mkdir(mode=0o700)
     step_traces.write(other / "c.trace.json", 1, 1, 1.0)
@@ -131,12 +131,12 @@ def test_second_folder_is_read_as_the_owner_of_the_first(home: Path, shared_tmp:
     assert f"'{other}' is not readable" in errors
 
 
-def test_folder_is_reached_through_a_link_of_roots_in_a_private_folder(
+def test_folder_is_reached_through_roots_link_in_a_private_folder(
     home: Path, shared_tmp: Path
 ) -> None:
-    """The user cannot go that way, also where root stands in the private folder.
+    """The user cannot follow that path, even if root works in the private folder.
 
-    The link has the name of the command.
+    The link has the name of a command.
     """
     private = shared_tmp / "private"
     private.mkdir(mode=0o700)
@@ -145,8 +145,8 @@ def test_folder_is_reached_through_a_link_of_roots_in_a_private_folder(
     assert (done.returncode, f"{home}/profiler_config.json: valid" in done.stdout) == (0, True)
 
 
-def test_what_root_sends_by_hand_is_sent_as_its_owner(home: Path, secret: Path) -> None:
-    """It arrives where that user may write; a link of the user's to root's folder takes nothing."""
+def test_capture_that_root_sends_is_sent_as_its_owner(home: Path, secret: Path) -> None:
+    """The capture goes where the user may write, not through the user's link to root's folder."""
     folder = left(home)
     (home / "link").symlink_to(secret.parent)
     ALICE.own(*home.rglob("*"))

@@ -1,4 +1,4 @@
-"""What commands say of captures that ``prof_dir`` has put outside of the config's directory."""
+"""Messages on captures that ``prof_dir`` has put outside of the config's directory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tests.integration.running import RunningJob
 
 
-def test_newer_captures_elsewhere_are_not_passed_over(job: RunningJob, tmp_path: Path) -> None:
-    """Whoever asks for a report of the config's folder learns that an older capture is shown."""
+def test_report_names_newer_captures_elsewhere(job: RunningJob, tmp_path: Path) -> None:
+    """A report of the config's folder says that it shows an older capture."""
     for place in ("./", tmp_path / "elsewhere"):
         assert dynprof("arm", job.root, "--prof-dir", place, "--wait")[0] == 0
     told = f"newer captures are elsewhere, as prof_dir says: {tmp_path / 'elsewhere'}/step_"
@@ -26,8 +26,8 @@ def test_newer_captures_elsewhere_are_not_passed_over(job: RunningJob, tmp_path:
 
 
 @pytest.mark.parametrize("command", ["report", "top", "view", "merge"])
-def test_a_url_is_named_as_one(command: str) -> None:
-    """Only ``analyse`` reads there, which the others say."""
+def test_a_url_of_captures_is_named(command: str) -> None:
+    """The other commands say that only ``analyse`` reads a URL."""
     code, said, error = dynprof(command, "s3://bucket/captures")
     assert (code, said) == (2, "")
     assert error.startswith(

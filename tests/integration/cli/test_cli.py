@@ -37,7 +37,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_a_valid_config(config: Path) -> None:
-    """The template is valid; the directory may be named instead of the file."""
+    """The template is valid; the directory is accepted in place of the file."""
     for argument in (config, config.parent):
         done = dynprof("validate", str(argument))
         assert (done.returncode, done.stderr) == (0, "")
@@ -48,7 +48,7 @@ def test_a_valid_config(config: Path) -> None:
 
 
 def test_an_invalid_config(config: Path) -> None:
-    """Each problem stands on a line with file, place and words; the exit code is 1."""
+    """Each problem has a line with file, place and message; the exit code is 1."""
     config.write_text('{\n  "activties": ["CPU"],\n  "active": 0\n}')
     done = dynprof("validate", str(config))
     assert done.returncode == 1
@@ -62,7 +62,7 @@ def test_an_invalid_config(config: Path) -> None:
 
 
 def test_a_config_that_the_job_would_refuse(config: Path) -> None:
-    """Beside a live job the command says what that job would say: its step, its machine."""
+    """With a live job the command reports the job's refusal, with its step and machine."""
     status = Status(
         "idle", step=500, profilers=(Capabilities("torch", ("CPU",)),), heartbeat=4e9, host="node7"
     )
@@ -84,14 +84,14 @@ def test_a_config_that_the_job_would_refuse(config: Path) -> None:
     assert "CUDA is left out: backend torch on this machine has CPU only." in done.stdout
 
 
-def test_no_config(tmp_path: Path) -> None:
-    """A file that is not there is the third exit code."""
+def test_validate_without_a_file_exits_with_2(tmp_path: Path) -> None:
+    """The exit code for a missing file is 2."""
     done = dynprof("validate", str(tmp_path / "nothing.json"))
     assert (done.returncode, done.stdout) == (2, "")
     assert "there is no such file" in done.stderr
 
 
-def test_the_demo_tells_its_story(tmp_path: Path) -> None:
+def test_the_demo_shows_what_was_recorded(tmp_path: Path) -> None:
     """The demo runs a job, edits its config from outside and shows what was recorded."""
     pytest.importorskip("torch", reason="torch is not installed")
     done = dynprof("demo", "--backend", "torch", "--dir", str(tmp_path))
@@ -104,8 +104,8 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
     assert json.loads(manifest.read_text())["complete"]
 
 
-def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
-    """A file in the place of its directory is named, without a traceback."""
+def test_demo_names_an_unusable_directory(tmp_path: Path) -> None:
+    """A file in place of its directory is named, without a traceback."""
     (tmp_path / "file").touch()
     done = dynprof("demo", "--backend", "python", "--dir", str(tmp_path / "file"))
     assert done.returncode == 1
@@ -117,21 +117,21 @@ def test_a_demo_that_cannot_work_there_says_so(tmp_path: Path) -> None:
     ("extra_ms", "said"),
     [(-3.1, "too little to tell"), (1.9, "too little to tell"), (150.2, "150.20 ms")],
 )
-def test_the_demo_claims_no_cost_below_what_was_measured(extra_ms: float, said: str) -> None:
-    """A scatter of the steps that hides the cost is said, instead of 0.00 ms."""
+def test_the_demo_prints_no_cost_below_the_scatter(extra_ms: float, said: str) -> None:
+    """If the scatter of steps hides the cost, the demo says so, not 0.00 ms."""
     cost = Cost(open_ms=2, close_ms=0.5, extra_ms=extra_ms)
     assert lost_time(cost).startswith(said)
 
 
 def test_version() -> None:
-    """The version is printed."""
+    """The command prints the version."""
     from dynprof import __version__
 
     assert dynprof("--version").stdout == f"dynprof {__version__}\n"
 
 
-def test_a_cancel_that_stands_on_may_be_a_request(config: Path) -> None:
-    """Which of the two it is depends on the save before, which nobody has kept: both are said."""
+def test_validate_prints_both_meanings_of_a_remaining_cancel(config: Path) -> None:
+    """The meaning depends on the previous save, which is unknown: validate prints both."""
     config.write_text('{"cancel": true, "active": 2}')
     done = dynprof("validate", str(config))
     assert done.stdout.splitlines()[:2] == [
@@ -157,6 +157,6 @@ main()
 
 @pytest.mark.parametrize("module", ["dynprof.cli", "pydantic"])
 def test_an_interrupt_while_the_command_is_loaded(module: str) -> None:
-    """Ctrl-C ends it without a word, not with a traceback of imports."""
+    """Ctrl-C ends the command without output and without a traceback."""
     done = run([sys.executable, "-c", INTERRUPTED, module, "arm", "prof_config"])
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -1,4 +1,4 @@
-"""``dynprof diff`` and ``dynprof top``, as a terminal and a pipe show them."""
+"""``dynprof diff`` and ``dynprof top``, in a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
-    """Brackets mean nothing to the terminal, control characters are escaped."""
+    """Brackets are no markup for the terminal, and control characters are escaped."""
     name = "[/] [red]a\u001b[2J<b>"
     path = write(tmp_path / "a.trace.json", 1, 1, 1, cat="cpu_op", name=name)
     other = write(tmp_path / "b.trace.json", 1, 1, 1)
@@ -29,7 +29,7 @@ def test_names_are_shown_as_they_are(tmp_path: Path) -> None:
 
 
 def test_large_counts_are_written_out(tmp_path: Path) -> None:
-    """30,000 calls in a step are no 3e+04; what is no whole number keeps four digits."""
+    """30,000 calls in a step are not 3e+04; fractions have four digits."""
     paths = [write(tmp_path / f"{n}.trace.json", 1, n, ms=0.01) for n in (3, 30_000)]
     done = run([*DYNPROF, "diff", *map(str, paths)], env={**os.environ, "COLUMNS": "120"})
     (row,) = (line.split() for line in done.stdout.splitlines() if line.startswith("aten::mm"))
@@ -38,7 +38,7 @@ def test_large_counts_are_written_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 0])
 def test_the_tables_fit_the_screen(tmp_path: Path, width: int) -> None:
-    """No line is wider, a long name is one line; a pipe has it whole. Steps are no operators."""
+    """No line is wider than the screen, and a long name has one line; a pipe has it whole."""
     name = "void at::native::elementwise_kernel<128, 2, at::native::add_kernel>(int, float)"
     path = write(tmp_path / "a.trace.json", 2, 3, 20, cat="cpu_op", name=name)
     other = write(tmp_path / "b.trace.json", 2, 3, 10, cat="cpu_op", name=name, dur=9)
@@ -57,7 +57,7 @@ def test_the_tables_fit_the_screen(tmp_path: Path, width: int) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """Prints the table; its exit code says whether the numbers mean the same."""
+    """The command prints the table; its exit code says whether the figures are comparable."""
     one = write(tmp_path / "a.trace.json", 2, 3, 10)
     other = write(tmp_path / "b.trace.json", 2, 3, 20, cat="python_function")
     codes = []
@@ -72,7 +72,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def test_without_marked_steps_the_whole_is_compared(tmp_path: Path) -> None:
-    """It is called the trace, not a step; two that are the same have no empty table."""
+    """The whole trace is compared, and called that; equal traces give no empty table."""
     event = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 5}
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": [event]}))
@@ -84,8 +84,8 @@ def test_without_marked_steps_the_whole_is_compared(tmp_path: Path) -> None:
     ]
 
 
-def test_marks_alone_are_no_faster_job(tmp_path: Path) -> None:
-    """A window of ``Level_none`` has no operators: what seems to be saved was not recorded."""
+def test_a_capture_without_operators_is_not_called_faster(tmp_path: Path) -> None:
+    """A window of ``Level_none`` has no operators: missing ones are not a gain."""
     one = write(tmp_path / "a.trace.json", 2, 3, 10)
     other = tmp_path / "b.trace.json"
     other.write_text(one.read_text().replace('"cpu_op"', '"mstx"'))
@@ -96,8 +96,8 @@ def test_marks_alone_are_no_faster_job(tmp_path: Path) -> None:
     assert shown.stdout.splitlines() == ["b.trace.json", words]
 
 
-def test_other_devices_are_said(tmp_path: Path) -> None:
-    """Their kernels have other names, which the numbers do not tell; that is no error."""
+def test_captures_of_other_devices_are_named(tmp_path: Path) -> None:
+    """Kernels of another device have other names; the command says so without an error."""
     paths = []
     for name in ("NVIDIA A100", "NVIDIA H100"):
         args = {"device": 0, "stream": 7}

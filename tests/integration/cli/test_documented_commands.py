@@ -1,4 +1,4 @@
-"""The commands of the pages, run as they stand against real jobs; they print what is shown."""
+"""The commands in the documentation run against real jobs, and print what the pages show."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ while True:
 
 @dataclass(frozen=True)
 class Block:
-    """A block of commands, and the job that they are meant for."""
+    """A block of commands, and the job for which it is written."""
 
     title: str
     job: str
@@ -75,7 +75,7 @@ def from_page(name: str, kind: str) -> str:
 
 @contextlib.contextmanager
 def running(kind: str, folder: Path) -> Iterator[None]:
-    """Run the job that a block is meant for."""
+    """Run the job for which a block is written."""
     ready = contextlib.ExitStack()
     if kind == "four ranks":
         for rank in range(4):
@@ -109,7 +109,7 @@ def running(kind: str, folder: Path) -> Iterator[None]:
 
 
 def plain(text: str) -> list[str]:
-    """Return lines as far as they are the same on every machine and at every time."""
+    """Return lines without parts that depend on machine and time."""
     text = text.replace(os.uname().nodename, "host")
     text = re.sub(r"/\S*/(?=prof_config\b)", "", text)
     lines = [" ".join(line.split()) for line in re.sub(r"\d[\d.,:]*", "0", text).splitlines()]
@@ -117,10 +117,10 @@ def plain(text: str) -> list[str]:
 
 
 def shell(folder: Path, command: str) -> str:
-    """Run a command as it stands, in a folder; return what a terminal would show."""
+    """Run a command unchanged in a folder; return the terminal's output."""
     env = {**os.environ, "COLUMNS": "250"}
     name, *arguments = shlex.split(command)
-    if name == "dynprof" and not set(command) & set("$|<>;&*"):  # no shell is needed
+    if name == "dynprof" and not set(command) & set("$|<>;&*"):  # it needs no shell
         shown = run([*DYNPROF, *arguments], cwd=folder, env=env, stderr=subprocess.STDOUT)
         return shown.stdout
     tool = folder / "bin" / "dynprof"
@@ -135,8 +135,8 @@ def shell(folder: Path, command: str) -> str:
 @pytest.mark.parametrize(
     "block", blocks(), ids=[f"{n} {block.title}" for n, block in enumerate(blocks())]
 )
-def test_the_commands_print_what_the_page_says(tmp_path: Path, block: Block) -> None:
-    """Each command of a block, in order; numbers, times and host names are free."""
+def test_documented_commands_print_the_documented_output(tmp_path: Path, block: Block) -> None:
+    """Each command of a block runs in order; numbers, times and host names may differ."""
     if block.job in ("torch", "torchrun", "edited"):
         pytest.importorskip("torch", reason="torch is not installed")
     shown: list[str] = []
@@ -147,7 +147,7 @@ def test_the_commands_print_what_the_page_says(tmp_path: Path, block: Block) -> 
 
 
 def tree() -> list[str]:
-    """Return the paths that the page on captures shows, as patterns; what they are has spaces."""
+    """Return the paths on the captures page as patterns; descriptions contain spaces."""
     above: list[tuple[int, str]] = []
     paths = []
     for line in from_page("captures.md", "").splitlines():
@@ -162,7 +162,7 @@ def tree() -> list[str]:
 
 
 def test_the_files_shown_and_the_query_are_those_of_a_capture(tmp_path: Path) -> None:
-    """Whatever the tree of files names lies there, nothing else does, and the query runs on it."""
+    """Exactly the files of the tree exist, and the query runs on them."""
     pytest.importorskip("torch", reason="torch is not installed")
     with running("torch", tmp_path):
         shell(tmp_path, "dynprof arm prof_config --active 2 --metadata run=1 --wait")
@@ -176,7 +176,7 @@ def test_the_files_shown_and_the_query_are_those_of_a_capture(tmp_path: Path) ->
 
 
 def test_every_block_has_its_job() -> None:
-    """No block is left out because its job is missing or misspelt."""
+    """No block is skipped because its job is missing or misspelt."""
     assert sum(page.count("```console") for page in PAGES.values()) == len(blocks()) > 10
     kinds = {"plain", "torch", "edited", "four ranks", "none", "torchrun", "unknown", "unprepared"}
     assert {block.job for block in blocks()} == kinds

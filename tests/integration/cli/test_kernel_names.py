@@ -1,4 +1,4 @@
-"""Names of kernels in a narrow terminal."""
+"""Kernel names in a narrow terminal."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ FORWARD = "void split_embedding_forward_unweighted<float, 2ul>(Accessor<float, 1
         ("", ""),
     ],
 )  # fmt: skip
-def test_what_tells_kernels_apart_is_kept(name: str, shown: str) -> None:
-    """Parameters and templates go, where they are that."""
+def test_the_distinctive_part_of_a_kernel_name_is_kept(name: str, shown: str) -> None:
+    """Parameters and templates are removed, but not similar text."""
     assert brief(name) == shown
 
 
-def test_a_narrow_terminal_tells_kernels_apart(tmp_path: Path) -> None:
-    """Names that begin and end alike are not shown alike; a pipe has them whole."""
+def test_kernel_names_differ_in_a_narrow_terminal(tmp_path: Path) -> None:
+    """Names with equal begin and end are not shown alike; a pipe has them whole."""
     one = write(tmp_path / "a.trace.json", 1, 1, 10, cat="kernel", name=BACKWARD)
     other = write(tmp_path / "b.trace.json", 1, 1, 10, cat="kernel", name=FORWARD)
     env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}

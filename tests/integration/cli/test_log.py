@@ -1,4 +1,4 @@
-"""``dynprof log``, of several ranks and as it grows."""
+"""``dynprof log`` for several ranks, and while the log grows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_the_logs_are_merged_by_time(tmp_path: Path) -> None:
-    """The records of two ranks in the order in which they were written, lines kept together."""
+    """Records of two ranks are in the order of writing; lines of a record stay together."""
     log = tmp_path / "log"
     log.mkdir()
     (log / "dp_host_1_rank_0.log").write_text(

@@ -1,4 +1,4 @@
-"""``dynprof merge``: ranks of a real job in one trace, as Perfetto itself reads it."""
+"""``dynprof merge``: one trace of a real job's ranks, read by Perfetto itself."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ WHERE p.name = 'steps of all ranks' GROUP BY 1 ORDER BY 1
 
 @pytest.fixture
 def captured(tmp_path: Path) -> Path:
-    """Give a folder with a window of two ranks."""
+    """Return a folder with a window of two ranks."""
     pytest.importorskip("torch", reason="torch is not installed")
     with ranks(tmp_path, JOB, 2) as running:
         there = when(tmp_path, "both ranks", lambda now: len(now) == 2)
-        for lead in (300, 1000, 5000):  # a machine may be so busy that 300 steps pass meanwhile
+        for lead in (300, 1000, 5000):  # a busy machine may pass 300 steps before the save is read
             first = max(status.step for status in there.values()) + lead
             window = ("--active", "4", "--start-step", first)
             code, _, errors = dynprof("arm", tmp_path / "prof_config", *window, "--wait")
@@ -61,7 +61,7 @@ def captured(tmp_path: Path) -> Path:
 
 
 def met_by_both(captured: Path) -> int:
-    """Count the collectives that the traces of both ranks have."""
+    """Count the collectives in the traces of both ranks."""
     of_each = []
     for path in captured.rglob("*.pt.trace.json.gz"):
         names = [str(event.get("name")) for event in raw_events(path)]
@@ -72,14 +72,14 @@ def met_by_both(captured: Path) -> int:
 
 @needs_browser
 def test_perfetto_shows_arrows_between_ranks(captured: Path) -> None:
-    """Each from a collective of one rank to the same one of the other, all in Perfetto's tables."""
+    """Each arrow connects the same collective of both ranks in Perfetto's tables."""
     code, output, errors = dynprof("merge", captured)
     assert code == 0, errors
     met = re.search(r"merged: ranks 0 to 1, with arrows at (\d+) collectives", errors)
     assert met is not None, errors
     both = met_by_both(captured)
     assert int(met[1]) == both
-    assert 7 <= both <= 8  # the last one may end on a thread of gloo's once the window is closed
+    assert 7 <= both <= 8  # the last one may end on gloo's thread after the window
     with opened(Path(output.strip())) as page:
         arrows = asked(page, ARROWS)
         assert {(one, two) for one, two, *_ in arrows} == {

@@ -1,4 +1,4 @@
-"""Commands of a user who may read captures, and not write next to them."""
+"""Commands of a user who may read captures but not write next to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HINT = "; give another place with --output"
 
 @pytest.fixture
 def captures(shared_tmp: Path) -> Path:
-    """Return a folder of one user with the traces of two ranks, which others may read."""
+    """Return a user's folder with the traces of two ranks, which others may read."""
     folder = shared_tmp / "job"
     folder.mkdir()
     for rank in range(2):
@@ -28,10 +28,10 @@ def captures(shared_tmp: Path) -> Path:
 
 
 @pytest.mark.parametrize(("command", "name"), [("report", "x.html"), ("merge", "x.json.gz")])
-def test_output_names_a_place_that_a_reader_may_write(
+def test_a_reader_can_write_with_output(
     captures: Path, shared_tmp: Path, command: str, name: str
 ) -> None:
-    """Also for several ranks, whose tables are made next to the traces otherwise."""
+    """This also works for several ranks, whose tables are usually next to the traces."""
     done = MALLORY.python(COMMAND, command, captures)
     assert done.returncode == 2
     assert f"{captures}/analysis cannot be written by this user{HINT}" in done.stderr
@@ -45,8 +45,8 @@ def test_output_names_a_place_that_a_reader_may_write(
     assert not (captures / "analysis").exists()
 
 
-def test_analysis_that_a_reader_may_not_write_is_named(captures: Path) -> None:
-    """An analysis has no option for another place; a report has."""
+def test_an_unwritable_analysis_is_named(captures: Path) -> None:
+    """``analyse`` has no option for another place; ``report`` has one, and its error names it."""
     done = MALLORY.python(COMMAND, "analyse", captures)
     assert done.returncode == 1
     assert f"{captures}/analysis/" in done.stderr

@@ -1,4 +1,4 @@
-"""Commands on a folder in which others have put links and files of their own."""
+"""Commands on a folder in which other users have put links and files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_pytho
 if TYPE_CHECKING:
     from pathlib import Path
 
-SECRET = "S3CRET"  # noqa: S105 - of nobody
+SECRET = "S3CRET"  # noqa: S105 - not a real one
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a trace, and links to a secret in the place of all else."""
+    """Return a folder with a trace, and links to a secret in place of all other files."""
     (tmp_path / "secret").write_text(f'{{"{SECRET}": "{SECRET}", "traceEvents": []}}')
     found = tmp_path / "job"
     (found / "info").mkdir(parents=True)
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["report", "analyse", "top", "diff"])
 def test_links_in_a_folder_are_named_and_not_read(folder: Path, command: str) -> None:
-    """The trace beside them is read, and nothing of what they lead to is in any file."""
+    """The trace is read; no file and no output has content of the links' targets."""
     code, output, errors = dynprof(command, *([folder] * (2 if command == "diff" else 1)))
     assert code == 0, errors
     for name in ("rank1.pt.trace.json", "info/rank_0.info.json", "info/window.json"):
@@ -43,7 +43,7 @@ def test_links_in_a_folder_are_named_and_not_read(folder: Path, command: str) ->
 
 
 def test_a_link_that_the_user_names_is_followed(folder: Path, tmp_path: Path) -> None:
-    """To a trace and to a folder: what is made lies where the trace does."""
+    """The user may name a link to a trace or a folder; results are next to the trace."""
     (folder / "rank1.pt.trace.json").unlink()
     for number, target in enumerate((folder / "rank0.pt.trace.json", folder)):
         link = tmp_path / f"link{number}"
@@ -53,8 +53,8 @@ def test_a_link_that_the_user_names_is_followed(folder: Path, tmp_path: Path) ->
         assert (code, output.startswith(f"{folder}/analysis/rank0.pt")) == (0, True)
 
 
-def test_of_many_that_are_skipped_some_are_named(folder: Path) -> None:
-    """Another user may plant any number."""
+def test_only_some_of_many_skipped_files_are_named(folder: Path) -> None:
+    """Only some of many skipped files are named, because another user may plant any number."""
     for number in range(30):
         (folder / f"{number}.trace.json").symlink_to("/nowhere")
     _, _, errors = dynprof("top", folder)
@@ -62,8 +62,8 @@ def test_of_many_that_are_skipped_some_are_named(folder: Path) -> None:
     assert (len(skipped), skipped[-1]) == (MAX_SKIPPED + 1, "skipped: and 25 more")
 
 
-def test_the_name_of_a_skipped_file_makes_no_line(folder: Path) -> None:
-    """A line break in it is shown escaped."""
+def test_line_breaks_in_names_of_skipped_files_are_escaped(folder: Path) -> None:
+    """A line break in its name is shown escaped."""
     (folder / "a\nskipped: b.trace.json").symlink_to("/nowhere")
     _, _, errors = dynprof("top", folder)
     assert "a\\nskipped: b.trace.json is a symbolic link" in errors
@@ -73,9 +73,9 @@ def test_the_name_of_a_skipped_file_makes_no_line(folder: Path) -> None:
 @others_run_python
 @pytest.mark.parametrize("command", ["status", "log", "top"])
 def test_files_of_another_user_are_named_and_not_read(shared_tmp: Path, command: str) -> None:
-    """Of one who is neither the owner of the folder nor root nor who runs the command.
+    """The files' owner is neither the folder's owner, nor root, nor the caller.
 
-    They are such as the command would show if they were the owner's.
+    Otherwise the command would show such files.
     """
     planted = {"status": "status/rank_0.json", "log": "log/dp_a_1_rank_0.log"}
     path = shared_tmp / planted.get(command, "a.trace.json")

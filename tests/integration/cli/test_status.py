@@ -1,4 +1,4 @@
-"""``dynprof status``, of jobs that train, hang, or have not begun."""
+"""``dynprof status`` for jobs that train, hang, or have not started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def test_status_of_all_ranks(tmp_path: Path) -> None:
-    """One line a rank: alive, dead and stopped; the last problem and the last capture."""
+    """Each rank has a line: alive, dead or stopped, the last problem and the last capture."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     shared = LOOP.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
@@ -61,11 +61,11 @@ while True:
         step += 1
         dp.step()
 """
-"""Its step tells the time: each takes 20 ms, and ranks march together."""
+"""The time determines the step: each takes 20 ms, and ranks keep pace."""
 
 
-def test_ranks_that_march_together_are_shown_at_the_same_step(tmp_path: Path) -> None:
-    """Though they write at different moments; the clock says which step that is."""
+def test_ranks_that_keep_pace_are_shown_at_the_same_step(tmp_path: Path) -> None:
+    """Ranks write at different moments; status shows each at the step of the same moment."""
     with RunningJob(tmp_path, MARCHING, RANK="0") as first:
         first.when("its first status", lambda status: status.step > 0)
         time.sleep(2)  # each writes every five seconds
@@ -82,13 +82,13 @@ def test_ranks_that_march_together_are_shown_at_the_same_step(tmp_path: Path) ->
 
 
 def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
-    """It is there, though it does not write; the wait ends with that, and it goes on afterwards."""
+    """A stopped process exists but does not write; the wait ends, and the process can continue."""
     job.when("a step", lambda status: status.longest_s is not None)
     path = job.root / "status" / "rank_0.json"
     job.process.send_signal(signal.SIGSTOP)
     wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
     old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
-    path.write_text(json.dumps(old))  # as if it had been stopped for long
+    path.write_text(json.dumps(old))  # as if it had been stopped for a long time
     code, output, errors = dynprof("status", job.root)
     assert code == 7
     assert re.search(r"stuck for \d\d", output)
@@ -126,11 +126,11 @@ while True:
     near.recv(1)
     dp.step()
 """
-"""Its hundredth batch does not come until it may."""
+"""A loop whose hundredth batch does not come until a file exists."""
 
 
 def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) -> None:
-    """Once, and once more as it ends; the status has the line until then."""
+    """The log has it once, and again when the step ends; the status shows the line until then."""
     with RunningJob(tmp_path, HANGING) as job:
         status = job.when("its standstill", lambda status: bool(status.stands_in))
         assert status.stands_in.startswith(f"{tmp_path}/job.py:")
@@ -144,7 +144,7 @@ def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) ->
 
 
 def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
-    """A job that has taken no step is starting, and for how long; who waits for it is told."""
+    """A job without a step is starting, with the duration; a waiting command says so."""
     script = LOOP.replace("while True:", "import pathlib\nwhile True:").replace(
         "    time.sleep(0.01)",
         '    while dp.status().step == 0 and not pathlib.Path("go").exists(): time.sleep(0.01)',
@@ -163,8 +163,8 @@ def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:
         assert "alive" in dynprof("status", job.root)[1]
 
 
-def test_captures_that_nobody_sends_fill_no_screens(tmp_path: Path) -> None:
-    """Those of a killed job of many ranks are named up to a number, and counted."""
+def test_status_names_a_limited_number_of_unsent_captures(tmp_path: Path) -> None:
+    """Captures of a killed job with many ranks are named up to a limit, and counted."""
     manifest = Manifest(
         dynprof="0", backend="fake", versions={}, host="other", pid=42, rank=0, world_size=1,
         request=RequestRecord(number=1, edited_at="", sha256="", config={"prof_dir": "s3://a/b"}),
@@ -190,8 +190,8 @@ WATCHING = "import dynprof as dp, time; dp.init('prof_config'); time.sleep(100)"
 
 @as_root
 @others_run_python
-def test_a_job_whose_output_lies_in_a_folder_of_roots_is_found(shared_tmp: Path) -> None:
-    """As where a service of root's opens the log of a user's job; the user cannot stat that."""
+def test_a_job_with_output_in_a_folder_of_root_is_found(shared_tmp: Path) -> None:
+    """This happens if a root service opens the log of a user's job; the user cannot stat it."""
     roots, own = shared_tmp / "log", shared_tmp / "own"
     roots.mkdir(mode=0o700)
     own.mkdir()

@@ -1,4 +1,4 @@
-"""``dynprof view``: the page and the trace, for this machine alone, in a real browser."""
+"""``dynprof view``: the page and the trace, for this machine only, in a real browser."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from http.client import HTTPMessage
 
 EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+SHOWN = """() => {
+  const time = (window.app ?? window.globals).trace?.timeline.visibleWindow;
+  return time && time.duration < 5e6 && `${time.start.integral} ${time.duration}`;
+}"""
 TEXT = json.dumps({"traceEvents": [EVENT]})
 
 
@@ -51,7 +55,7 @@ def viewer(tmp_path: Path) -> Iterator[Process]:
 
 
 def address(viewer: Process) -> str:
-    """Return what it prints."""
+    """Return the address that it prints."""
     assert viewer.stdout is not None
     lines = [viewer.stdout.readline() for _ in range(2)]
     assert lines[0].strip().endswith("newer.trace.json")
@@ -59,13 +63,13 @@ def address(viewer: Process) -> str:
 
 
 def get(url: str) -> Any:
-    """Return the body of an answer."""
+    """Return the body of a response."""
     with urllib.request.urlopen(url, timeout=patience_s()) as answer:  # noqa: S310 - of this machine
         return answer.read()
 
 
 def test_the_page_and_the_trace_are_served(viewer: Process) -> None:
-    """On loopback, nothing beside them, until Ctrl-C."""
+    """The command serves them on loopback, without other files, until Ctrl-C."""
     root, _, query = address(viewer).partition("/#!/?url=")
     assert root.startswith("http://127.0.0.1:")
     assert get(root + "/") == get(root + "/index.html")
@@ -92,7 +96,7 @@ def served(tmp_path: Path) -> Iterator[Server]:
 def answer(
     server: Server, path: str, host: str | None = None, method: str = "GET"
 ) -> tuple[int, HTTPMessage, bytes]:
-    """Return code, headers and body of an answer."""
+    """Return code, headers and body of a response."""
     connection = HTTPConnection("127.0.0.1", server.server_port, timeout=patience_s())
     with contextlib.closing(connection):
         connection.putrequest(method, path, skip_host=True)
@@ -104,7 +108,7 @@ def answer(
 
 
 def test_without_the_token_nothing_is_served(served: Server, tmp_path: Path) -> None:
-    """Neither trace nor page: every user of the machine reaches the port."""
+    """Neither trace nor page: every user of the machine can connect to the port."""
     assert answer(served, f"/{served.token}/{served.trace}")[2].decode() == TEXT
     wrong = "x" * len(served.token)
     for path in (
@@ -122,7 +126,7 @@ def test_without_the_token_nothing_is_served(served: Server, tmp_path: Path) -> 
 
 
 def test_only_requests_addressed_to_this_machine_are_answered(served: Server) -> None:
-    """A site of any other name may lead here, as in DNS rebinding, and know the token."""
+    """A site of another name may lead here by DNS rebinding, and know the token."""
     path, port = f"/{served.token}/{served.trace}", served.server_port
     for host in (f"127.0.0.1:{port}", f"localhost:{port}"):
         assert answer(served, path, host)[0] == 200
@@ -130,8 +134,8 @@ def test_only_requests_addressed_to_this_machine_are_answered(served: Server) ->
         assert answer(served, path, host)[0] == 421, host
 
 
-def test_an_answer_says_nothing_of_the_server(served: Server) -> None:
-    """Neither its name nor Python's version, in errors too."""
+def test_responses_do_not_name_the_server(served: Server) -> None:
+    """Neither its name nor Python's version, also not in errors."""
     for path in (f"/{served.token}/", "/", f"/{served.token}/{served.trace}"):
         for method in ("GET", "HEAD", "PUT"):
             _, headers, body = answer(served, path, method=method)
@@ -143,14 +147,14 @@ def test_an_answer_says_nothing_of_the_server(served: Server) -> None:
 
 
 def connected(server: Server, text: bytes) -> socket.socket:
-    """Return a connection on which a part of a request was sent."""
+    """Return a connection on which part of a request was sent."""
     connection = socket.create_connection(("127.0.0.1", server.server_port), patience_s())
     connection.sendall(text)
     return connection
 
 
 def ends(connection: socket.socket) -> bytes:
-    """Return what comes until the other side ends a connection."""
+    """Return the bytes that arrive until the server closes a connection."""
     found = b""
     with contextlib.suppress(ConnectionError):
         while piece := connection.recv(1 << 16):
@@ -158,8 +162,8 @@ def ends(connection: socket.socket) -> bytes:
     return found
 
 
-def test_many_connections_without_the_token_keep_nobody_out(served: Server) -> None:
-    """The oldest of them end; those with the token stay."""
+def test_connections_without_the_token_block_no_reader(served: Server) -> None:
+    """The oldest connections end; those with the token stay."""
     path = f"/{served.token}/{served.trace}"
     before = threading.active_count()
     with contextlib.ExitStack() as stack:
@@ -172,17 +176,17 @@ def test_many_connections_without_the_token_keep_nobody_out(served: Server) -> N
         assert answer(served, path)[2].decode() == TEXT
 
 
-def test_a_request_of_a_size_that_no_browser_sends_is_refused(served: Server) -> None:
-    """However many lines it has; the rest of it is not read."""
+def test_an_oversized_request_is_refused(served: Server) -> None:
+    """The number of lines does not matter; the rest of the request is not read."""
     line = b"X-A: " + b"a" * 1000 + b"\r\n"
     with connected(served, b"GET / HTTP/1.1\r\n" + line * 17) as connection:
         assert ends(connection).startswith(b"HTTP/1.0 431 ")
 
 
-def test_a_request_that_does_not_end_is_given_up(
+def test_a_request_that_does_not_end_times_out(
     served: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its time counts from the beginning, though a byte come again and again."""
+    """The timeout starts with the connection and is not extended by single bytes."""
     monkeypatch.setattr(view, "HEAD_S", 0.3)
     with connected(served, b"GET / HTTP/1.1\r\n") as connection:
         connection.settimeout(0.05)
@@ -200,16 +204,16 @@ def test_a_request_that_does_not_end_is_given_up(
             pytest.fail("the connection stays open")
 
 
-def test_head_tells_the_size_alone(served: Server) -> None:
-    """Of the trace and of the page."""
+def test_head_returns_the_size(served: Server) -> None:
+    """HEAD gives the sizes of the trace and of the page."""
     for path in (f"/{served.token}/{served.trace}", f"/{served.token}/index.html"):
         code, headers, body = answer(served, path, method="HEAD")
         assert (code, body) == (200, b"")
         assert int(headers["Content-Length"]) == len(answer(served, path)[2])
 
 
-def test_what_takes_the_place_of_the_trace_is_not_served(served: Server, tmp_path: Path) -> None:
-    """The trace was opened once, before anybody could ask for it."""
+def test_a_replaced_trace_is_not_served(served: Server, tmp_path: Path) -> None:
+    """The trace was opened once, before the first request."""
     (tmp_path / "secret").write_text("S3CRET")
     (tmp_path / "a.trace.json").unlink()
     (tmp_path / "a.trace.json").symlink_to("secret")
@@ -217,9 +221,9 @@ def test_what_takes_the_place_of_the_trace_is_not_served(served: Server, tmp_pat
 
 
 def test_a_trace_that_shrinks_ends_the_answer(served: Server, tmp_path: Path) -> None:
-    """The browser sees that bytes are missing; the next answer has the new size."""
+    """The browser sees that bytes are missing; the next response has the new size."""
     trace, size = tmp_path / "a.trace.json", 64 << 20
-    os.truncate(trace, size)  # larger than what a connection holds while nobody reads
+    os.truncate(trace, size)  # larger than the connection's buffers
     connection = HTTPConnection("127.0.0.1", served.server_port, timeout=patience_s())
     with contextlib.closing(connection):
         connection.request("GET", f"/{served.token}/{served.trace}")
@@ -233,7 +237,7 @@ def test_a_trace_that_shrinks_ends_the_answer(served: Server, tmp_path: Path) ->
 
 
 def test_several_requests_at_a_time_read_the_whole_trace(served: Server, tmp_path: Path) -> None:
-    """Each from its own place in the one open file."""
+    """Each request reads from its own position in one open file."""
     whole = os.urandom(1 << 20) * 5
     (tmp_path / "a.trace.json").write_bytes(whole)
     path = f"/{served.token}/{served.trace}"
@@ -244,8 +248,8 @@ def test_several_requests_at_a_time_read_the_whole_trace(served: Server, tmp_pat
 
 @as_root
 @others_run_python
-def test_a_trace_of_a_user_with_no_say_in_its_folder_is_not_served(shared_tmp: Path) -> None:
-    """Which says whose it is; the folder's owner may have his own served by anybody."""
+def test_a_trace_of_a_user_who_does_not_own_its_folder_is_not_served(shared_tmp: Path) -> None:
+    """The error names the owner. The folder owner's traces may be served by any user."""
     trace = shared_tmp / "a.trace.json"
     trace.write_text(TEXT)
     ALICE.own(shared_tmp)
@@ -257,14 +261,14 @@ def test_a_trace_of_a_user_with_no_say_in_its_folder_is_not_served(shared_tmp: P
     serve(trace, 0).server_close()
 
 
-def test_no_capture_is_said(tmp_path: Path) -> None:
-    """With exit code 2."""
+def test_view_without_a_capture_exits_with_2(tmp_path: Path) -> None:
+    """The exit code is 2."""
     done = run([*DYNPROF, "view", tmp_path])
     assert (done.returncode, "holds no trace" in done.stderr) == (2, True)
 
 
 def test_the_browser_gets_the_address_in_private(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every user can read a command line: it names a file that this user alone can read."""
+    """Every user can read a command line: it names a file that only this user can read."""
     pages: list[str] = []
     monkeypatch.setattr(webbrowser, "open", pages.append)
     with open_privately("http://127.0.0.1:1/secret/#!/?url=a&b"):
@@ -277,10 +281,31 @@ def test_the_browser_gets_the_address_in_private(monkeypatch: pytest.MonkeyPatch
 
 
 @needs_browser
+def test_the_page_shows_the_requested_time(tmp_path: Path) -> None:
+    """``--at`` counts from the first event, which need not begin at 0."""
+    from playwright.sync_api import sync_playwright
+
+    events = [{**EVENT, "ts": ts, "dur": 1000} for ts in (7_000_000, 7_020_000, 7_050_000)]
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    python, *code = DYNPROF
+    command = [python, "-u", *code, "view", path, "--no-browser", "--at", "20", "--for", "4"]
+    with start(command) as process, sync_playwright() as playwright:
+        assert process.stdout is not None
+        url = [process.stdout.readline() for _ in range(2)][1].strip()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(url)
+        shown = page.wait_for_function(SHOWN, timeout=patience_s() * 1000).json_value()
+        browser.close()
+    assert shown == "7020000000 4000000"
+
+
+@needs_browser
 def test_a_browser_opens_the_trace(
     tmp_path: Path, viewer: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Perfetto's page reads the trace and shows it, with no other host to be reached."""
+    """Perfetto's page reads the trace and shows it without another host."""
     pages: list[str] = []
     monkeypatch.setattr(webbrowser, "open", pages.append)
     with open_privately(address(viewer)):
@@ -288,7 +313,7 @@ def test_a_browser_opens_the_trace(
 
 
 def shows_the_trace(tmp_path: Path, page: str) -> None:
-    """Wait until a browser that was given a page shows the trace."""
+    """Wait until a browser with the page shows the trace."""
     browser = start(
         [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0",
          "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",

@@ -1,4 +1,4 @@
-"""Processes that nobody has prepared, and what attaches them."""
+"""Processes without dynprof, and commands that attach to them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def begun(
     before: str = "while",
     **env: str,
 ) -> Process:
-    """Start a script by plain Python, and wait until it is in its midst.
+    """Start a script with plain Python, and wait until it runs.
 
     Args:
-        folder: Where it works.
-        script: Its text.
-        python: What runs it; if empty, a fork of an interpreter that has loaded torch.
-        before: It says that it has begun before it comes to this; empty where it says so itself.
-        env: What to add to its environment.
+        folder: Its working directory.
+        script: The script.
+        python: The Python that runs it; if empty, a fork of an interpreter that has loaded torch.
+        before: The line before which it reports its start; empty if the script reports by itself.
+        env: Variables to add to its environment.
     """
     told = script.replace(before, f"{BEGUN}{before}", 1) if before else script
     path, all_env = folder / "job.py", {**os.environ, **env}
@@ -47,14 +47,14 @@ def begun(
 
 
 def attached(process: Process, *options: object) -> str:
-    """Attach to it; return what the command said."""
+    """Attach to a process; return the command's output."""
     code, output, errors = dynprof("attach", process.pid, *options)
     assert code == 0, errors
     return output
 
 
 def refusal(pid: int) -> str:
-    """Return why a process is not attached."""
+    """Return the error of an attach."""
     code, output, errors = dynprof("attach", pid, "--timeout", 5)
     assert (code, output) in ((3, ""), (4, "")), output + errors
     return errors

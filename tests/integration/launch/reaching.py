@@ -1,4 +1,4 @@
-"""Whether this system lets a process reach into another one of the same user."""
+"""Whether this system lets a process trace another one of the same user."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def _why_not() -> str:
 
 
 def needs_reaching() -> None:
-    """Skip a test where the system forbids what it is about."""
+    """Skip a test if the system forbids to trace processes."""
     if why := _why_not():
         pytest.skip(f"attaching is forbidden here: {why}")

@@ -1,4 +1,4 @@
-"""``dynprof attach``: processes that nobody has prepared, reached while they run."""
+"""``dynprof attach``: processes without dynprof, attached while they run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _is_allowed() -> None:
     needs_reaching()
 
 
-def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
-    """It is attached, captured with exactly the steps asked for, detached, and goes on."""
+def test_a_job_without_dynprof_is_attached_and_detached(tmp_path: Path) -> None:
+    """The job is attached, captured with exactly the requested steps, detached, and continues."""
     with begun(tmp_path, LOOP) as process:
         output = attached(process, "--step-on", ":work")
         assert output.startswith(f"process {process.pid} watches {tmp_path}/prof_config. Its main ")
@@ -72,7 +72,7 @@ def test_a_job_that_nobody_prepared(tmp_path: Path) -> None:
 
 
 def test_the_losses_are_the_same_to_the_bit(tmp_path: Path) -> None:
-    """A training that was attached, captured and detached computes what it computes alone."""
+    """A training that was attached, captured and detached computes the same losses as alone."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = """
 import torch, time
@@ -109,7 +109,7 @@ Path("losses").write_text(repr(losses[:400]))
 
 
 def test_an_environment_without_dynprof(tmp_path: Path) -> None:
-    """The job's Python has nothing of what dynprof needs: it is lent to it, and to nothing else."""
+    """The job's Python lacks dynprof's dependencies; dynprof lends them for its own use only."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     script = (
         LOOP.replace("while not", "import importlib.util\nwhile not")
@@ -127,8 +127,8 @@ Path("found").write_text(repr(absent))
     assert (tmp_path / "found").read_text() == "[True, True]"
 
 
-def test_one_that_watches_already(tmp_path: Path) -> None:
-    """The directory that it watches is said, and nothing changes; its own session is not taken."""
+def test_a_process_that_already_watches_is_refused(tmp_path: Path) -> None:
+    """The error names the watched directory, nothing changes, and the job's session stays."""
     script = LOOP.replace("import sys, time", "import sys, time, dynprof as dp\ndp.init('mine')")
     with begun(tmp_path, script) as process:
         code, _, errors = dynprof("attach", process.pid)
@@ -141,8 +141,8 @@ def test_one_that_watches_already(tmp_path: Path) -> None:
         ended(tmp_path, process)
 
 
-def test_one_that_watches_nothing_is_not_detached(tmp_path: Path) -> None:
-    """What is said is of the detaching, and that nothing of dynprof's is there."""
+def test_detach_of_a_process_without_a_session_is_an_error(tmp_path: Path) -> None:
+    """The error says that the process has no session of dynprof."""
     with begun(tmp_path, LOOP) as process:
         code, _, errors = dynprof("detach", process.pid)
         said = f"process {process.pid} cannot be detached: it has no session of dynprof"
@@ -150,8 +150,8 @@ def test_one_that_watches_nothing_is_not_detached(tmp_path: Path) -> None:
         ended(tmp_path, process)
 
 
-def test_one_that_does_not_run_python_is_given_up(tmp_path: Path) -> None:
-    """It stands in C with Python's lock; in time nothing has begun, and nothing begins later."""
+def test_attach_times_out_if_the_process_does_not_run_python(tmp_path: Path) -> None:
+    """The process is in C with Python's lock; after the timeout nothing begins, now or later."""
     script = """
 import ctypes, sys
 from pathlib import Path
@@ -170,8 +170,8 @@ print("dynprof" in sys.modules)
     assert not (tmp_path / "prof_config").exists()
 
 
-def test_what_cannot_be_reached_is_said(tmp_path: Path) -> None:
-    """No process, no Python, another Python, another user's, stopped, ended, debugged: in words."""
+def test_attach_names_why_a_process_cannot_be_reached(tmp_path: Path) -> None:
+    """The error has the reason: no process, no Python, another user, stopped, ended or debugged."""
     with processes.start(["sleep", "100"]) as process:
         assert refusal(process.pid).endswith("cannot be reached: it runs no Python\n")
         process.kill()
@@ -200,7 +200,7 @@ time.sleep(100)
 
 
 def facts(pid: int) -> str:
-    """Return what the system says of a process."""
+    """Return the system's status of a process."""
     return Path(f"/proc/{pid}/status").read_text()
 
 
@@ -212,10 +212,10 @@ def facts(pid: int) -> str:
         (None, "SYS_PT"),
     ],
 )
-def test_where_the_system_forbids_it_the_setting_is_named(
+def test_attach_names_the_system_setting_that_forbids_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, says: str
 ) -> None:
-    """What speaks against it is said with what to do; the thread was never stopped."""
+    """The error says what to do; the thread was never stopped."""
     if scope:
         (tmp_path / "scope").write_text(f"{scope}\n")
     monkeypatch.setattr(foreign_process, "YAMA", tmp_path / "scope")
@@ -232,7 +232,7 @@ def test_where_the_system_forbids_it_the_setting_is_named(
 
 
 def test_another_version_of_python_is_named(tmp_path: Path) -> None:
-    """What is missing is said: dynprof for that very version."""
+    """The error says that dynprof is missing for that version."""
     here = sys.version_info[:2]
     found = [
         path
@@ -249,7 +249,7 @@ def test_another_version_of_python_is_named(tmp_path: Path) -> None:
 
 
 def test_all_ranks_of_a_job(tmp_path: Path) -> None:
-    """By the name of their script: each rank, no launcher, nothing that a rank has forked."""
+    """The script's name selects each rank, but neither the launcher nor forks of ranks."""
     pytest.importorskip("torch", reason="torch is not installed")
     name = f"train_{os.getpid()}.py"
     script = LOOP.replace(
@@ -304,7 +304,7 @@ def pids_in(folder: Path) -> list[str]:
 
 
 def test_ranks_that_are_attached_one_after_the_other_record_the_same_steps(tmp_path: Path) -> None:
-    """Each begins to count at another step; they find the numbers of rank 0 by collectives."""
+    """Each starts to count at another step; collectives show rank 0's step numbers."""
     pytest.importorskip("torch", reason="torch is not installed")
     with launched(tmp_path, MARCHING, "--standalone", "--nproc-per-node=3") as process:
         wait_for("the ranks", lambda: len(pids_in(tmp_path)) == 3 or None)
@@ -325,8 +325,8 @@ def test_ranks_that_are_attached_one_after_the_other_record_the_same_steps(tmp_p
     assert [recorded[0]] * 3 + [recorded[3]] * 3 == recorded
 
 
-def test_jobs_with_scripts_of_one_name_are_told_apart_by_the_path(tmp_path: Path) -> None:
-    """A bare name attaches none of them; a path, of the caller's folder, those of one job."""
+def test_a_path_selects_among_scripts_of_the_same_name(tmp_path: Path) -> None:
+    """A bare name attaches to none of them. A path relative to the caller selects one job."""
     name = f"same_{os.getpid()}.py"
     script = LOOP.replace("while", "from pathlib import Path\nPath('begun').touch()\nwhile", 1)
     jobs = {}
@@ -359,11 +359,11 @@ begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].spl
 title = b"VLLM::Worker_%d" % os.getpid()
 ctypes.memmove(begin, title.ljust(end - begin, b"\\0"), end - begin)
 """
-"""Does what ``setproctitle`` does: writes over the command line."""
+"""Overwrites the command line, as ``setproctitle`` does."""
 
 
-def test_a_process_is_attached_by_the_title_that_it_gave_itself(tmp_path: Path) -> None:
-    """What ``status --all`` prints finds it."""
+def test_a_process_is_attached_by_its_own_title(tmp_path: Path) -> None:
+    """The title that ``status --all`` prints selects the process."""
     with begun(tmp_path, f"{TITLED}{LOOP}", **{"A" * 99: ""}) as process:
         title = f"VLLM::Worker_{process.pid}"
         others = json.loads(dynprof("status", "--all", "--json")[1])["others"]
@@ -374,8 +374,8 @@ def test_a_process_is_attached_by_the_title_that_it_gave_itself(tmp_path: Path) 
         assert ended(tmp_path, process) == ""
 
 
-def test_signals_that_come_meanwhile_are_not_lost(tmp_path: Path) -> None:
-    """Ten of them, each right before it is attached or detached: all are counted."""
+def test_signals_during_an_attach_are_not_lost(tmp_path: Path) -> None:
+    """Ten signals arrive right before the attach or detach: all are counted."""
     script = """
 import signal, sys, time
 from pathlib import Path
@@ -399,13 +399,13 @@ while not Path("enough").exists():
 
 
 def is_counted(folder: Path, wanted: int) -> bool | None:
-    """Return True once a script has counted so many signals."""
+    """Return True once a script has counted this number of signals, otherwise None."""
     path = folder / "count"
     return (path.exists() and int(path.read_text() or 0) == wanted) or None
 
 
-def test_ctrl_c_amid_a_call_waits_until_the_thread_is_back(tmp_path: Path) -> None:
-    """The one who attaches is interrupted while the other's thread runs what it was asked to."""
+def test_ctrl_c_during_a_call_waits_until_the_thread_returns(tmp_path: Path) -> None:
+    """The attaching command is interrupted while the job's thread runs a call."""
     attacher = """
 import os, signal, subprocess, sys
 from dynprof.launch import python_functions
@@ -428,6 +428,6 @@ with StoppedThread(pid, 30) as thread:
         assert ended(tmp_path, process) == ""
 
 
-def test_what_this_python_attaches_with() -> None:
-    """Python 3.14 has means of its own; with those these tests run there."""
+def test_attach_uses_the_interface_of_this_python() -> None:
+    """Python 3.14 has its own interface; these tests use it there."""
     assert hasattr(sys, "remote_exec") == (sys.version_info >= REMOTE_EXEC)

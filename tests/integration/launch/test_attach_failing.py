@@ -1,4 +1,4 @@
-"""``dynprof attach`` where what was begun in the process cannot be done, or never answers."""
+"""``dynprof attach`` if the work in the process fails or never answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _is_allowed() -> None:
 
 
 def test_a_process_without_a_descriptor_left(tmp_path: Path) -> None:
-    """Nothing can be loaded or written there: that is said, and its training goes on."""
+    """No file can be opened there: the error says so, and the training continues."""
     full = """import os, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
 try:
@@ -48,8 +48,8 @@ while"""
         assert ended(tmp_path, process) == ""
 
 
-def test_a_process_that_becomes_another_program_meanwhile(tmp_path: Path) -> None:
-    """The command does not wait for an answer that nobody will give."""
+def test_a_process_that_executes_another_program_during_the_attach(tmp_path: Path) -> None:
+    """The command does not wait for an answer that cannot come."""
     script = """
 import os, sys, threading
 from pathlib import Path
@@ -64,7 +64,7 @@ os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(100)"])
 
 
 def test_two_commands_at_once(tmp_path: Path) -> None:
-    """One of them attaches, the other one says that; there is one session."""
+    """One of them attaches, and the other one says so; there is one session."""
     with begun(tmp_path, LOOP) as process:
         both = [commands.start("attach", process.pid, "--step-on", ":work") for _ in range(2)]
         said = [each.communicate() for each in both]
@@ -75,7 +75,7 @@ def test_two_commands_at_once(tmp_path: Path) -> None:
 
 
 def test_a_python_that_was_replaced_since_it_began(tmp_path: Path) -> None:
-    """Functions are looked for in the file that the process has, not in what lies there now."""
+    """Functions are looked up in the file that the process has loaded, not in the new one."""
     python = tmp_path / Path(sys.executable).resolve().name
     shutil.copy(Path(sys.executable).resolve(), python)
     copies = [python]

@@ -1,4 +1,4 @@
-"""What is loaded into a process that is attached: from safe places, and never in the job's way."""
+"""Modules that an attach loads: from safe places, without effect on the job's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _reaching() -> None:
 
 
 def test_modules_where_the_job_works_are_not_run(tmp_path: Path) -> None:
-    """A path with the working directory on it, as ``python -c`` has, is not followed."""
+    """A path with the working directory, as of ``python -c``, is not used."""
     place = tmp_path / "shared"
     place.mkdir()
     for name in PLANTED:
@@ -47,8 +47,8 @@ def test_modules_where_the_job_works_are_not_run(tmp_path: Path) -> None:
     assert not (tmp_path / "planted").exists()
 
 
-def test_modules_beside_the_script_are_not_run_by_a_refusal(tmp_path: Path) -> None:
-    """Nor is what says so, after all that dynprof had put there is gone, led astray by them."""
+def test_a_refusal_runs_no_modules_in_the_scripts_folder(tmp_path: Path) -> None:
+    """The refusal does not import them either, after dynprof has been removed."""
     (tmp_path / "file").touch()
     (tmp_path / "job").mkdir()
     for name in ("json", "__future__"):
@@ -66,7 +66,7 @@ def test_modules_beside_the_script_are_not_run_by_a_refusal(tmp_path: Path) -> N
 
 
 def test_the_names_of_the_script_stay_its_own(tmp_path: Path) -> None:
-    """It may call a function ``compile`` or ``exec``, and something else than Python's ``sys``."""
+    """The script may name a function ``compile`` or ``exec``, and another object ``sys``."""
     script = LOOP.replace("import sys, time", "import time\nfrom re import compile, match as exec")
     script = script.replace("while", "sys = before = {}\nnames = set(globals())\nwhile")
     script += "assert sys is before\nassert set(globals()) - names == {'names'}\n"
@@ -77,7 +77,7 @@ def test_the_names_of_the_script_stay_its_own(tmp_path: Path) -> None:
 
 
 def test_the_jobs_own_modules_stay_its_own(tmp_path: Path) -> None:
-    """``import secrets`` is the job's ``secrets.py`` after attaching, as it was before."""
+    """``import secrets`` gives the job's ``secrets.py`` after attaching, as before."""
     (tmp_path / "secrets.py").write_text("API_KEY = 'k'")
     script = LOOP + "from secrets import API_KEY\nPath('key').write_text(API_KEY)\n"
     with begun(tmp_path, script) as process:
@@ -89,7 +89,7 @@ def test_the_jobs_own_modules_stay_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python knows the main thread by itself")
 def test_threads_that_begin_later_are_waited_for(tmp_path: Path) -> None:
-    """Python's ``threading`` takes who loads it for the main thread: that is the job's own."""
+    """Python's ``threading`` takes its importing thread for the main one; it is the job's own."""
     script = LOOP.replace("from pathlib import Path", "from os import path").replace(
         'not Path("enough").exists()', 'not path.exists("enough")'
     )
@@ -109,7 +109,7 @@ assert threading.current_thread() is threading.main_thread()
 
 
 def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:
-    """Where the directory cannot be used, no module of dynprof stays, and no finder."""
+    """If the directory is unusable, neither a module nor a finder of dynprof stays."""
     (tmp_path / "file").touch()
     script = (
         LOOP
@@ -130,8 +130,8 @@ Path("found").write_text(repr(found))
     assert "Installed" not in found
 
 
-def test_a_refusal_leaves_what_the_job_had_loaded_itself(tmp_path: Path) -> None:
-    """Its own dynprof, which watches nothing yet, is the same afterwards."""
+def test_a_refusal_leaves_the_jobs_own_dynprof(tmp_path: Path) -> None:
+    """The job's own dynprof, which watches nothing yet, is unchanged afterwards."""
     (tmp_path / "file").touch()
     script = "import dynprof as dp\nimport dynprof.dynamic_profile as loaded\n" + LOOP
     script += "assert sys.modules['dynprof'] is dp\n"

@@ -1,4 +1,4 @@
-"""``dynprof attach`` never takes another process with the same number for the chosen one."""
+"""``dynprof attach`` never attaches to another process that got the same pid."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 LAST_NUMBER = Path("/proc/sys/kernel/ns_last_pid")
 TRIES = 50
-"""Other tests start processes too."""
+"""The number of tries, because other tests start processes too."""
 
 
 class Jobs(NamedTuple):
-    """Two processes that nobody has prepared, one after the other, with one number."""
+    """Two processes without dynprof, one after the other, with the same pid."""
 
     chosen: Process
     folder: Path
 
     def exchange(self) -> Process:
-        """End the chosen one, and return another one that has its number now."""
+        """End the chosen process; return another one that has its pid now."""
         time.sleep(0.03)  # start times are counted in hundredths of a second
         self.chosen.kill()
         self.chosen.communicate()
@@ -52,7 +52,7 @@ class Jobs(NamedTuple):
 
 @pytest.fixture
 def jobs(tmp_path: Path) -> Jobs:
-    """Return a chosen process, and where another one will run."""
+    """Return a chosen process, and the folder of another one."""
     needs_reaching()
     (tmp_path / "other").mkdir()
     return Jobs(processes.start(["sleep", "100"]), tmp_path / "other")
@@ -63,7 +63,7 @@ def jobs(tmp_path: Path) -> Jobs:
 def test_another_process_with_its_number_is_left_alone(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, moment: str, known_by: str
 ) -> None:
-    """Whether it got that before the process was looked at, or after; old kernels too."""
+    """The pid may change before or after the check of the process; also on old kernels."""
     others = []
 
     def reached(*_: object) -> None:

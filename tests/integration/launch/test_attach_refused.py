@@ -1,4 +1,4 @@
-"""``dynprof attach`` of processes that cannot be reached for what they are, or where they are."""
+"""``dynprof attach`` of processes whose kind or place forbids it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.users import MALLORY, as_root
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs Linux")
 OF_ITS_OWN = "unshare", "--map-root-user", "--mount"
-"""Begins a program that sees other file systems than the rest of the machine."""
+"""The start of a command line for a program with its own mounts."""
 STATIC = """
 #include <unistd.h>
 int main(void) { write(1, "there\\n", 6); for (;;) pause(); }
@@ -32,12 +32,12 @@ def _is_allowed() -> None:
     needs_reaching()
 
 
-def test_one_with_files_of_its_own(tmp_path: Path) -> None:
-    """As in a container: what to do is said, and nothing is changed."""
+def test_a_process_with_its_own_mounts_is_refused(tmp_path: Path) -> None:
+    """As for a container, the error says what to do, and nothing is changed."""
     if not shutil.which(OF_ITS_OWN[0]) or processes.run([*OF_ITS_OWN, "true"]).returncode:
         pytest.skip("no process here may have files of its own")
     (tmp_path / "job.py").write_text(LOOP)
-    command = [*OF_ITS_OWN, sys.executable, "job.py"]  # it becomes the program
+    command = [*OF_ITS_OWN, sys.executable, "job.py"]  # exec: the pid is the program's
     with processes.start(command, cwd=tmp_path) as process:
         wait_for("its own files", lambda: has_files_of_its_own(process.pid) or None)
         text = refusal(process.pid)
@@ -47,13 +47,13 @@ def test_one_with_files_of_its_own(tmp_path: Path) -> None:
 
 
 def has_files_of_its_own(pid: int) -> bool:
-    """Return whether a process sees other file systems than this one."""
+    """Return whether a process has other mounts than this one."""
     return Path(f"/proc/{pid}/ns/mnt").readlink() != Path("/proc/self/ns/mnt").readlink()
 
 
 @as_root
 def test_a_directory_that_another_user_made_where_the_process_works(tmp_path: Path) -> None:
-    """It is not watched, which is said with what to do; one of the user's own is."""
+    """The error says what to do; a directory of the user is watched."""
     there = tmp_path / "prof_config"
     there.mkdir(mode=0o700)
     MALLORY.own(there)
@@ -68,7 +68,7 @@ def test_a_directory_that_another_user_made_where_the_process_works(tmp_path: Pa
 
 
 def test_a_launcher(tmp_path: Path) -> None:
-    """Its ranks are meant; as one of theirs it would have every request wait for its steps."""
+    """The error names its ranks. As a rank, the launcher would delay every request."""
     (tmp_path / "torchrun").write_text(LOOP)
     with processes.start([sys.executable, "torchrun"], cwd=tmp_path) as process:
         called = psutil.Process(process.pid).cmdline
@@ -80,7 +80,7 @@ def test_a_launcher(tmp_path: Path) -> None:
 
 
 def test_a_worker_of_a_loader(tmp_path: Path) -> None:
-    """The process that trains is named, and no option that the command does not have."""
+    """The error names the training process, and no option that the command lacks."""
     script = f"""
 import multiprocessing, time
 from pathlib import Path
@@ -100,7 +100,7 @@ while not Path("worker").exists() or not Path("worker").read_text(): time.sleep(
 
 @pytest.mark.skipif(sys.version_info >= REMOTE_EXEC, reason="Python's own means look otherwise")
 def test_a_static_build(tmp_path: Path) -> None:
-    """A program of Python's name without the names of its functions."""
+    """A static build has Python's name but no symbols."""
     compiler = shutil.which(os.environ.get("CC", "cc"))
     program = tmp_path / f"python3.{sys.version_info[1]}"
     (tmp_path / "program.c").write_text(STATIC)
@@ -114,8 +114,8 @@ def test_a_static_build(tmp_path: Path) -> None:
         assert process.poll() is None
 
 
-def test_one_that_is_at_its_end(tmp_path: Path) -> None:
-    """Its script is over, and what it has registered for the end runs: it ends as it would."""
+def test_a_process_in_its_exit_functions_is_refused(tmp_path: Path) -> None:
+    """The script has ended, and its exit functions run: the process ends as usual."""
     script = "import atexit, threading\nfrom pathlib import Path\n"
     script += "atexit.register(lambda: [*iter(Path('enough').exists, True)])\n"
     script += "atexit.register(Path('begun').touch)\n"

@@ -1,4 +1,4 @@
-"""``dynprof attach`` where the main thread only waits, and others do the work."""
+"""``dynprof attach`` if the main thread only waits, and other threads work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over():
     pass
 worker = threading.Thread(target=serve)
 """
-"""A thread that works until it is told to end; then it calls ``over``."""
+"""A thread that works until a file exists; then it calls ``over``."""
 WAITS = {
     "lock": "lock = threading.Lock(); over = lock.release; lock.acquire(); worker.start(); "
     "lock.acquire()",
@@ -58,7 +58,7 @@ def _is_allowed() -> None:
 
 @pytest.mark.parametrize("waits", WAITS)
 def test_a_main_thread_that_waits(tmp_path: Path, waits: str) -> None:
-    """It is attached, captured and detached, waits on all the while, and goes on as it would."""
+    """A waiting process can be attached, captured and detached, and continues as usual."""
     script = WORKER.replace("    while", "    Path('begun').touch()\n    while")
     script = f"from pathlib import Path\n{script}{WAITS[waits]}\nPath('went_on').touch()\n"
     if waits == "sleep":
@@ -77,7 +77,7 @@ def test_a_main_thread_that_waits(tmp_path: Path, waits: str) -> None:
 
 
 def test_the_place_of_a_main_thread_that_hangs_is_named(tmp_path: Path) -> None:
-    """Below the library's function, the line of the script that called it."""
+    """The error names the script's line that called the library function."""
     script = (
         "import threading\ndef hang():\n    threading.Event().wait(600)\nwhile True:\n    hang()\n"
     )
@@ -88,8 +88,8 @@ def test_the_place_of_a_main_thread_that_hangs_is_named(tmp_path: Path) -> None:
         assert f", called at {tmp_path}/job.py:{line} in hang" in output
 
 
-def test_a_lock_that_is_held_is_waited_for_no_longer_than_allowed(tmp_path: Path) -> None:
-    """It sleeps in C with Python's lock: a new thread gets none in time, and does nothing later."""
+def test_the_wait_for_pythons_lock_has_a_timeout(tmp_path: Path) -> None:
+    """The main thread is in C with Python's lock: a new thread times out and does nothing later."""
     script = """
 import ctypes, sys, threading
 from pathlib import Path
@@ -107,7 +107,7 @@ print("dynprof" in sys.modules, threading.active_count())
 
 
 def test_a_main_thread_that_has_ended(tmp_path: Path) -> None:
-    """Python lets nothing more begin then: that is said, and the other threads go on."""
+    """Python starts no more threads then: the error says so, and the other threads continue."""
     script = f"from pathlib import Path\n{WORKER}worker.start()\n"
     script = script.replace("    while", "    Path('begun').touch()\n    while")
     with begun(tmp_path, script, before="") as process:

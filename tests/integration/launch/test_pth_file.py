@@ -1,4 +1,4 @@
-"""``dynprof env --install``: interpreters of an environment look at a variable as they start."""
+"""``dynprof env --install``: interpreters of an environment check a variable at their start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """Return the interpreter of a new environment that has what this one has."""
+    """Return the Python of a new environment that has this one's packages."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     entries = [entry for entry in sys.path if Path(entry).is_absolute()]
@@ -30,12 +30,12 @@ def python(tmp_path: Path) -> Path:
 
 
 def env(python: Path, *options: str) -> CompletedProcess[str]:
-    """Run ``dynprof env`` there."""
+    """Run ``dynprof env`` in that environment."""
     return processes.run([python, "-m", "dynprof", "env", *options])
 
 
-def test_a_job_that_somebody_else_starts(tmp_path: Path, python: Path) -> None:
-    """After an install the variable alone makes a job watched; after removal it does not."""
+def test_the_variable_makes_jobs_of_the_environment_watched(tmp_path: Path, python: Path) -> None:
+    """After an install the variable alone makes jobs watched; after removal it does not."""
     assert "is installed: jobs with" in env(python, "--install").stdout
     (tmp_path / "job.py").write_text(LOOP)
     asked = {**os.environ, VENDORS_CONFIG: "prof_config", "DYNPROF_STEPS": ":work"}
@@ -73,9 +73,7 @@ def test_messages_name_the_variable_that_was_set(
     assert f"watching as {variable} asks failed" in done.stderr
 
 
-def test_of_two_variables_ours_goes_first_and_the_log_names_the_other(
-    tmp_path: Path, python: Path
-) -> None:
+def test_dynprof_config_overrides_prof_config_path(tmp_path: Path, python: Path) -> None:
     """DYNPROF_CONFIG is used, and the log says that PROF_CONFIG_PATH is not."""
     env(python, "--install")
     (tmp_path / "job.py").write_text(LOOP)
@@ -99,8 +97,8 @@ def test_without_the_variable_nothing_is_loaded(tmp_path: Path, python: Path) ->
     assert (found.stdout, found.stderr) == ("[]\n", "")
 
 
-def test_how_things_stand_is_said(python: Path) -> None:
-    """Where the file lies, whether it is there, and what the variables say."""
+def test_env_prints_file_and_variables(python: Path) -> None:
+    """The output has the file's place, whether it exists, and the variables."""
     assert "is not installed" in env(python).stdout
     assert "was not installed" in env(python, "--uninstall").stdout
     env(python, "--install")
@@ -113,8 +111,8 @@ def test_how_things_stand_is_said(python: Path) -> None:
     assert told[-1] == "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence"
 
 
-def test_what_cannot_be_written_is_said(tmp_path: Path, python: Path) -> None:
-    """Whoever may not write there is told so."""
+def test_an_unwritable_folder_is_an_error(tmp_path: Path, python: Path) -> None:
+    """A user without the right to write there gets an error."""
     (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
     (site / "zz_dynprof.pth").mkdir()
     found = env(python, "--install")
@@ -123,6 +121,6 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, python: Path) -> None:
 
 
 def test_the_file_is_one_line_that_begins_with_an_import() -> None:
-    """Python runs no other ones."""
+    """Python executes only such lines of the file."""
     assert LINE.startswith("import ")
     assert LINE.count("\n") == 1

@@ -1,4 +1,4 @@
-"""``dynprof run`` and its variables: jobs whose scripts do not know of dynprof."""
+"""``dynprof run`` and its variables: jobs whose scripts do not use dynprof."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_window_of_a_script_that_knows_nothing(tmp_path: Path) -> None:
-    """It is watched, its function ends the steps, and the capture has exactly those asked for."""
+def test_a_script_without_dynprof_is_captured(tmp_path: Path) -> None:
+    """The script is watched, its function ends the steps, and the requested ones are captured."""
     with begun(tmp_path, LOOP, "--step-on", ":work") as process:
         is_stepping(tmp_path)
         code, output, errors = dynprof("arm", process.pid, "--active", 3, "--wait")
@@ -69,10 +69,10 @@ fail()
     ("way", "arguments"),
     [(["job.py"], ["--config", "other", "-m", "--help"]), (["-m", "job"], [])],
 )
-def test_the_script_sees_and_says_what_it_does_without(
+def test_the_script_behaves_as_under_plain_python(
     tmp_path: Path, way: list[str], arguments: list[str]
 ) -> None:
-    """Arguments, module, path, input, exit code, traceback: all are as under plain Python."""
+    """Arguments, module, path, input, exit code and traceback equal those under plain Python."""
     (tmp_path / "job.py").write_text(SELF)
 
     def outcome(*beginning: str) -> tuple[int, str, str]:
@@ -87,7 +87,7 @@ def test_the_script_sees_and_says_what_it_does_without(
 
 
 def test_signals_reach_the_script(tmp_path: Path) -> None:
-    """The script is the very process that was started; a signal ends it as it would."""
+    """The script runs in the started process itself; a signal ends it as usual."""
     script = "import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n" + LOOP
     with begun(tmp_path, script, "--step-on", ":work") as process:
         is_stepping(tmp_path)
@@ -97,7 +97,7 @@ def test_signals_reach_the_script(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in errors
 
 
-def test_what_a_script_starts_is_left_alone(tmp_path: Path) -> None:
+def test_children_of_a_watched_script_are_left_alone(tmp_path: Path) -> None:
     """Tools, scripts, pools and forks of a watched process neither watch nor write."""
     children = """
 import multiprocessing, os, subprocess
@@ -117,7 +117,7 @@ if __name__ == "__main__":
     script = LOOP.replace("while", children.replace("\n", "\n") + "\nwhile", 1)
     guarded = script.replace(
         "while not", 'while __name__ == "__main__" and not'
-    )  # what is spawned imports it
+    )  # a spawned process imports it
     with begun(tmp_path, guarded, "--step-on", ":work") as process:
         wait_for("its children", lambda: (tmp_path / "done").exists() or process.poll())
         is_stepping(tmp_path)
@@ -126,8 +126,8 @@ if __name__ == "__main__":
     assert len(logs(tmp_path)) == 1
 
 
-def test_a_script_with_its_own_init_goes_on_in_the_directory_asked_for(tmp_path: Path) -> None:
-    """Its steps count; where it names another directory, one sentence says which is watched."""
+def test_a_script_with_its_own_init_uses_the_directory_of_run(tmp_path: Path) -> None:
+    """The script's steps count. If it names another directory, a line says which is watched."""
     script = LOOP.replace("import sys, time", "import sys, time, dynprof as dp\ndp.init('mine')")
     with begun(tmp_path, script.replace("    work()", "    work(); dp.step()")) as process:
         is_stepping(tmp_path)
@@ -140,7 +140,7 @@ def test_a_script_with_its_own_init_goes_on_in_the_directory_asked_for(tmp_path:
 
 
 def test_a_script_with_modules_named_as_pythons_own(tmp_path: Path) -> None:
-    """``import secrets`` is the script's ``secrets.py``, though dynprof has loaded Python's."""
+    """``import secrets`` gives the script's ``secrets.py``, though dynprof has loaded Python's."""
     for name in ("secrets", "queue", "csv"):
         (tmp_path / f"{name}.py").write_text(f"WHOSE = '{name} of the script'")
     script = (
@@ -160,7 +160,7 @@ Path("whose").write_text(repr([csv.WHOSE, queue.WHOSE, secrets.WHOSE]))
 
 @pytest.mark.parametrize("kind", ["folder", "archive"])
 def test_a_folder_or_archive_with_modules_named_as_pythons_own(tmp_path: Path, kind: str) -> None:
-    """Where Python runs all of it by its ``__main__.py``, its own modules are there as well."""
+    """Python runs its ``__main__.py``, and its own modules can be imported."""
     (tmp_path / "app").mkdir()
     (tmp_path / "app/secrets.py").write_text("WHOSE = 'mine'")
     (tmp_path / "app/__main__.py").write_text("import secrets\nprint(secrets.WHOSE)")
@@ -171,7 +171,7 @@ def test_a_folder_or_archive_with_modules_named_as_pythons_own(tmp_path: Path, k
 
 
 def test_a_watched_script_may_run_another_that_is_watched(tmp_path: Path) -> None:
-    """What a watched process starts is left alone, unless it starts it by ``dynprof run``."""
+    """Children of a watched process are left alone, unless they start by ``dynprof run``."""
     (tmp_path / "job.py").write_text("import dynprof as dp\nprint(dp.status().state)")
     command = [*DYNPROF, "run", "--config", "inner", "job.py"]
     script = f"import subprocess\nprint(subprocess.run({command!r}, stdout=-1, text=True).stdout)"
@@ -181,7 +181,7 @@ def test_a_watched_script_may_run_another_that_is_watched(tmp_path: Path) -> Non
 
 
 def test_a_script_that_changes_directory(tmp_path: Path) -> None:
-    """The directory was meant where the command was typed."""
+    """A relative directory is resolved where the command was typed."""
     script = LOOP.replace("while not Path(", "import os; os.chdir('/')\nwhile not Path(HOME + ")
     script = script.replace("import sys", f"HOME = {str(tmp_path)!r} + '/'\nimport sys")
     with begun(tmp_path, script, "--step-on", ":work") as process:
@@ -190,7 +190,7 @@ def test_a_script_that_changes_directory(tmp_path: Path) -> None:
 
 
 def test_a_script_that_becomes_a_daemon(tmp_path: Path) -> None:
-    """What is left over of it is watched, whoever its parent is now."""
+    """The remaining process is watched, whatever its parent."""
     daemon = """
 import os
 if os.fork():
@@ -212,7 +212,7 @@ while"""
 
 
 def test_a_script_that_executes_another(tmp_path: Path) -> None:
-    """The process goes on as another program, and is watched as before."""
+    """The process executes another program, and is watched as before."""
     (tmp_path / "real.py").write_text(LOOP)
     script = "import os, sys\nos.execv(sys.executable, [sys.executable, 'real.py'])\n"
     with begun(tmp_path, script, "--step-on", ":work") as process:
@@ -222,7 +222,7 @@ def test_a_script_that_executes_another(tmp_path: Path) -> None:
 
 
 def test_another_customization_of_the_site_is_kept(tmp_path: Path) -> None:
-    """A ``sitecustomize`` that was on the path before is imported as it was."""
+    """A ``sitecustomize`` on the path is still imported."""
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import sys; sys.customized = __file__")
@@ -245,8 +245,10 @@ def test_another_customization_of_the_site_is_kept(tmp_path: Path) -> None:
         (["run", "--config", "job.py", "job.py"], 2, "job.py cannot be used"),
     ],
 )
-def test_what_cannot_be_run_is_said(tmp_path: Path, typed: list[str], code: int, says: str) -> None:
-    """One sentence, and nothing was started."""
+def test_a_script_that_cannot_be_run_is_named(
+    tmp_path: Path, typed: list[str], code: int, says: str
+) -> None:
+    """The output is one line, and nothing is started."""
     (tmp_path / "job.py").write_text("print('it ran')")
     found = processes.run([*DYNPROF, *typed], cwd=tmp_path, env={**os.environ, "COLUMNS": "200"})
     assert (found.returncode, found.stdout) == (code, "")
@@ -254,7 +256,7 @@ def test_what_cannot_be_run_is_said(tmp_path: Path, typed: list[str], code: int,
 
 
 def test_a_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> None:
-    """It would run unwatched, which a read-only disk makes sure of for root as well."""
+    """The script would run unwatched; a read-only disk tests this for root as well."""
     (tmp_path / "job.py").write_text("print('it ran')")
     with small_disk(tmp_path / "disk", "1m"):
         assert processes.run(["mount", "-o", "remount,ro", tmp_path / "disk"]).returncode == 0
@@ -264,10 +266,10 @@ def test_a_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("typed", "watched"), [([], "named"), (["--config", "typed"], "typed")])
-def test_run_watches_what_the_environment_names_unless_told(
+def test_run_without_a_directory_uses_the_environments(
     tmp_path: Path, typed: list[str], watched: str
 ) -> None:
-    """As each other process of that environment does."""
+    """The same holds for each other process of that environment."""
     (tmp_path / "job.py").write_text("print('it ran')")
     env = {**os.environ, CONFIG: "named"}
     found = processes.run([*DYNPROF, "run", *typed, "job.py"], cwd=tmp_path, env=env)
@@ -275,8 +277,8 @@ def test_run_watches_what_the_environment_names_unless_told(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["job.py", watched])
 
 
-def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
-    """A directory that has become unusable since costs a sentence."""
+def test_the_script_runs_if_the_directory_is_unusable(tmp_path: Path) -> None:
+    """A directory that became unusable costs one line."""
     script = tmp_path / "job.py"
     script.write_text("print('it ran')")
     found = processes.run([sys.executable, script], env=environment(os.environ, script, None))
@@ -293,7 +295,7 @@ def test_where_nothing_can_be_watched_the_script_runs(tmp_path: Path) -> None:
 
 @as_root
 def test_a_directory_of_another_user_is_not_watched(tmp_path: Path) -> None:
-    """``dynprof run`` starts nothing; where the environment asks for it, the script runs."""
+    """``dynprof run`` starts nothing; if the variable names the directory, the script runs."""
     root = tmp_path / "prof_config"
     root.mkdir()
     MALLORY.own(root)
@@ -309,12 +311,12 @@ def test_a_directory_of_another_user_is_not_watched(tmp_path: Path) -> None:
 
 
 def unwatched(pid: int) -> str:
-    """Return what commands say of a process that watches nothing."""
+    """Return the output of commands for a process that watches nothing."""
     return f"process {pid} watches no config; dynprof attach {pid} makes it watch one\n"
 
 
 def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
-    """Without a directory ``status`` names the processes that watch one, for people and scripts."""
+    """Without a directory ``status`` lists the processes that watch, as text and as JSON."""
     with begun(tmp_path, LOOP, "--step-on", ":work") as process:
         is_stepping(tmp_path)
         code, output, _ = dynprof("status")
@@ -339,7 +341,7 @@ def test_the_list_of_watched_jobs(tmp_path: Path) -> None:
 
 
 def test_a_role_is_that_of_the_watched_script(tmp_path: Path) -> None:
-    """``run --role`` names the role of the script, which ``status`` finds by its id too."""
+    """``run --role`` sets the script's role, and ``status`` finds it by its pid too."""
     with begun(tmp_path, LOOP, "--step-on", ":work", "--role", "rollout") as process:
         when(tmp_path, "the role", lambda found: "rollout_rank_0.json" in found)
         _, output, _ = dynprof("status", "--json")
@@ -349,7 +351,7 @@ def test_a_role_is_that_of_the_watched_script(tmp_path: Path) -> None:
 
 
 def test_a_fork_is_no_watched_job(tmp_path: Path) -> None:
-    """What a watched process forks, as a loader's workers, has its log open and is not listed."""
+    """Forks of a watched process, such as loader workers, have its log open and are not listed."""
     forks = "    if Path('now').exists():\n        Path('now').unlink()\n        "
     forks += "os.fork() or time.sleep(600)\n"
     script = "import os\n" + LOOP.replace("    work()\n", f"    work()\n{forks}")
@@ -366,7 +368,7 @@ def test_a_fork_is_no_watched_job(tmp_path: Path) -> None:
 
 
 def test_another_users_process_names_no_directory() -> None:
-    """Whoever holds a file open under the name of a log does not say where others write."""
+    """A process that has a file named as a log open does not decide where others write."""
     other = process_of_another_user()
     if other is None:
         pytest.skip("all processes here are of one user")

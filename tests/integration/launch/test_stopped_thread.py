@@ -1,4 +1,4 @@
-"""A thread of another process, stopped, that calls functions amid whatever it does."""
+"""A stopped thread of another process that calls functions at any point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="attaching needs
 
 
 def test_registers_of_vectors_are_put_back() -> None:
-    """A computation that is interrupted goes on with its numbers, whatever a call did with them."""
+    """An interrupted computation continues with its numbers, whatever a call did with them."""
     needs_reaching()
     script = "import time; print('there', flush=True); time.sleep(100)"
     with processes.start([sys.executable, "-c", script]) as process:

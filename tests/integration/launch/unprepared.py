@@ -1,4 +1,4 @@
-"""Jobs whose scripts do not know of dynprof."""
+"""Jobs whose scripts do not use dynprof."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def work():
 while not Path("enough").exists():
     work()
 """
-"""A loop that ends when it is told to; each return of ``work`` is a step."""
+"""A loop that ends when a file exists; each return of ``work`` is a step."""
 
 
 def begun(folder: Path, script: str, *options: str, **settings: str) -> Process:
@@ -35,7 +35,7 @@ def begun(folder: Path, script: str, *options: str, **settings: str) -> Process:
 
 
 def ended(folder: Path, process: Process) -> str:
-    """Have a loop end; return what it said on its standard error."""
+    """End a loop; return its stderr."""
     (folder / "enough").touch()
     _, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -53,8 +53,8 @@ def is_stepping(folder: Path) -> None:
 
 
 def process_of_another_user() -> int | None:
-    """Return the oldest process of somebody else's, if there is one."""
-    for process in psutil.process_iter(["uids"]):  # what ends meanwhile has none
+    """Return the oldest process of another user, if there is one."""
+    for process in psutil.process_iter(["uids"]):  # a process that has just ended has none
         if (uids := process.info["uids"]) and uids.real != os.getuid():
             return process.pid
     return None

@@ -1,4 +1,4 @@
-"""The plugin is installed for each test here."""
+"""A fixture that installs the plugin for each test here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _installed() -> Iterator[None]:
-    import dynprof.plugin  # not at the top: it wraps as soon as it is imported
+    import dynprof.plugin  # not at the top: the import wraps functions
 
     dynprof.plugin.install()
     yield

@@ -1,4 +1,4 @@
-"""What the plugin marks while something runs."""
+"""A recorder of the plugin's marks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def marked(action: Callable[[], object]) -> list[str]:
-    """Return the phases that an action has, in the order of their ends."""
+    """Return the phases during an action, in the order of their ends."""
     found: list[Marker] = []
     with mstx.subscribe(found.append):
         action()

@@ -1,4 +1,4 @@
-"""What torch compiles or exports, with the plugin and with marks in it."""
+"""Code that torch compiles or exports, with the plugin and with marks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def with_pushes(model: Any, x: Any) -> Any:
 
 
 def with_blocks(model: Any, x: Any) -> Any:
-    """Call it in ranges as blocks, and as a loop's items come."""
+    """Call it in ranges as blocks, and in the loop over an iterator."""
     for item in dp.phases.iterate([x, x]):
         with mstx.annotate("block"), dp.phase("forward"):
             y = model(item)
@@ -71,14 +71,14 @@ def with_blocks(model: Any, x: Any) -> Any:
 
 @mstx.annotate()
 def decorated(model: Any, x: Any) -> Any:
-    """Call it in a function that is a range."""
+    """Call it in a function with a range as decorator."""
     return model(x)
 
 
 @pytest.mark.parametrize("function", [with_pushes, with_blocks, decorated])
 @pytest.mark.parametrize("taken", [False, True])
 def test_marks_inside_compiled_code_are_left_out(function: Any, taken: bool) -> None:
-    """They break no graph and have nothing compiled anew, whether or not they are taken."""
+    """Marks cause no graph breaks and no new compilation, recorded or not."""
     counters = torch._dynamo.utils.counters
     torch._dynamo.reset()
     counters.clear()

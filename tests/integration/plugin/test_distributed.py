@@ -1,4 +1,4 @@
-"""Phases where a model is spread over processes: DDP and FSDP2 on gloo, distributed checkpoints."""
+"""Phases of a distributed model: DDP and FSDP2 with gloo, distributed checkpoints."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ print(*(marker.message for marker in found))
 
 
 def output(script: str, folder: Path, needs: tuple[str, ...], **env: str) -> tuple[str, str]:
-    """Run a script that must end well; return what it printed, and its errors."""
+    """Run a script that must succeed; return its output and its errors."""
     pytest.importorskip("torch", reason="torch is not installed")
     done = warm_interpreter.run(script, folder, {**os.environ, **env}, needs=needs)
     assert done.returncode == 0, done.stderr
@@ -80,7 +80,7 @@ print(*(marker.message for marker in found), sep=", ")
 """
 
 
-def test_the_vendors_import_after_torch_marks_where_the_environment_asks(tmp_path: Path) -> None:
+def test_the_vendors_import_after_torch_marks_if_the_variable_is_set(tmp_path: Path) -> None:
     """With DYNPROF_PLUGIN=1 ``import mstx_torch_plugin`` marks, without a warning."""
     needs = warm_interpreter.WITHOUT_TORCH
     marked, errors = output(ASKED_BY_THE_ENVIRONMENT, tmp_path, needs, DYNPROF_PLUGIN="1")
@@ -119,7 +119,7 @@ def test_the_vendors_import_installs_the_plugin_again(tmp_path: Path) -> None:
 
 
 def test_an_import_of_the_plugin_warns_at_its_own_line(tmp_path: Path) -> None:
-    """Python's import machinery lies between; it is nobody's line."""
+    """Python's import machinery has no line that a user wrote, so it is skipped."""
     script = tmp_path / "job.py"
     script.write_text("\n\nimport dynprof.plugin\n")
     done = run([sys.executable, str(script)], cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""Phases of torch's loops, marked without a line in the script; whatever the calls do, they do."""
+"""Phases of torch's loops, marked without a change in the script or in the calls' behaviour."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Data:
 
 
 def module(forward: Callable[..., object]) -> Any:
-    """Return a module that does this when it is called."""
+    """Return a module that runs a function when it is called."""
     return type("Module", (torch.nn.Module,), {"forward": forward})()
 
 
@@ -74,7 +74,7 @@ def optimizer_of(kind: Any = torch.optim.SGD) -> Any:
 
 
 def step_ranges(action: Callable[[], object]) -> list[str]:
-    """Return the ranges from step to step that an action ends."""
+    """Return the ranges of steps that end during an action."""
     return [name for name in marked(action) if name.startswith("step ")]
 
 
@@ -95,8 +95,8 @@ def test_a_step_is_a_range_from_one_step_of_the_optimizer_to_its_next() -> None:
     assert second.began_ns <= other.began_ns < other.ended_ns <= second.ended_ns
 
 
-def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
-    """The newest optimizer counts, however often others step; after it, the next to step."""
+def test_the_newest_of_several_optimizers_counts_the_steps() -> None:
+    """The newest optimizer counts, however often others step; after its end, the next to step."""
     first = optimizer_of()
 
     def turns() -> None:
@@ -112,7 +112,7 @@ def test_of_several_optimizers_the_one_made_last_counts_the_steps() -> None:
 
 
 def test_a_step_that_calls_that_of_its_base_class_is_one_step() -> None:
-    """Both methods are wrapped; an optimizer inside another one counts as it does alone."""
+    """Both methods are wrapped; a nested optimizer counts as it does alone."""
     sgd: Any = torch.optim.SGD
     derived = optimizer_of(type("Derived", (sgd,), {"step": lambda self: sgd.step(self)}))
     assert step_ranges(lambda: [derived.step() for _ in range(3)]) == ["step 1", "step 2"]
@@ -121,7 +121,7 @@ def test_a_step_that_calls_that_of_its_base_class_is_one_step() -> None:
     assert step_ranges(lambda: [outer.step() for _ in range(2)]) == ["step 3", "step 4"]
 
 
-def test_a_step_that_is_left_out_or_accumulated_belongs_to_the_range_around_it() -> None:
+def test_skipped_and_accumulated_steps_do_not_end_the_range() -> None:
     """A step's range continues if a GradScaler skips a step."""
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -139,7 +139,7 @@ def test_a_step_that_is_left_out_or_accumulated_belongs_to_the_range_around_it()
 
 
 def test_a_step_that_fails_ends_no_range() -> None:
-    """Its error passes; the next step that succeeds ends it."""
+    """The step's error propagates; the next step that succeeds ends the range."""
 
     def closure() -> None:
         raise KeyError
@@ -156,7 +156,7 @@ def test_a_step_that_fails_ends_no_range() -> None:
 
 
 def test_uninstalling_ends_the_range_of_the_step() -> None:
-    """No range stays open, and steps are counted from 1 after the next install."""
+    """No range stays open, and the next install counts from 1."""
     optimizer = optimizer_of()
     optimizer.step()
     assert [one.message for one in open_ranges.all_open()] == ["step 1"]
@@ -167,7 +167,7 @@ def test_uninstalling_ends_the_range_of_the_step() -> None:
     assert step_ranges(lambda: [optimizer.step() for _ in range(2)]) == ["step 1"]
 
 
-def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
+def test_a_loss_is_not_a_forward_pass() -> None:
     """The plugin marks the model's call, but not torch's losses, which are modules too."""
     model, features = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     perceptual = {"forward": lambda _self, one, _other: features(one).sum()}
@@ -183,7 +183,7 @@ def test_a_loss_and_what_is_in_it_is_no_forward_pass() -> None:
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_what_a_backward_pass_computes_again_is_no_forward_pass(reentrant: bool) -> None:
+def test_recomputation_in_a_backward_pass_is_not_a_forward_pass(reentrant: bool) -> None:
     """Calls of checkpointed modules in a backward pass are no forward pass."""
     from torch.utils.checkpoint import checkpoint
 
@@ -200,7 +200,7 @@ def test_what_a_backward_pass_computes_again_is_no_forward_pass(reentrant: bool)
 
 
 def test_an_optimizer_that_was_made_before_it() -> None:
-    """Its class is wrapped as well, once."""
+    """The optimizer's class is wrapped as well, once."""
     dp.plugin.uninstall()
     weights = [torch.ones(2, requires_grad=True)]
     optimizer = torch.optim.Adam(weights)
@@ -209,15 +209,15 @@ def test_an_optimizer_that_was_made_before_it() -> None:
     assert marked(optimizer.step) == ["optimizer.step"]
 
 
-def test_without_anybody_who_takes_marks_there_are_none() -> None:
-    """No range is begun, so that none is open when somebody does."""
+def test_without_a_recording_no_range_begins() -> None:
+    """No range begins, so none is open when a recording starts."""
     seen: list[int] = []
 
     module(lambda _self: seen.append(len(open_ranges.all_open())))()
     assert seen == [0]
 
 
-def test_what_a_call_raises_passes_and_its_range_ends() -> None:
+def test_an_exception_propagates_and_ends_its_range() -> None:
     """Errors in a loader, a forward pass, a step and a save end the range."""
 
     def fail(*_: object) -> None:
@@ -250,7 +250,7 @@ def test_a_save_is_a_phase_by_either_name(tmp_path: Path) -> None:
 
 
 def test_threads_have_phases_of_their_own() -> None:
-    """The forward pass of one does not hide that of another."""
+    """A thread's forward pass does not hide that of another."""
     inside, leave = threading.Event(), threading.Event()
 
     def wait(_: object) -> None:
@@ -268,8 +268,8 @@ def test_threads_have_phases_of_their_own() -> None:
     assert marked(work) == ["forward", "forward"]
 
 
-def test_everything_is_put_back() -> None:
-    """Every attribute is the very object that it was, also of optimizers made meanwhile."""
+def test_uninstalling_restores_every_attribute() -> None:
+    """Every attribute is the original object, also of optimizers made while it was installed."""
     dp.plugin.uninstall()
     watched = [
         (torch.nn.Module, "__call__"), (torch.autograd, "backward"), (torch, "save"),
@@ -291,8 +291,8 @@ def test_everything_is_put_back() -> None:
     assert torch.optim.Adagrad.step is step
 
 
-def test_what_somebody_else_put_over_it_stays() -> None:
-    """Another tool's wrapper is not thrown away; ours below it marks no more."""
+def test_another_tools_wrapper_stays_after_uninstall() -> None:
+    """Another tool's wrapper stays; dynprof's wrapper below it marks no more."""
     ours = torch.save
     torch.save = lambda *args, **kwargs: ours(*args, **kwargs)
     theirs = torch.save
@@ -310,10 +310,10 @@ def test_what_somebody_else_put_over_it_stays() -> None:
     ("owner", "name"),
     [(torch, "save"), (torch.nn.Module, "__call__"), (torch.autograd, "backward")],
 )
-def test_what_somebody_else_put_over_it_for_a_while(
+def test_a_temporary_wrapper_of_another_tool_leaves_one_wrapper(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
 ) -> None:
-    """A window opened meanwhile, and later ones, leave one wrapper of ours, which goes as well."""
+    """Windows during that time and later leave one wrapper, which can also be removed."""
     ours = vars(owner)[name]
     for _ in range(3):
         with monkeypatch.context() as others:
@@ -325,8 +325,8 @@ def test_what_somebody_else_put_over_it_for_a_while(
     assert vars(owner)[name] is ours.__wrapped__
 
 
-def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
-    """functools.wraps hands all attributes on; a script's own step is never put away."""
+def test_a_step_with_copied_attributes_is_not_taken_for_a_wrapper() -> None:
+    """functools.wraps copies all attributes; the script's own step is never removed."""
     train(torch.optim.SGD)
     done: list[str] = []
 
@@ -342,8 +342,8 @@ def test_a_step_that_took_over_our_attributes_is_no_wrapper_of_ours() -> None:
     assert done == ["own", "own"]
 
 
-def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
-    """As what lies in another one of its name: it is the same time."""
+def test_a_function_that_is_wrapped_twice_is_one_phase() -> None:
+    """A nested phase of the same name does not count, because it covers the same time."""
     ours = torch.optim.Optimizer.zero_grad
     torch.optim.Optimizer.zero_grad = lambda self: ours(self)
     theirs = torch.optim.Optimizer.zero_grad
@@ -357,14 +357,14 @@ def test_what_is_wrapped_again_over_anothers_wrapper_is_one_phase() -> None:
 
 
 @pytest.mark.parametrize("function", ["save", "distributed.all_reduce", "autograd.backward"])
-def test_what_is_wrapped_can_be_pickled(function: str) -> None:
-    """A pool's task may be torch.save; it finds the same function again."""
+def test_wrapped_functions_can_be_pickled(function: str) -> None:
+    """A pool's task may be torch.save: unpickling gives the same function."""
     wrapped = operator.attrgetter(function)(torch)
     assert pickle.loads(pickle.dumps(wrapped)) is wrapped  # noqa: S301
 
 
 def test_stacks_name_modules_as_without_it() -> None:
-    """Torch's tracer of Python takes the module from the frames of ``Module.__call__``."""
+    """Torch's tracer reads the module from the frames of ``Module.__call__``."""
 
     def modules() -> list[str]:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
@@ -405,13 +405,13 @@ print(os.waitpid(child, 0)[1])
 
 
 def test_a_child_forked_while_it_installs_can_subscribe(tmp_path: Path) -> None:
-    """The thread that held the lock is not in the child, and is not waited for."""
+    """The thread that held the lock is not in the child, which does not wait for it."""
     done = warm_interpreter.run(FORKED, tmp_path, os.environ)
     assert done.stdout == "0\n", done.stderr
 
 
 def test_loops_without_torch_have_the_same_phases() -> None:
-    """``phase`` and ``iterate`` are called in the loop itself; what is iterated may fail."""
+    """A loop calls ``phase`` and ``iterate`` itself; the iteration may fail."""
 
     def failing() -> Iterator[int]:
         yield 1
@@ -429,8 +429,8 @@ def test_loops_without_torch_have_the_same_phases() -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", 7, "x" * 256])
-def test_a_loop_under_a_name_that_cannot_be_taken_goes_on(name: Any) -> None:
-    """It is said, and costs the phases alone."""
+def test_a_loop_with_an_invalid_phase_name_continues(name: Any) -> None:
+    """A warning says so, and the phase is lost."""
 
     def work() -> None:
         with pytest.warns(UserWarning, match="the message"):
@@ -478,6 +478,6 @@ def test_a_window_of_marks_alone_has_the_phases_of_its_steps(tmp_path: Path, how
     measured = MeasuredTrace(path)
     assert len(measured.phases) == 4
     for phases, (_, _, length) in zip(measured.phases, measured.marked, strict=True):
-        assert sum(phases.values()) == length  # "step N" is none of them, and counts no time twice
+        assert sum(phases.values()) == length  # "step N" is no phase, and counts no time twice
         assert all(phases[name] > 0 for name in ("data loading", "forward", "backward"))
         assert phases["optimizer"] > 0

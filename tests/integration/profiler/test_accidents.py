@@ -1,4 +1,4 @@
-"""Accidents of scripts that use ``dynprof.profiler``: others can follow, and nothing is lost."""
+"""Accidents of scripts that use ``dynprof.profiler``: later profiles work, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def work(size: int = 4) -> None:
-    """Do something that is recorded."""
+    """Run some operators."""
     torch.ones(size, size).mm(torch.ones(size, size))
 
 
 def recorded(size: int = 4, **settings: Any) -> profile:
-    """Return a profile that has recorded something."""
+    """Return a profile that has recorded some operators."""
     with profile(**settings) as prof:
         work(size)
     return prof
 
 
 def run(script: str, folder: Path, *, unloads: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own; ``unloads`` is that of ``warm_interpreter.run``."""
+    """Run a script in its own process; ``unloads`` is that of ``warm_interpreter.run``."""
     prelude = "import os, sys, threading, torch\nfrom pathlib import Path\n"
     prelude += "from dynprof.profiler import *\nfrom dynprof.profiler import _ExperimentalConfig\n"
     prelude += "def work(): torch.ones(4, 4).mm(torch.ones(4, 4))\n"
@@ -69,7 +69,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_a_failed_export_can_be_done_again(tmp_path: Path) -> None:
-    """Another place serves; folders, devices and pipes in the way are refused and stay."""
+    """Another place works; folders, devices and pipes at the path are refused and stay."""
     prof = recorded(strict=True)
     (tmp_path / "folder.json").mkdir()
     os.mkfifo(tmp_path / "pipe.json")
@@ -86,7 +86,7 @@ def test_a_failed_export_can_be_done_again(tmp_path: Path) -> None:
 def test_one_profile_never_shows_anothers_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two export to the same name, and the script changes its directory in between."""
+    """Two profiles export to the same name, and the script changes its directory in between."""
     first, second = recorded(4, record_shapes=True), recorded(8, record_shapes=True)
     first.export_chrome_trace("same.json")
     second.export_chrome_trace("same.json")
@@ -97,8 +97,8 @@ def test_one_profile_never_shows_anothers_trace(
     assert operator["args"]["Input Dims"][0] == [4, 4]
 
 
-def test_what_an_unwanted_profile_held_goes_with_it(tmp_path: Path) -> None:
-    """No folder, no descriptor, no thread is left of it."""
+def test_a_discarded_profile_leaves_no_resources(tmp_path: Path) -> None:
+    """A freed profile leaves no folder, descriptor or thread."""
 
     def once() -> None:
         settings = _ExperimentalConfig(record_op_args=True, host_sys=["cpu"], mstx=True)
@@ -111,7 +111,7 @@ def test_what_an_unwanted_profile_held_goes_with_it(tmp_path: Path) -> None:
         once()
     gc.collect()
     more = len(list(Path("/proc/self/fd").iterdir())) - before
-    assert more < 3  # what a profile left would be there three times; other threads have files too
+    assert more < 3  # a leak would be there three times; other threads have files too
     assert list(tmp_path.iterdir()) == []
     wait_for(
         "the samplers to end",
@@ -120,7 +120,7 @@ def test_what_an_unwanted_profile_held_goes_with_it(tmp_path: Path) -> None:
 
 
 def test_arguments_of_operators_come_with_every_export(tmp_path: Path) -> None:
-    """Also where stacks are asked for first."""
+    """The arguments are there even if stacks are exported first."""
     settings = _ExperimentalConfig(record_op_args=True)
     prof = recorded(experimental_config=settings, with_stack=True)
     prof.export_stacks("stacks.txt")
@@ -145,7 +145,7 @@ def test_an_observer_that_fails_costs_its_own_profile_only() -> None:
 
 
 def test_a_thread_that_ends_in_its_profile(tmp_path: Path) -> None:
-    """The next profile says so, starts, and the process ends well."""
+    """The next profile says so and starts, and the process ends successfully."""
     done = run(
         """
         thread = threading.Thread(target=lambda: profile().start())
@@ -161,8 +161,8 @@ def test_a_thread_that_ends_in_its_profile(tmp_path: Path) -> None:
     assert "its thread has ended" in done.stderr
 
 
-def test_a_profile_that_is_forgotten(tmp_path: Path) -> None:
-    """Nobody can take its place, in words, and the process ends well."""
+def test_a_profile_that_is_never_stopped_blocks_later_ones(tmp_path: Path) -> None:
+    """No other profile can replace it, as a warning says; the process ends successfully."""
     done = run(
         """
         prof = profile(); prof.start(); del prof
@@ -179,8 +179,8 @@ def test_a_profile_that_is_forgotten(tmp_path: Path) -> None:
     assert "never stopped" in done.stderr
 
 
-def test_a_session_that_is_forgotten(tmp_path: Path) -> None:
-    """The process ends well, and says that it is lost."""
+def test_a_session_that_is_never_stopped(tmp_path: Path) -> None:
+    """The process ends successfully, and says that the recording is lost."""
     done = run(
         """
         import warnings; warnings.simplefilter("ignore")
@@ -194,8 +194,8 @@ def test_a_session_that_is_forgotten(tmp_path: Path) -> None:
     assert "never stopped" in done.stderr
 
 
-def test_a_sessions_exception_is_the_scripts(tmp_path: Path) -> None:
-    """What is started is stopped and saved, and the exception passes."""
+def test_an_exception_in_a_session_reaches_the_script(tmp_path: Path) -> None:
+    """The session's recording is stopped and saved, and the exception propagates."""
     done = run(
         """
         import warnings; warnings.simplefilter("ignore")
@@ -247,7 +247,7 @@ def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
 
 
 def test_a_profiler_begun_before_dynprof(tmp_path: Path) -> None:
-    """It is seen, though it was begun before dynprof looked."""
+    """A profiler that began before dynprof's import is recognised."""
     done = run(
         """
         caught = []
@@ -313,8 +313,8 @@ def test_a_child_forked_in_a_profile_has_profiles_of_its_own(tmp_path: Path, thr
     assert done.stdout.split() == ["1", "1", "1"]
 
 
-def test_a_child_is_served_where_the_profiler_was_imported_after_init(tmp_path: Path) -> None:
-    """The order of imports does not matter to a child that is forked inside a profile."""
+def test_a_child_can_profile_if_the_import_came_after_init(tmp_path: Path) -> None:
+    """The order of imports does not matter to a child forked inside a profile."""
     script = """
         import os, sys
         import torch
@@ -335,8 +335,8 @@ def test_a_child_is_served_where_the_profiler_was_imported_after_init(tmp_path: 
     assert done.stdout.split() == ["1"], done.stderr
 
 
-def test_a_child_has_no_part_in_a_profile(tmp_path: Path) -> None:
-    """Forked inside one, it ends as it should and saves nothing; the parent's is whole."""
+def test_a_child_leaves_a_profile_to_its_parent(tmp_path: Path) -> None:
+    """The child ends as usual and saves nothing; the parent's profile is whole."""
     done = run(
         """
         prof = profile(on_trace_ready=tensorboard_trace_handler("log", analyse_flag=False))
@@ -403,7 +403,7 @@ def test_a_profile_of_a_worker_thread_that_fails_is_lost(tmp_path: Path) -> None
 
 
 def test_a_child_of_a_saving_process_ends_at_once(tmp_path: Path) -> None:
-    """What is being saved is its parent's: it neither waits nor gives it up."""
+    """The save belongs to the parent: the child neither waits nor discards it."""
     SELF_TEST.begin()
     wait_for("the self-test", lambda: SELF_TEST.answer)
     done = run(
@@ -443,7 +443,7 @@ def test_an_exit_function_of_the_script_finds_the_traces_of_async_mode(tmp_path:
 
 
 def test_two_savers_in_one_folder(tmp_path: Path) -> None:
-    """One on its thread, one on this: both traces are saved."""
+    """One saves on a thread, one in the script: both traces are saved."""
     with profile(
         record_shapes=True,
         on_trace_ready=tensorboard_trace_handler("log", async_mode=True, analyse_flag=False),
@@ -461,7 +461,7 @@ def test_two_savers_in_one_folder(tmp_path: Path) -> None:
 
 
 def test_stacks_cycle_after_cycle_while_another_thread_saves(tmp_path: Path) -> None:
-    """The next window waits until torch has taken its own profile function off."""
+    """The next window waits until torch has removed its profile function."""
     handler = tensorboard_trace_handler("log", async_mode=True, analyse_flag=False)
     with profile(
         with_stack=True, schedule=schedule(wait=0, warmup=0, active=1, repeat=3),
@@ -474,7 +474,7 @@ def test_stacks_cycle_after_cycle_while_another_thread_saves(tmp_path: Path) -> 
     wait_for("three", lambda: len(list(folder.glob("*.pt.trace.json"))) == 3 or None)
 
 
-def test_a_step_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
+def test_a_step_on_another_thread_is_not_counted(tmp_path: Path) -> None:
     """A step of another thread warns and is not counted."""
     ready: list[int] = []
     with profile(
@@ -491,14 +491,14 @@ def test_a_step_from_elsewhere_changes_nothing(tmp_path: Path) -> None:
 
 
 def threaded(action: Callable[[], None]) -> None:
-    """Do something on another thread, to its end."""
+    """Run some operators on another thread, and wait for it."""
     thread = threading.Thread(target=action)
     thread.start()
     thread.join()
 
 
 def test_a_callback_that_fails_leaves_a_profile_that_can_start() -> None:
-    """Its exception is the script's where it is strict; the profile is stopped."""
+    """With ``strict`` its exception reaches the script; the profile is stopped."""
 
     def fail(_: object) -> None:
         raise ZeroDivisionError
@@ -524,7 +524,7 @@ def test_a_callback_that_fails_leaves_a_profile_that_can_start() -> None:
     ],
 )
 def test_metadata_never_breaks_a_trace(tmp_path: Path, key: str, value: Any, kept: bool) -> None:
-    """What is no JSON is left out; names that a trace uses itself stand under metadata."""
+    """Values that are not JSON are left out; names that a trace uses itself are under metadata."""
     with profile() as prof:
         work()
         if kept:
@@ -538,8 +538,8 @@ def test_metadata_never_breaks_a_trace(tmp_path: Path, key: str, value: Any, kep
     assert len(load_trace(tmp_path / "a.trace.json").spans["start"]) > 0
 
 
-def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
-    """What there is of it is analysed."""
+def test_a_torn_trace_is_named(tmp_path: Path) -> None:
+    """The readable part is analysed."""
     recorded().export_chrome_trace("a.trace.json.gz")
     path = tmp_path / "a.trace.json.gz"
     path.write_bytes(path.read_bytes()[:-700])
@@ -554,7 +554,7 @@ def test_a_torn_trace_is_said_to_be_torn(tmp_path: Path) -> None:
 
 
 def test_profiles_that_begin_and_end_while_another_begins(tmp_path: Path) -> None:
-    """Other threads have their own, and an object may end anywhere; nothing is raised for it."""
+    """Other threads have their own profiles, which may end anywhere; no exception is raised."""
     script = """
     from dynprof.profiler.script_windows import ScriptWindows
     marks = _ExperimentalConfig(profiler_level=ProfilerLevel.Level_none, mstx=True)
@@ -601,8 +601,8 @@ def test_an_export_keeps_the_file_of_another_process(tmp_path: Path) -> None:
     assert (tmp_path / f"{own}.log").stat().st_size
 
 
-def test_kineto_writes_nothing_of_a_profile_and_the_script_all_it_prints(tmp_path: Path) -> None:
-    """Standard error has the script's output before, in and after profiles, on the CPU."""
+def test_stderr_has_the_scripts_lines_and_none_of_kineto(tmp_path: Path) -> None:
+    """The script's own stderr stays complete before, in and after profiles on the CPU."""
     script = """
     print("before", file=sys.stderr)
     for number in range(2):
@@ -617,7 +617,7 @@ def test_kineto_writes_nothing_of_a_profile_and_the_script_all_it_prints(tmp_pat
 
 
 def test_ctrl_c_while_a_handler_saves_leaves_a_manifest_that_says_so(tmp_path: Path) -> None:
-    """A script that catches it goes on; nothing is left half done, and the next trace is saved."""
+    """A script that catches it continues; no half file stays, and the next trace is saved."""
     done = run(
         """
         import signal, glob
@@ -649,10 +649,10 @@ def test_ctrl_c_while_a_handler_saves_leaves_a_manifest_that_says_so(tmp_path: P
     assert len(list(tmp_path.glob("result/*.trace.json"))) == 1
 
 
-def test_private_copies_of_a_killed_script_are_removed_by_the_next_that_exports(
+def test_temporary_files_of_a_killed_script_are_removed_by_the_next_one(
     tmp_path: Path,
 ) -> None:
-    """A trace is put together in the temporary folder, which may be in memory."""
+    """A trace is written in the temporary folder first, which may be in memory."""
     (tmp_path / "temporary").mkdir()
     script = """
         import tempfile
@@ -672,7 +672,7 @@ def test_private_copies_of_a_killed_script_are_removed_by_the_next_that_exports(
 
 
 def test_a_full_temporary_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says where traces are put together, and how to have them elsewhere."""
+    """The error names that folder, and the variable for another one."""
     prof = recorded(strict=True)
     monkeypatch.setattr(closed_window, "free_disk_mb", lambda _: 0.0)
     monkeypatch.setattr(exporter, "pack", fail_for_want_of_space)
@@ -681,5 +681,5 @@ def test_a_full_temporary_folder_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def fail_for_want_of_space(*_: object, **__: object) -> None:
-    """Fail as a write does on a full disk."""
+    """Raise the error of a write to a full disk."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""What a profile recorded and no script requested is saved where the vendor's raw data would be."""
+"""Profiles that no script requested are saved where the vendor's raw data would be."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(folder: Path, script: str, code: int = 0, **env: str) -> subprocess.Comp
 
 
 def saved(folder: Path) -> list[dict[str, Any]]:
-    """Return the traces in a folder; their names begin and end as TensorBoard wants them."""
+    """Return the traces in a folder, with names for TensorBoard."""
     paths = sorted(folder.glob("*.pt.trace.json"))
     return [json.loads(path.read_text()) for path in paths]
 
@@ -70,8 +70,8 @@ def test_at_the_end_of_the_process(tmp_path: Path) -> None:
     assert load_manifest(manifest).trace == path.name
 
 
-def test_in_the_vendors_place(tmp_path: Path) -> None:
-    """``ASCEND_WORK_PATH`` is used as for a handler without a folder; it may be a link."""
+def test_ascend_work_path_is_the_folder_of_saved_profiles(tmp_path: Path) -> None:
+    """``ASCEND_WORK_PATH`` works as for a handler without a folder; it may be a link."""
     (tmp_path / "work").mkdir()
     (tmp_path / "link").symlink_to("work")
     run(tmp_path, "with profile(): work()", ASCEND_WORK_PATH=str(tmp_path / "link"))
@@ -89,7 +89,7 @@ def test_in_the_vendors_place(tmp_path: Path) -> None:
         "prof.export_stacks('mine.json')",
     ],
 )
-def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> None:
+def test_requested_results_are_not_saved_again(tmp_path: Path, asked: str) -> None:
     """A script that requests results or a file gets them, and no other file."""
     done = run(tmp_path, f"with profile(with_stack=True) as prof: work()\n{asked}")
     assert SAID not in done.stderr
@@ -107,7 +107,7 @@ def test_what_was_asked_for_is_not_saved_again(tmp_path: Path, asked: str) -> No
     ],
 )
 def test_a_trace_whose_export_failed_is_saved(tmp_path: Path, export: str, handler: str) -> None:
-    """A failed export leaves the trace in the usual folder, unless one has it already."""
+    """After a failed export the trace is in the usual folder, unless another export has it."""
     script = f"""
     Path("file").touch()
     with profile(with_stack={"file" in export}, on_trace_ready={handler.format(export)}) as prof:
@@ -141,8 +141,8 @@ def test_a_trace_that_was_exported_is_not_saved_when_another_export_fails(tmp_pa
         "execution_trace_observer=torch.profiler.ExecutionTraceObserver()",
     ],
 )
-def test_what_has_a_taker_is_not_saved(tmp_path: Path, given: str) -> None:
-    """A handler that does nothing says that nothing is wanted; an observer is what was."""
+def test_a_profile_with_a_handler_or_observer_is_not_saved(tmp_path: Path, given: str) -> None:
+    """A handler that does nothing means that no result is wanted. So does an observer."""
     done = run(tmp_path, f"with profile({given}): work()")
     assert SAID not in done.stderr
     assert not list((tmp_path / "place").iterdir())
@@ -179,7 +179,9 @@ def test_a_trace_that_a_handler_refused_to_write_through_a_link_is_saved(
         ("tensorboard_trace_handler('log')", False),
     ],
 )
-def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, strict: bool) -> None:
+def test_a_trace_that_a_handler_did_not_save_is_saved(
+    tmp_path: Path, handler: str, strict: bool
+) -> None:
     """The trace of a failed handler is in the folder used without a handler."""
     script = f"""
     Path("file").touch()
@@ -196,8 +198,8 @@ def test_what_a_handler_failed_with_is_saved(tmp_path: Path, handler: str, stric
     assert operator["dur"] > 0
 
 
-def test_each_cycle_that_a_handler_failed_with_is_saved(tmp_path: Path) -> None:
-    """And none of those that it did not fail with."""
+def test_each_cycle_that_a_handler_did_not_save_is_saved(tmp_path: Path) -> None:
+    """Cycles for which the handler succeeded are not saved again."""
     script = """
     def ready(prof):
         if prof.step_num % 2:
@@ -215,8 +217,8 @@ def test_each_cycle_that_a_handler_failed_with_is_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("async_mode", [False, True])
-def test_a_trace_that_a_handler_lost_is_said_to_be_lost(tmp_path: Path, async_mode: bool) -> None:
-    """Where the profiler fails to write a trace, a message says that it is lost."""
+def test_a_message_says_that_a_trace_is_lost(tmp_path: Path, async_mode: bool) -> None:
+    """If the profiler cannot write a trace, a message says that it is lost."""
     script = f"""
     from dynprof.backends.torch.torch_recording import TorchRecording
     from dynprof.errors import BackendError
@@ -236,8 +238,8 @@ def test_a_trace_that_a_handler_lost_is_said_to_be_lost(tmp_path: Path, async_mo
 @pytest.mark.parametrize(
     "handler", ["lambda prof: 1 / 0", "lambda prof: prof.export_chrome_trace('file/mine.json')"]
 )
-def test_what_a_handler_failed_with_can_be_asked_for(tmp_path: Path, handler: str) -> None:
-    """A script that exports it itself has what it wanted, and no other file."""
+def test_a_trace_that_a_handler_did_not_save_can_be_exported(tmp_path: Path, handler: str) -> None:
+    """A script that exports the trace itself gets no other file."""
     script = f"""
     Path("file").touch()
     with profile(on_trace_ready={handler}) as prof:
@@ -249,8 +251,8 @@ def test_what_a_handler_failed_with_can_be_asked_for(tmp_path: Path, handler: st
     assert not list((tmp_path / "place").glob("*.pt.trace.json"))
 
 
-def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
-    """The trace is saved during the script, once no object holds the profile."""
+def test_a_freed_profile_is_saved(tmp_path: Path) -> None:
+    """The trace is saved when no object holds the profile any more."""
     script = """
     def train():
         with profile() as prof:
@@ -266,7 +268,7 @@ def test_a_profile_that_is_thrown_away(tmp_path: Path) -> None:
 
 
 def test_an_exception_that_ends_the_training(tmp_path: Path) -> None:
-    """What was recorded is saved, and the script's exception passes."""
+    """The recording is saved, and the script's exception propagates."""
     done = run(tmp_path, "with profile() as prof:\n    work()\n    1 / 0", code=1)
     assert "ZeroDivisionError" in done.stderr
     assert len(saved(tmp_path / "place")) == 1
@@ -288,8 +290,8 @@ def test_cycles_of_a_schedule(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_is_saved_once_a_profile_was_asked(tmp_path: Path) -> None:
-    """A script that looks at one cycle's results knows how to ask for the others'."""
+def test_no_cycle_is_saved_after_results_were_requested(tmp_path: Path) -> None:
+    """A script that reads one cycle's results can request the others as well."""
     script = """
     with profile(schedule=schedule(wait=1, warmup=0, active=1, repeat=0)) as prof:
         for step in range(6):
@@ -303,7 +305,7 @@ def test_nothing_is_saved_once_a_profile_was_asked(tmp_path: Path) -> None:
 
 
 def test_several_profiles_on_several_threads(tmp_path: Path) -> None:
-    """Each has its own trace, wherever it was thrown away, also in a collection of garbage."""
+    """Each has its own trace, wherever it is freed, also in a garbage collection."""
     script = """
     def train(size):
         prof = profile()
@@ -321,8 +323,8 @@ def test_several_profiles_on_several_threads(tmp_path: Path) -> None:
     assert len(saved(tmp_path / "place")) == 3
 
 
-def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
-    """One trace, the parent's, though the child throws its copy away and ends before."""
+def test_a_forked_child_leaves_saving_to_its_parent(tmp_path: Path) -> None:
+    """There is one trace, the parent's, although the child frees its copy first."""
     script = """
     with profile() as prof:
         work()
@@ -342,7 +344,7 @@ def test_a_forked_child_leaves_it_to_its_parent(tmp_path: Path) -> None:
 
 
 def test_a_kineto_profile_that_is_never_stopped(tmp_path: Path) -> None:
-    """It ends with the process, which says so, and is saved."""
+    """The end of the process stops and saves the profile, with a message."""
     done = run(tmp_path, "prof = _KinetoProfile(); prof.start(); work()")
     assert "a profile was never stopped" in done.stderr
     assert len(saved(tmp_path / "place")) == 1
@@ -362,7 +364,7 @@ def test_a_work_path_that_cannot_be_written_is_named(tmp_path: Path, how: str) -
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    """It is said that the trace is lost, and the script ends as it would have."""
+    """A message says that the trace is lost, and the script ends as usual."""
     script = """
     os.mkdir("gone")
     os.chdir("gone")
@@ -393,7 +395,7 @@ def test_a_childs_end_takes_no_files_of_its_parent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["profile", "_KinetoProfile"])
 def test_a_working_directory_that_is_gone(tmp_path: Path, kind: str) -> None:
-    """Stopping raises nothing and warns of nothing, and what is asked for can be had."""
+    """Stopping gives neither an exception nor a warning, and exports work."""
     script = f"""
     import warnings
     warnings.simplefilter("error")
@@ -408,7 +410,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, kind: str) -> None:
 
 
 def test_ctrl_c_while_it_is_being_saved(tmp_path: Path) -> None:
-    """It is lost, which is said; no unfinished file stays, and the process ends as before."""
+    """The trace is lost with a message; no unfinished file stays; the process ends as usual."""
     script = """
     import signal
     from dynprof.backends.torch.torch_recording import TorchRecording
@@ -432,8 +434,8 @@ def test_ctrl_c_while_it_is_being_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_saving_lets_the_training_go_on(tmp_path: Path, closing: str) -> None:
-    """Python runs while a trace is written; where it could not, that is done at the end."""
+def test_saving_lets_the_training_continue(tmp_path: Path, closing: str) -> None:
+    """Python runs while a trace is written; otherwise the trace is written at the end."""
     script = """
     def train(size):
         with profile():

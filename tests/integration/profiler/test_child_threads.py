@@ -1,4 +1,4 @@
-"""Threads that a script begins, in a profile of another thread."""
+"""Threads that a script starts during a profile of another thread."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("own_place")
 
 
 def child_work(**settings: Any) -> tuple[list[str], str]:
-    """Have a thread enable the profiler and work in a profile; return warnings and trace."""
+    """Enable the profiler on a thread that works during a profile; return warnings and trace."""
 
     def work() -> None:
         profile.enable_profiler_in_child_thread(with_stack=True)
@@ -33,8 +33,8 @@ def child_work(**settings: Any) -> tuple[list[str], str]:
     return [str(one.message) for one in caught], Path("trace.json").read_text()
 
 
-def test_a_child_thread_outside_a_profile_of_one_thread_is_told() -> None:
-    """A profile of its own thread cannot add a child thread; the warning says what can."""
+def test_a_child_thread_in_a_profile_of_one_thread_gets_a_warning() -> None:
+    """A profile of one thread cannot add a child thread; the warning names an alternative."""
     (said,), trace = child_work()
     assert "pass experimental_config=torch.profiler._ExperimentalConfig(profile_all_" in said
     assert "erfinv" not in trace

@@ -1,4 +1,4 @@
-"""Every misuse of ``dynprof.profiler`` warns, or raises where it is strict; never neither."""
+"""Every misuse of ``dynprof.profiler`` warns, or raises with ``strict``."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 def some(value: Any) -> Any:
-    """Return a value of a type that checkers would refuse."""
+    """Return a value of a type that type checkers would refuse."""
     return value
 
 
 def work() -> None:
-    """Do something that is recorded."""
+    """Run some operators."""
     torch.ones(4, 4).mm(torch.ones(4, 4))
 
 
 def recorded(**settings: Any) -> profile:
-    """Return a profile that has recorded something."""
+    """Return a profile that has recorded some operators."""
     with profile(**settings) as prof:
         work()
     return prof
@@ -114,7 +114,7 @@ ACTIVITIES = "is not a list of members of ProfilerActivity; all that the machine
         ),
     ],
 )
-def test_a_wrong_argument_is_named_with_what_is_taken(
+def test_a_wrong_argument_is_named_with_the_value_used(
     wrong: Callable[..., object], words: str
 ) -> None:
     """One warning has the wrong value and the one used; ``strict`` raises."""
@@ -135,7 +135,7 @@ def some_trace() -> str:
 
 
 def start_twice(**how: Any) -> None:
-    """Start a profile that is running."""
+    """Start a running profile again."""
     with profile(on_trace_ready=lambda _: None, **how) as prof:
         prof.start()
 
@@ -164,7 +164,7 @@ def elsewhere(call: str, **how: Any) -> None:
 
 
 class FailingObserver:
-    """Cannot be started."""
+    """An observer that cannot be started."""
 
     def start(self) -> None:
         """Fail."""
@@ -175,24 +175,24 @@ class FailingObserver:
 
 
 def no_id() -> str:
-    """Fail to make the id of a trace."""
+    """Fail to make a trace id."""
     raise ZeroDivisionError
 
 
 def quiet(**how: Any) -> profile:
-    """Return a profile that has recorded something, for which nothing is to be done."""
+    """Return a stopped profile whose trace is not saved."""
     return recorded(on_trace_ready=lambda _: None, **how)
 
 
 def exported_first(**how: Any) -> None:
-    """Have a handler save what was exported."""
+    """Let a handler save an exported trace."""
     prof = recorded(**how)
     prof.export_chrome_trace("a.json")
     tensorboard_trace_handler("log")(prof)
 
 
 def handled_twice(**how: Any) -> None:
-    """Have two handlers save one trace."""
+    """Let two handlers save one trace."""
     prof = quiet(**how)
     for _ in range(2):
         tensorboard_trace_handler("log", analyse_flag=False)(prof)
@@ -263,7 +263,7 @@ def handled_twice(**how: Any) -> None:
         (lambda **how: analyse(".", **how), CaptureError, "holds no trace"),
     ],
 )
-def test_what_fails_is_one_warning_and_raises_where_it_is_strict(
+def test_a_failed_call_gives_one_warning_or_raises_if_strict(
     failing: Callable[..., object], error: type[Exception], words: str
 ) -> None:
     """A failed call gives one warning with the script's line; ``strict=True`` raises."""
@@ -310,7 +310,7 @@ def test_a_strict_profile_that_could_not_start_may_be_started_again() -> None:
 
 
 @pytest.mark.parametrize("stops", [KeyboardInterrupt, SystemExit])
-def test_what_ends_the_script_passes(stops: type[BaseException]) -> None:
+def test_ctrl_c_and_exit_end_the_script(stops: type[BaseException]) -> None:
     """Ctrl-C and ``sys.exit()`` in a callback end the script."""
 
     def on_ready(_: object) -> None:
@@ -400,10 +400,10 @@ def test_a_call_that_is_out_of_order_changes_nothing() -> None:
         ),
     ],
 )
-def test_what_may_be_meant_goes_on_with_one_warning(
+def test_a_questionable_call_gives_one_warning(
     questionable: Callable[[], object], words: str
 ) -> None:
-    """One warning names the line of the script, and nothing is raised."""
+    """One warning names the line of the script, and no exception is raised."""
     with pytest.warns(UserWarning, match=words) as caught:
         questionable()
     assert len(caught) == 1
@@ -476,7 +476,7 @@ def test_a_schedule_that_does_not_save(actions: list[ProfilerAction]) -> None:
 
 @pytest.mark.parametrize("call", ["step", "stop"])
 def test_a_callback_that_ends_a_step_or_all_of_its_profile(call: str) -> None:
-    """Once the profile has stopped, nothing is recorded any more, and another one may begin."""
+    """After the profile has stopped, nothing is recorded, and another one may start."""
     with profile(schedule=schedule(wait=0, active=2, repeat=0),
                  on_trace_ready=lambda prof: getattr(prof, call)()) as prof:  # fmt: skip
         for _ in range(2 if call == "stop" else 3):
@@ -490,7 +490,7 @@ def test_a_callback_that_ends_a_step_or_all_of_its_profile(call: str) -> None:
 def test_a_schedule_that_fails_does_not_stop_the_loop(
     tmp_path: Path, wrong: type[Exception] | None
 ) -> None:
-    """Its step is not recorded, those before and after are; where it is strict, it raises."""
+    """Only this step is not recorded. With ``strict`` the exception reaches the script."""
     right = schedule(wait=0, active=1, repeat=0)
 
     def failing(step: int) -> Any:
@@ -514,7 +514,7 @@ def test_a_schedule_that_fails_does_not_stop_the_loop(
         train(strict=True)
 
 
-def test_a_schedule_that_always_fails_is_said_once() -> None:
+def test_a_schedule_that_always_fails_gives_one_warning() -> None:
     """A schedule that always fails gives one warning, in two lines."""
 
     def train() -> None:
@@ -539,7 +539,7 @@ def test_a_wrong_folder_is_named_in_a_working_directory_that_was_removed(
 
 
 def test_the_total_of_metadata_is_limited() -> None:
-    """What goes beyond 50 KiB in all is left out, and what came before is kept."""
+    """Metadata beyond 50 KiB in total is left out; earlier metadata is kept."""
     with profile() as prof:
         for number in range(13):
             if number < 12:
@@ -584,7 +584,7 @@ def test_a_profile_that_is_never_stopped(tmp_path: Path, handler: str, folder: s
 
 
 def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
-    """The process ends as it would have, and says that the profile is lost."""
+    """The process ends as usual, and says that the profile is lost."""
     (tmp_path / "log").write_text("a file")
     script = FORGOTTEN.replace("HANDLER", "tensorboard_trace_handler('log')")
     with RunningJob(tmp_path, script, PYTHON) as job:
@@ -594,7 +594,7 @@ def test_a_profile_that_cannot_be_saved_at_the_end(tmp_path: Path) -> None:
 
 
 def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
-    """The handler gets what was recorded, and the script's exception passes."""
+    """The handler gets the recording, and the script's exception propagates."""
 
     def fail() -> None:
         with profile(on_trace_ready=tensorboard_trace_handler("log")):
@@ -607,7 +607,7 @@ def test_an_exception_in_the_body_passes(tmp_path: Path) -> None:
 
 
 def test_a_handler_that_cannot_write_costs_the_trace(tmp_path: Path) -> None:
-    """The script is told in a warning; where it is strict, in an exception."""
+    """The script gets a warning, or with ``strict`` an exception."""
     (tmp_path / "log").write_text("a file")
     handler = tensorboard_trace_handler("log")
     with pytest.warns(UserWarning, match="the script continues, but .*cannot be saved"):
@@ -618,7 +618,7 @@ def test_a_handler_that_cannot_write_costs_the_trace(tmp_path: Path) -> None:
 
 
 def failing_once(action: Callable[..., object]) -> Callable[..., object]:
-    """Return what raises the first time, and then does it."""
+    """Return a function that raises at its first call only."""
     failed: list[object] = []
 
     def act(*args: Any, **kwargs: Any) -> object:
@@ -631,7 +631,7 @@ def failing_once(action: Callable[..., object]) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize("fails", ["saving", "analysis", "callback", "opening"])
-def test_what_fails_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
+def test_a_failure_in_a_loop_does_not_stop_it(tmp_path: Path, fails: str) -> None:
     """Each failed cycle gives one warning; the other cycles are complete."""
     ready: list[int] = []
     save = tensorboard_trace_handler("log", analyse_flag=fails == "analysis")

@@ -1,4 +1,4 @@
-"""What torch's documentation of its profiler shows, with ``dynprof.profiler`` in its place."""
+"""The examples in torch's profiler documentation, with ``dynprof.profiler`` instead."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_memory_by_operator() -> None:
 
 
 def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
-    """The callback runs once a cycle, with the active steps ready to export."""
+    """The callback runs once a cycle, and can export the active steps."""
     ready: list[int] = []
 
     def trace_handler(prof: profile) -> None:
@@ -89,7 +89,7 @@ def test_a_long_job_with_a_schedule_and_a_callback(tmp_path: Path) -> None:
         assert steps_in(trace) == [step - 2, step - 1]
 
 
-def test_torchs_own_parts_fit(tmp_path: Path) -> None:
+def test_torchs_activities_schedules_and_handlers_work(tmp_path: Path) -> None:
     """Torch's activities, schedules, actions and handler work."""
     theirs = torch.profiler
     with profile(
@@ -106,7 +106,7 @@ def test_torchs_own_parts_fit(tmp_path: Path) -> None:
 
 
 def test_torchs_experimental_config() -> None:
-    """An ``_ExperimentalConfig`` of torch's own reaches torch."""
+    """Torch's own ``_ExperimentalConfig`` reaches torch."""
     from torch._C._profiler import _ExperimentalConfig
 
     with profile(experimental_config=_ExperimentalConfig(capture_overload_names=True)) as prof:
@@ -134,7 +134,7 @@ def test_tensorboards_folder(tmp_path: Path) -> None:
 
 
 def test_folders_named_as_the_vendors(tmp_path: Path) -> None:
-    """Each cycle's folder has the vendor's files in its root; all readers find it."""
+    """Each cycle's folder has the vendor's files, and all readers find it."""
     handler = tensorboard_trace_handler(
         "log", worker_name="w0", async_mode=True, vendor_folders=True
     )
@@ -178,7 +178,7 @@ def test_folders_named_as_the_vendors(tmp_path: Path) -> None:
 
 
 def test_an_execution_trace_observer(tmp_path: Path) -> None:
-    """Torch's observer is started and stopped with the window, and cleaned up with the profile."""
+    """Torch's observer starts and stops with the window, and is removed with the profile."""
     path = tmp_path / "execution_trace.json"
     observer = torch.profiler.ExecutionTraceObserver().register_callback(str(path))
     model(inputs)
@@ -197,7 +197,7 @@ def test_an_execution_trace_observer(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*export_memory_timeline:FutureWarning")
 def test_the_memory_timeline(tmp_path: Path) -> None:
-    """Torch's timeline by category, from a profile with shapes, memory and stacks."""
+    """The timeline has torch's categories, for a profile with shapes, memory and stacks."""
     with profile(record_shapes=True, profile_memory=True, with_stack=True) as prof:
         model(inputs).sum().backward()
     prof.export_memory_timeline("timeline/points.json", device="cpu")
@@ -206,7 +206,7 @@ def test_the_memory_timeline(tmp_path: Path) -> None:
 
 
 def test_the_id_of_a_trace(tmp_path: Path) -> None:
-    """The callback's id is in the trace, and is what ``get_trace_id`` returns."""
+    """``get_trace_id`` returns the callback's id, which is in the trace."""
     numbers = iter(range(10))
     with profile(custom_trace_id_callback=lambda: f"ID{next(numbers)}") as prof:
         model(inputs)
@@ -220,7 +220,7 @@ def test_the_id_of_a_trace(tmp_path: Path) -> None:
 
 
 def test_collection_is_switched_off_and_on(tmp_path: Path) -> None:
-    """``toggle_collection_dynamic`` leaves out what runs in between."""
+    """``toggle_collection_dynamic`` leaves out a part of the work."""
     cpu = [torch.profiler.ProfilerActivity.CPU]
     with profile(activities=cpu) as prof:
         torch.add(inputs, 1)
@@ -233,8 +233,8 @@ def test_collection_is_switched_off_and_on(tmp_path: Path) -> None:
     assert "aten::mul" not in names
 
 
-def test_the_python_profiler_serves_too(tmp_path: Path) -> None:
-    """Without torch's profiler the same calls give a trace of Python's calls."""
+def test_python_backend_works_without_torch(tmp_path: Path) -> None:
+    """Without torch's profiler, the same calls give a trace of Python calls."""
     with profile(
         backend="python",
         schedule=schedule(wait=1, warmup=1, active=2, repeat=1),
@@ -265,7 +265,7 @@ def test_exports_come_again_and_in_any_form(tmp_path: Path) -> None:
     assert len(prof.events()) > 2
 
 
-def test_another_thread_saves(tmp_path: Path) -> None:
+def test_async_mode_saves_on_another_thread(tmp_path: Path) -> None:
     """With ``async_mode`` another thread saves each cycle, and none is lost."""
     SELF_TEST.begin()
     wait_for("the self-test", lambda: SELF_TEST.answer)
@@ -292,14 +292,14 @@ def test_another_thread_saves(tmp_path: Path) -> None:
 
 
 def run_again() -> profile:
-    """Return a profile in the ordinary way: it waits for what is being collected."""
+    """Return a new profile, which waits for the collection of earlier events."""
     with profile() as prof:
         model(inputs)
     return prof
 
 
-def test_an_operators_window_gives_way(tmp_path: Path) -> None:
-    """A script's profile goes before a window that is open, and is whole itself."""
+def test_operators_window_closes_for_a_profiler_of_the_script(tmp_path: Path) -> None:
+    """A script's profile interrupts an open window, and is whole."""
     script = (
         TORCH_JOB
         + """

@@ -1,4 +1,4 @@
-"""What the Ascend PyTorch Profiler document promises and none of its samples shows."""
+"""Promises of the Ascend PyTorch Profiler document that none of its samples shows."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_handlers_folder_goes_before_that_of_the_environment(
     assert len(list((tmp_path / "work" / "profiling_data").glob("*.pt.trace.json"))) == 1
 
 
-def test_what_analyse_flag_left_out_is_made_later(tmp_path: Path) -> None:
-    """Without ``analyse_flag``, which is on by default, ``analyse()`` makes the tables."""
+def test_analyse_writes_the_tables_later(tmp_path: Path) -> None:
+    """After a handler with ``analyse_flag=False``, ``analyse()`` writes the tables."""
     with profile(on_trace_ready=tensorboard_trace_handler("at_once")):
         work()
     assert list((tmp_path / "at_once").rglob("operator_details.csv"))
@@ -134,7 +134,7 @@ def test_levels_from_1_on_sample_the_pipes_of_ai_cores(level: str, metrics: str)
     assert settings.aic_metrics == metrics
 
 
-def test_metrics_that_the_level_brings_are_not_remarked(recwarn: pytest.WarningsRecorder) -> None:
+def test_metrics_of_the_level_get_no_remark(recwarn: pytest.WarningsRecorder) -> None:
     """Metrics that the level implies get no remark."""
     for named in (None, "PipeUtilization"):
         profile(experimental_config=_ExperimentalConfig(ProfilerLevel.Level1, named))

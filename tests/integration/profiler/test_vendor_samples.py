@@ -31,7 +31,7 @@ def _optimizer() -> Any:  # the first one loads the compiler
 
 
 def train_one_step() -> None:
-    """Train a little."""
+    """Run a training step."""
     _optimizer().zero_grad()
     model(torch.randn(8, 16)).square().mean().backward()
     _optimizer().step()
@@ -100,8 +100,8 @@ def test_start_and_stop_with_a_schedule(tmp_path: Path) -> None:
     assert steps_in(trace) == [1]
 
 
-def test_everything_and_one_file(tmp_path: Path) -> None:
-    """The sample without a schedule exports all steps after the end."""
+def test_a_profile_without_a_schedule_exports_one_file(tmp_path: Path) -> None:
+    """The sample without a schedule exports all steps at the end."""
     with torch_npu.profiler.profile() as prof:
         for _ in range(STEPS):
             train_one_step()
@@ -201,7 +201,7 @@ def test_metadata(tmp_path: Path, kind: str) -> None:
     assert not list(tmp_path.rglob("profiler_metadata.json"))
 
 
-def test_stacks_of_a_device_that_is_not_there(tmp_path: Path) -> None:
+def test_stacks_of_a_missing_device(tmp_path: Path) -> None:
     """The sample of ``export_stacks`` warns of a missing device and writes an empty file."""
     with torch_npu.profiler.profile(with_stack=True) as prof:
         train_one_step()
@@ -235,7 +235,7 @@ def test_the_vendors_own_module_of_analyse() -> None:
 
 
 def ranges(trace: dict[str, Any]) -> list[str]:
-    """Return the names of marks and ranges that the script or the plugin set."""
+    """Return the names of the marks and ranges of the script or the plugin."""
     return [event["name"] for event in trace["traceEvents"] if event.get("cat") == "mstx"]
 
 

@@ -1,4 +1,4 @@
-"""A job whose ranks agree, and what it leaves."""
+"""Jobs whose ranks agree, and their files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def job(
     late: int = 0,
     leaving: str = "dist.destroy_process_group()",
 ) -> Iterator[None]:
-    """Run a job whose ranks agree, and see it end well; begun by torchrun, if it has options."""
+    """Run a job whose ranks agree, which must succeed; with options it runs under torchrun."""
     script = JOB.format(directory=directory, ms=ms, without=without, late=late, leaving=leaving)
     with contextlib.ExitStack() as stack:
         if torchrun:
@@ -78,29 +78,29 @@ def job(
 
 
 def log(root: Path) -> str:
-    """Return what all ranks wrote that watch a directory."""
+    """Return the logs of all ranks that watch a directory."""
     return "".join(path.read_text() for path in sorted(root.glob("log/*.log")))
 
 
 def everything(folder: Path) -> str:
-    """Return what all ranks of a job wrote."""
+    """Return the logs of all ranks of a job."""
     return "".join(log(path) for path in folder.iterdir() if path.is_dir())
 
 
 def manifests(folder: Path) -> list[Manifest]:
-    """Return those of all saved captures below a folder."""
+    """Return the manifests of all saved captures below a folder."""
     found = [load_manifest(path) for path in below(folder, "*.info.json")]
     return [manifest for manifest in found if manifest.cost.save_ms is not None]
 
 
 def the_record(root: Path) -> WindowRecord:
-    """Return that of the only window below a directory."""
+    """Return the record of the only window below a directory."""
     (path,) = root.glob("step_*/info/window.json")
     return load_window_record(path)
 
 
 def numbers_in_trace(path: Path, what: str = "ProfilerStep") -> set[int]:
-    """Return the steps that torch has marked in a trace, or the script itself: the oracle."""
+    """Return the steps that torch or the script has marked in a trace: the oracle."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     names = (re.fullmatch(rf"{what}#(\d+)", event.get("name", "")) for event in events)
     return {int(name[1]) for name in names if name}

@@ -1,4 +1,4 @@
-"""What the window of some ranks costs the others: no collective waits for a save."""
+"""The cost of a window for ranks that do not record: no collective waits for a save."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ assert rank or len(threads) == 1, threads
 """
 
 
-def test_a_save_and_who_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All train on while one rank saves; on the other nothing records, and no thread begins."""
+def test_a_save_costs_other_ranks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks train while one saves. The other one records nothing and starts no thread."""
     begin, loop, end = "rank = dist.get_rank()\n", "    dp.step()\n", 'print("trained")'
     text = JOB.replace(begin, begin + HELD).replace(loop, f"{loop}    look()\n")
     monkeypatch.setattr(agreeing, "JOB", text.replace(end, SEEN + end))
@@ -71,7 +71,7 @@ def test_a_save_and_who_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_ranks_write_one_after_the_other(tmp_path: Path) -> None:
-    """Each begins its share of ``spread_s`` after the one before, and trains in the meantime."""
+    """Each rank starts its share of ``spread_s`` after the previous one, and trains until then."""
     root = tmp_path / SHARED
     with job(tmp_path, 3):
         asked = {"active": 3, "storage": {"spread_s": 6}}
@@ -84,7 +84,7 @@ def test_ranks_write_one_after_the_other(tmp_path: Path) -> None:
 
 
 def _between(log: str, rank: int, first: str, last: str) -> float:
-    """Return how long after one line another one came in the log of a rank, in seconds."""
+    """Return the seconds between two lines in a rank's log."""
     at = [
         datetime.fromisoformat(re.findall(rf"(.*?) INFO +rank {rank}  request 1: {what}", log)[0])
         for what in (first, last)

@@ -82,7 +82,7 @@ os._exit(0)  # gloo waits for those that are gone
 
 @contextlib.contextmanager
 def job(folder: Path, count: int) -> Iterator[list[Process]]:
-    """Run a job whose ranks agree, and let it end; the surviving ranks have the expected losses."""
+    """Run a job whose ranks agree, and let it end; surviving ranks have the expected losses."""
     with ranks(folder, JOB, count) as running:
         for rank in range(count):
             said = "leads" if rank == 0 else "follows rank 0"
@@ -95,49 +95,49 @@ def job(folder: Path, count: int) -> Iterator[list[Process]]:
 
 
 def follows(folder: Path, rank: int, said: str) -> None:
-    """Wait until the status of a rank says that of its part."""
+    """Wait until a rank's status shows its part in agreements."""
     path = folder / f"desk_{rank}" / "status" / f"rank_{rank}.json"
     wait_for(said, lambda: (path.exists() and said in load_status(path).agreement) or None)
 
 
 def by_itself(folder: Path, rank: int) -> None:
-    """Wait until the status of a rank says that it has no part in agreements."""
+    """Wait until a rank's status shows that it takes no part in agreements."""
     path = folder / f"desk_{rank}" / "status" / f"rank_{rank}.json"
     wait_for("its status", lambda: not load_status(path).agreement or None)
 
 
 def heard(folder: Path, rank: int, text: str) -> None:
-    """Wait until a rank has written that."""
+    """Wait until a rank's log has this."""
     wait_for(f"{text!r} of rank {rank}", lambda: text in log(folder, rank) or None)
 
 
 def steps(folder: Path, rank: int) -> int:
-    """Return how many steps a rank has trained, about, by its own count."""
+    """Return the approximate number of steps that a rank has trained."""
     path = folder / f"steps_{rank}"
     return wait_for("steps", lambda: int((path.exists() and path.read_text()) or 0) or None)
 
 
 def log(folder: Path, rank: int) -> str:
-    """Return what the newest process of a rank wrote."""
+    """Return the log of a rank's newest process."""
     paths = (folder / f"desk_{rank}" / "log").glob("*.log")
     return max(paths, key=lambda path: path.stat().st_mtime).read_text()
 
 
 def arm(folder: Path, rank: int, *options: object) -> tuple[int, str]:
-    """Ask for a window where a rank watches; return how that ended, and what was said."""
+    """Request a window in a rank's directory; return the exit code and the output."""
     code, _, errors = dynprof("arm", folder / f"desk_{rank}", "--active", 3, *options, "--wait")
     return code, errors
 
 
 def others_saved(path: Path) -> bool:
-    """Return whether by its record a window is saved on ranks 0 and 1, and not to be had of 2."""
+    """Return whether a window's record has captures of ranks 0 and 1, and misses rank 2."""
     record = load_window_record(path)
     outcomes = {rank: one.outcome for rank, one in record.ranks.items()}
     return outcomes == {0: "saved", 1: "saved"}
 
 
 def killed(process: Process) -> None:
-    """Kill it, and wait until it is known to be gone."""
+    """Kill a rank, and wait until its end is known."""
     process.kill()
     process.wait(patience_s())
 
@@ -148,7 +148,7 @@ def captured(folder: Path) -> Sequence[int]:
 
 
 def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
-    """The others have their captures; it is missing by name, and not waited for."""
+    """The others have their captures. The killed rank is named as missing, and not waited for."""
     with job(tmp_path, 3) as running:
         assert dynprof("arm", tmp_path / "desk_0", "--active", 300)[0] == 0
         heard(tmp_path, 2, "; recording steps")
@@ -164,8 +164,8 @@ def test_a_rank_that_is_killed_while_it_records(tmp_path: Path) -> None:
         assert "rank 2: " in errors
 
 
-def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> None:
-    """Its silence costs the others some seconds, once; it waits with nothing that they gave up."""
+def test_a_stopped_rank_is_left_out_until_it_continues(tmp_path: Path) -> None:
+    """Its silence delays the others once, by seconds. It drops what they have given up."""
     with job(tmp_path, 3) as running:
         desk = tmp_path / "desk_0"
         assert dynprof("arm", desk, "--active", 3, "--start-step", 1_000_000)[0] == 0
@@ -182,8 +182,8 @@ def test_a_rank_that_is_stopped_is_left_out_until_it_goes_on(tmp_path: Path) -> 
     assert set(captured(tmp_path)) == {0, 1, 2}
 
 
-def test_where_the_leader_dies_and_the_store_with_it(tmp_path: Path) -> None:
-    """Each of the others says so, and serves what is saved where it watches."""
+def test_ranks_serve_their_own_saves_after_leader_and_store_die(tmp_path: Path) -> None:
+    """Each other rank says so, and serves the saves in its own directory."""
     with job(tmp_path, 3) as running:
         killed(running[0])
         for rank in (1, 2):
@@ -231,7 +231,7 @@ def test_restarts_while_a_window_waits_and_while_one_is_open(
 ) -> None:
     """One rank is killed, and the ranks that torchrun restarts agree on later saves.
 
-    With one store for all attempts gloo itself finds addresses of the dead there, and may hang.
+    With one store for all attempts, gloo finds addresses of dead ranks there, and may hang.
     """
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     twice = ("--standalone", "--nproc-per-node=2", "--max-restarts=2")
@@ -263,12 +263,12 @@ def test_restarts_while_a_window_waits_and_while_one_is_open(
 
 
 def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
-    """Its host stands still: training does not, and each rank serves what it reads until then."""
+    """The store's host is stopped: training continues, and each rank serves its own saves."""
     torchrun = ("--standalone", "--nproc-per-node=2")
     with launched(tmp_path, JOB, *torchrun) as process:
         follows(tmp_path, 0, "leads")
         follows(tmp_path, 1, "follows rank 0")
-        steps(tmp_path, 1)  # else it may be importing what an optimizer needs all the while
+        steps(tmp_path, 1)  # otherwise it may still import what an optimizer needs
         psutil.Process(process.pid).suspend()
         for rank in (1, 0):
             before = steps(tmp_path, rank)
@@ -276,7 +276,7 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
             heard(tmp_path, rank, "the job's store has not answered for 3 s")
             assert steps(tmp_path, rank) >= before + 10  # it has not waited for the store
             by_itself(tmp_path, rank)
-        ends = "request 1: refused", "request 1: saved"  # saved where rank 0 knew it before
+        ends = "request 1: refused", "request 1: saved"  # saved if rank 0 knew it before
         wait_for("an end", lambda: any(end in log(tmp_path, 0) for end in ends) or None)
         arm(tmp_path, 1)
         wait_for("its capture", lambda: 1 in captured(tmp_path) or None)
@@ -291,7 +291,7 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
 
 
 class Proxy:
-    """Forwards connections to a port, until it is cut."""
+    """A proxy for connections to a port that can be cut."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -302,7 +302,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Close all connections, and take none."""
+        """Close all connections, and accept none."""
         self.is_cut = True
         for one in self._open:
             with contextlib.suppress(OSError):
@@ -316,7 +316,7 @@ class Proxy:
                 continue
             try:
                 far = socket.create_connection(("127.0.0.1", self._to))
-            except OSError:  # the store has yet to come up
+            except OSError:  # the store is not up yet
                 near.close()
                 continue
             self._open += [near, far]
@@ -334,10 +334,10 @@ class Proxy:
 
 
 @pytest.mark.parametrize("cut_s", [5.0])
-def test_a_rank_whose_way_to_the_store_is_cut_agrees_again_once_it_is_back(
+def test_a_rank_agrees_again_after_its_connection_to_the_store_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_s: float
 ) -> None:
-    """In the meantime it serves what it reads, and the others leave it out by name."""
+    """Until then it serves its own saves, and the others name it as missing."""
     script = JOB.replace("dist.init", """port = os.environ["MASTER_PORT"]
 if os.environ["RANK"] == "1":
     while not os.path.exists("proxy"):

@@ -1,4 +1,4 @@
-"""Edits that come while ranks record, or have yet to agree on the one before."""
+"""Edits that come while ranks record, or before they agree on the previous one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def edits(root: Path) -> dict[int, str]:
-    """Return what has become of each edit on rank 0."""
+    """Return the results of each edit on rank 0."""
     answers = load_status(root / "status" / "rank_0.json").edits
     return {answer.number: answer.outcome for answer in answers}
 
 
-def test_of_the_edits_that_wait_for_an_agreement_the_newest_counts(tmp_path: Path) -> None:
-    """As in a single process; a cancel disarms that one, too, and all hear of it at once."""
+def test_the_newest_edit_that_waits_for_an_agreement_counts(tmp_path: Path) -> None:
+    """As in a single process. A cancel disarms the newest one too, and all ranks hear at once."""
     root = tmp_path / SHARED
     config = root / "profiler_config.json"
     patience = {"agreement": {"patience_s": 3600}}
@@ -54,7 +54,7 @@ SILENT = "leads, but has sent nothing since this file was saved; this rank waits
 
 
 def test_a_leader_that_is_stopped_while_all_read_one_file(tmp_path: Path) -> None:
-    """The others wait and say so; once it continues, the request is served under one number."""
+    """The others wait and say so. After it continues, the request has one number on all ranks."""
     root = tmp_path / SHARED
     with job(tmp_path, 2, SHARED, 2.0, (), "agree on the steps", *TORCHRUN):
         leader = load_status(root / "status" / "rank_0.json").pid

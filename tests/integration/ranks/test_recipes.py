@@ -1,4 +1,4 @@
-"""The recipes of ``docs/recipes.md``, run as they stand there, on one machine."""
+"""The recipes of ``docs/recipes.md``, run unchanged on one machine."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ dist.destroy_process_group()
 
 
 def commands(first_word: str) -> list[list[str]]:
-    """Return the commands of the page that begin so."""
+    """Return the page's commands that start like this."""
     lines = [line for text in re.findall(r"^```bash\n(.*?)^```$", PAGE, re.M | re.S)
              for line in text.splitlines()]  # fmt: skip
     return [shlex.split(line) for line in lines if line.startswith(f"{first_word} ")]
@@ -58,10 +58,10 @@ def nodes(
     """Run a script in a folder for each node, and let all of them end.
 
     Args:
-        folder: Where these are.
-        of_each: The variables that each is given.
-        torchrun: Options of torchrun, where that begins it.
-        scripts: What some of them train, instead of what the others do.
+        folder: The parent of these folders.
+        of_each: The variables of each node.
+        torchrun: Options of torchrun, if it is used.
+        scripts: The scripts of nodes that train something else.
     """
     with contextlib.ExitStack() as stack:
         running: list[Process] = []
@@ -76,12 +76,12 @@ def nodes(
 
 
 def logs(folder: Path) -> str:
-    """Return what all ranks wrote."""
+    """Return the logs of all ranks."""
     return "".join(path.read_text() for path in folder.glob("*/prof_config/log/*.log"))
 
 
 def leads(folder: Path) -> Path:
-    """Return where the log says that it leads."""
+    """Return True if a log names this rank as the leader, otherwise None."""
     (path,) = (
         p for p in folder.glob("*/prof_config/log/*.log") if "this one leads" in p.read_text()
     )
@@ -95,7 +95,7 @@ def captures(folder: Path) -> list[Manifest]:
 
 
 def arms_both(folder: Path, command: list[str], count: int = 2) -> None:
-    """Run the page's ``dynprof arm`` where rank 0 runs; all ranks record the same steps."""
+    """Run the page's ``dynprof arm`` in rank 0's directory; all ranks record the same steps."""
     assert command[:2] == ["dynprof", "arm"]
     code, _, errors = dynprof(*command[1:2], leads(folder) / command[2], *command[3:])
     assert code == 0, errors
@@ -106,7 +106,7 @@ def arms_both(folder: Path, command: list[str], count: int = 2) -> None:
 
 
 def test_torchrun_on_two_nodes_that_share_no_disk(tmp_path: Path) -> None:
-    """Two agents, each in a folder of its own; the pods of the Job do what they do."""
+    """Two agents work, each in its own folder; the pods of the Job do the same."""
     (torchrun,) = commands("torchrun")
     (of_pods,) = re.findall(r"command: \[(torchrun,.*?)\]", PAGE, re.S)
     in_pods = [word.strip() for word in of_pods.split(",")]
@@ -120,7 +120,7 @@ def test_torchrun_on_two_nodes_that_share_no_disk(tmp_path: Path) -> None:
 
 
 def test_tasks_of_slurm(tmp_path: Path) -> None:
-    """What ``srun`` starts, with the variables that it sets, each in a folder of its own."""
+    """Tasks with the variables that ``srun`` sets work, each in its own folder."""
     train, enter = commands("srun")
     assert train[train.index("python") + 1 :] == ["train.py"]
     job = {"SLURM_NTASKS": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -130,20 +130,20 @@ def test_tasks_of_slurm(tmp_path: Path) -> None:
 
 
 class ConfigMap:
-    """A ConfigMap that is mounted, as the kubelet does it: where a link leads is replaced, at once.
+    """A mounted ConfigMap. Like the kubelet, it replaces a link's target atomically.
 
     Args:
-        folder: Where.
+        folder: The mount point.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.brings("..2026_01", '{"active": 1}')
         (folder / "profiler_config.json").symlink_to("..data/profiler_config.json")
-        folder.chmod(0o777)  # as such a volume is
+        folder.chmod(0o777)  # the mode of such a volume
 
     def brings(self, name: str, content: str) -> None:
-        """Have another content there."""
+        """Publish new content."""
         (self._folder / name).mkdir(parents=True)
         (self._folder / name).chmod(0o755)
         (self._folder / name / "profiler_config.json").write_text(content)
@@ -151,14 +151,14 @@ class ConfigMap:
         (self._folder / "..new").replace(self._folder / "..data")
 
     def watched_in(self, script: str) -> str:
-        """Return a script with the page's beginning in the place of its own."""
+        """Return a script with the page's first lines instead of its own."""
         (begin,) = re.findall(r"<!-- job: config map -->\n```python\n(.*?)```", PAGE, re.S)
         begin = begin.replace("/etc/prof", str(self._folder))
         return script.replace('dp.init("prof_config")\n', begin)
 
 
 def test_a_config_map_that_rank_0_mounts(tmp_path: Path) -> None:
-    """What it brings there all ranks record; the other has no such mount."""
+    """All ranks record the content that it brings; the other rank has no such mount."""
     mounted = ConfigMap(tmp_path / "mounted")
     job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
     pods = {f"pod{rank}": {**job, "RANK": str(rank)} for rank in range(2)}
@@ -179,11 +179,11 @@ for number in itertools.count(1):
     time.sleep(max(0.0, {began_s} + {step_s} * number - time.time()))
     dp.step()
 """
-"""Step n ends at the same time on all ranks; one that begins late makes haste."""
+"""Step n ends at the same time on all ranks; a rank that starts late catches up."""
 
 
 def test_ranks_that_share_a_directory_alone(tmp_path: Path) -> None:
-    """Without a process group they meet at a multiple of N, where they march together."""
+    """Without a process group, ranks with the same pace open windows at a multiple of N."""
     began_s, step_s, multiple = time.time(), 0.005, 1000
     script = MARCH.format(began_s=began_s, step_s=step_s)
     with contextlib.ExitStack() as stack:
@@ -193,7 +193,7 @@ def test_ranks_that_share_a_directory_alone(tmp_path: Path) -> None:
         ]
         for rank, job in enumerate(jobs):
             job.when("training", lambda status: status.state == "idle", rank)
-        # Not just before such a step: one of them might learn of it just behind.
+        # Not just before such a step: a rank could learn of it too late.
         soon = lambda: (time.time() - began_s) / step_s % multiple < multiple / 4 or None  # noqa: E731
         wait_for("the next multiple to be far", soon)
         jobs[0].edit(active=2, start_step=f"next multiple of {multiple}")
@@ -206,7 +206,7 @@ def test_ranks_that_share_a_directory_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["torchrun", "srun", "kubectl", "dynprof"])
 def test_each_kind_of_command_is_on_the_page(name: str) -> None:
-    """Those that no test can run here pass dynprof the options of those that one does."""
+    """Commands that no test can run have the same dynprof options as one that a test runs."""
     found = commands(name)
     assert found
     for words in found:

@@ -23,7 +23,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def script(role: str) -> str:
-    """Return the script of a role's ranks; they stop at a file ``enough`` in the job's folder."""
+    """Return the script of a role's ranks; they stop when a file ``enough`` exists."""
     made = JOB.format(
         directory=SHARED, ms=5.0, without=(), late=0, leaving="dist.destroy_process_group()"
     )
@@ -33,7 +33,7 @@ def script(role: str) -> str:
 
 
 def test_two_roles_share_a_directory(tmp_path: Path) -> None:
-    """Two roles of two ranks each record one save in one directory, and none of them collides."""
+    """Two roles of two ranks each record one save in one directory, without collisions."""
     root = tmp_path / SHARED
     with contextlib.ExitStack() as stack:
         running = []

@@ -1,4 +1,4 @@
-"""The ranks of a job open their windows at one step, wherever the config is."""
+"""The ranks of a job open their windows at the same step, wherever the config is."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TORCHRUN = ("--standalone",)
 def test_every_window_has_the_same_steps_on_all_ranks(
     tmp_path: Path, ms: float, torchrun: tuple[str, ...]
 ) -> None:
-    """Seen in the traces, however the ranks come to know of the edit."""
+    """The traces show it, however the ranks learn of the edit."""
     with job(tmp_path, 3, SHARED, ms, (), "agree on the steps", *torchrun):
         for _ in range(3):
             code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
@@ -52,7 +52,7 @@ def test_every_window_has_the_same_steps_on_all_ranks(
 
 
 def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
-    """Each rank has a directory of its own, as on other machines; status says where rank 0's is."""
+    """Each rank has its own directory, as on other machines; status names rank 0's."""
     with job(tmp_path, 3, APART):
         code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")
         assert code == 0, errors
@@ -77,8 +77,8 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
     assert len({(one.steps.first, one.steps.last) for one in manifests(tmp_path)}) == 1
 
 
-def test_a_window_is_one_thing_wherever_its_captures_lie(tmp_path: Path) -> None:
-    """Where the leader watches, all of them are found by its record; who is not there is named."""
+def test_a_window_is_joined_wherever_its_captures_are(tmp_path: Path) -> None:
+    """The record in the leader's directory finds all captures; missing ranks are named."""
     first, second = tmp_path / "first", tmp_path / "second"
     with job(tmp_path, 3, APART):
         for place, ranks in ((first, "all"), (second, "1-2")):  # the leader leads, or records too
@@ -106,12 +106,12 @@ def test_a_window_is_one_thing_wherever_its_captures_lie(tmp_path: Path) -> None
 
 
 def first_folder(link: Path) -> Path | None:
-    """Return where a link leads, if it is there."""
+    """Return the target of a link, if it exists."""
     return link.resolve() if link.exists() else None
 
 
 def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
-    """The others agree without it."""
+    """The other ranks agree without it."""
     with job(tmp_path, 3, without=(2,)):
         code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 2, "--wait")
         assert code == 5, errors
@@ -127,8 +127,8 @@ def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
     assert "rank 2 takes no part: it does not run dynprof" in log(tmp_path / SHARED)
 
 
-def test_where_rank_0_has_no_dynprof_each_serves_what_it_reads(tmp_path: Path) -> None:
-    """No rank logs that the ranks agree."""
+def test_ranks_serve_their_own_saves_if_rank_0_has_no_dynprof(tmp_path: Path) -> None:
+    """No log says that the ranks agree."""
     root = tmp_path / SHARED
     with job(tmp_path, 3, without=(0,), said="; profilers: "):
         code, _, errors = dynprof("arm", root, "--active", 2, "--wait")
@@ -138,8 +138,8 @@ def test_where_rank_0_has_no_dynprof_each_serves_what_it_reads(tmp_path: Path) -
     assert "agree on the steps" not in log(root)
 
 
-def test_ranks_that_count_otherwise_are_refused_with_what_to_call(tmp_path: Path) -> None:
-    """One of them was not there from the first step on, and its steps wait for the others."""
+def test_ranks_with_other_step_numbers_are_refused_with_the_call_to_make(tmp_path: Path) -> None:
+    """One rank missed the first steps, and its steps wait for the others."""
     with job(tmp_path, 3, late=70):
         time.sleep(3)  # until each rank knows that its steps have collectives
         code, _, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
@@ -164,8 +164,8 @@ while rank == 0 and store.add("ended", 0) < size:  # it has the store
 """
 
 
-def test_ranks_without_a_process_group_agree_over_a_store_of_the_scripts(tmp_path: Path) -> None:
-    """As many as the launcher's variables say; rank 0 leads."""
+def test_ranks_without_a_process_group_agree_over_the_scripts_store(tmp_path: Path) -> None:
+    """The launcher's variables give the number of ranks; rank 0 leads."""
     with ranks(tmp_path, PLAIN, 2) as running:
         wait_for("the ranks", lambda: everything(tmp_path).count("agree on the steps") == 2 or None)
         code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")

@@ -1,4 +1,4 @@
-"""Ranks whose script knows nothing of dynprof agree as those do that call ``dp.init()``."""
+"""Ranks whose script does not use dynprof agree like those that call ``dp.init()``."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ for number in itertools.count():
         break
 dist.destroy_process_group()
 """
-"""Its process group comes up once dynprof watches; rank 1 counts its steps later than rank 0."""
+"""Its process group starts while dynprof watches; rank 1 counts its steps later than rank 0."""
 TORCHRUN = ("--standalone", "--nproc-per-node=2")
 
 
 def all_record_the_same(folder: Path) -> None:
-    """Have a window recorded; both ranks have the same iterations of the script's in it."""
+    """Record a window; both ranks have the same iterations of the script in it."""
     root = folder / SHARED
     agree = "2 ranks agree on the steps"
     wait_for("the ranks", lambda: log(root).count(agree) == 2 or None)
@@ -69,7 +69,7 @@ def all_record_the_same(folder: Path) -> None:
 
 
 def test_ranks_that_dynprof_run_begins(tmp_path: Path) -> None:
-    """The script makes its process group when it is watched already; the launcher is not."""
+    """The script makes its process group while it is watched; the launcher is not watched."""
     (tmp_path / "job.py").write_text(SCRIPT)
     command = [*DYNPROF, "run", "--step-on", ":train", "torchrun", *TORCHRUN, "job.py"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -1,4 +1,4 @@
-"""``info/window.json`` says of each window what became of it on every rank."""
+"""``info/window.json`` has a window's result on every rank."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.integration.running import below, wait_for
 pytest.importorskip("torch", reason="torch is not installed")
 
 
-def test_who_waits_for_a_cancel_waits_for_the_captures(tmp_path: Path) -> None:
-    """All are saved then, also those that are not seen from there; else nothing is waited for."""
+def test_cancel_with_wait_waits_for_the_captures(tmp_path: Path) -> None:
+    """After a cancel, all captures are saved, also those in other directories; else it returns."""
     root = tmp_path / "desk_0"
     with job(tmp_path, 2, APART):
         for ranks, opened in (("all", 2), ("1", 3)):
@@ -39,9 +39,9 @@ def test_who_waits_for_a_cancel_waits_for_the_captures(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("leaving", ["", "dist.destroy_process_group()"])
 def test_a_job_that_ends_in_its_window(tmp_path: Path, leaving: str) -> None:
-    """What is saved as the ranks end is in the record, wherever each of them saves.
+    """Captures that are saved at the end of the ranks are in the record, wherever they are.
 
-    Where the store has gone with the process group, the others are missing; none is on its way.
+    If the store has ended with the process group, the others are missing; none is in progress.
     """
     root = tmp_path / "desk_0"
     with job(tmp_path, 3, APART, leaving=leaving):
@@ -59,9 +59,9 @@ def test_a_job_that_ends_in_its_window(tmp_path: Path, leaving: str) -> None:
 
 
 def test_a_leader_that_ends_dynprof_while_the_others_train(tmp_path: Path) -> None:
-    """They wait for it in their collective; it does not wait for their windows, which continue.
+    """The others wait for it in a collective. It does not wait for their windows, which continue.
 
-    A rank that watches elsewhere serves its own saves from then on.
+    A rank that watches another directory then serves its own saves.
     """
     with job(tmp_path, 2, APART):
         assert dynprof("arm", tmp_path / "desk_0", "--active", 100_000, "--ranks", "1")[0] == 0

@@ -1,4 +1,4 @@
-"""Several processes of one machine watch a directory by the clock: one reads it for all."""
+"""Several processes of one machine poll a directory: one reads it for all."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ LOOKS = 10
 
 
 def opened(folder: Path) -> list[int]:
-    """Return how often each process has opened the config so far."""
+    """Return how often each process has opened the config."""
     found = [(folder / f"opened.{rank}").read_text() for rank in range(3)]
     return [int(text) for text in found]
 
 
 def readers(folder: Path) -> list[int]:
-    """Wait until one process has read often, and return which have by then."""
+    """Wait until one process has read often; return all that have by then."""
     before = opened(folder)
 
     def often() -> list[int] | None:
@@ -55,12 +55,12 @@ def readers(folder: Path) -> list[int]:
 
 
 def another_than(capture: str | None) -> Callable[[Status], bool]:
-    """Return what tells that a status names another capture."""
+    """Return a check that a status names another capture."""
     return lambda status: status.last_capture != capture
 
 
 def test_one_process_of_a_machine_reads_for_the_others(tmp_path: Path) -> None:
-    """All of them see each save; another goes on where the one that reads was killed."""
+    """All processes see each save. If the reader is killed, another one takes over."""
     with ExitStack() as held:
         jobs = [
             held.enter_context(RunningJob(tmp_path, COUNTING, RANK=str(rank), WORLD_SIZE="3"))
@@ -83,8 +83,8 @@ def test_one_process_of_a_machine_reads_for_the_others(tmp_path: Path) -> None:
         assert other in left
 
 
-def test_two_configs_that_were_one_file_are_watched_each(tmp_path: Path) -> None:
-    """Linked to the same at first; saving one as editors do puts a file in the link's place."""
+def test_two_configs_that_were_one_file_are_watched_separately(tmp_path: Path) -> None:
+    """The configs are first links to one file; an editor's save replaces a link by a file."""
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "profiler_config.json").write_text('{"active": 1}')
     script = LOOP.replace('"prof_config"', '"prof_config", follow_symlinks=True, watch="poll"')

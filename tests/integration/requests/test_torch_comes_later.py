@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_torch_that_comes_while_a_request_waits(tmp_path: Path) -> None:
-    """Its window is one of torch, not of what was there when it was saved."""
+    """The window is one of torch, not of the profiler at the time of the save."""
     said = run_without_torch(
         tmp_path,
         """

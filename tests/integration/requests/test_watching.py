@@ -1,4 +1,4 @@
-"""Real editors, real files: one edit a save, however it is made, by events and by polling."""
+"""Real editors and files: each save is one edit, with events and with polling."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HALF_WRITTEN_S = edits.HALF_WRITTEN_S * slowness()
-"""So long, that a pause between two writes below looks like one on this machine too."""
+"""Timeout of half-written files; longer than the pauses between the writes below."""
 OLD, NEW = '{"active": 1}\n', '{"active": 2}\n'
 
 
 class Desk:
-    """A watched directory, and what came of it."""
+    """A watched directory and its edits."""
 
     def __init__(self, root: Path, mode: WatchMode) -> None:
         self.path = root / "desk" / "profiler_config.json"
@@ -56,14 +56,14 @@ class Desk:
         return self.edits.get(timeout=patience_s())
 
     def no_more(self) -> None:
-        """Give an echo time to come, and see that none does."""
+        """Wait for a possible echo, and fail if one comes."""
         time.sleep(HALF_WRITTEN_S * 1.5)
         assert self.edits.empty()
 
 
 @pytest.fixture(autouse=True)
 def _settles_at_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave what looks unfinished as much more time as everything here takes."""
+    """Extend the timeout of half-written files by this machine's slowness."""
     for module in (edits, watch):
         monkeypatch.setattr(module, "HALF_WRITTEN_S", HALF_WRITTEN_S)
 
@@ -92,21 +92,21 @@ def write_slowly(desk: Desk) -> None:
 
 
 def truncate_then_write(desk: Desk) -> None:
-    """Close an empty file first, then write it."""
+    """Truncate the file and close it, then write it."""
     desk.path.write_text("")
     time.sleep(HALF_WRITTEN_S * 0.4)
     desk.path.write_text(NEW)
 
 
 def replace(desk: Desk) -> None:
-    """Write beside it, then rename over it."""
+    """Write a new file, then rename it over the config."""
     beside = desk.path.with_name("beside.tmp")
     beside.write_text(NEW)
     beside.replace(desk.path)
 
 
 def return_with_directory(desk: Desk) -> None:
-    """Remove the whole directory; make it again, later, with a new config."""
+    """Remove the whole directory; later make it again with a new config."""
     shutil.rmtree(desk.path.parent)
     time.sleep(0.1)
     desk.path.parent.mkdir()
@@ -172,8 +172,8 @@ def test_a_touch_is_an_edit_as_soon_as_a_write(
         desk.watcher.stop()
 
 
-def test_what_is_no_save_is_no_edit(desk: Desk) -> None:
-    """Reading, chmod, a neighbour's file and a swap file are nobody's request."""
+def test_only_a_save_is_an_edit(desk: Desk) -> None:
+    """Reading, chmod, other files and a swap file are no requests."""
     desk.shell("cat profiler_config.json; chmod 640 profiler_config.json; touch .x.swp other.json")
     desk.no_more()
 
@@ -186,8 +186,8 @@ def test_what_is_no_save_is_no_edit(desk: Desk) -> None:
         ("chmod 666 profiler_config.json && touch profiler_config.json", "chmod o-w"),
     ],
 )
-def test_what_cannot_be_read_is_said(desk: Desk, command: str, words: str) -> None:
-    """What stands in the place of the file is named, and the watching goes on."""
+def test_an_unreadable_config_is_named(desk: Desk, command: str, words: str) -> None:
+    """The problem names what is in place of the file, and watching continues."""
     desk.shell(command)
     edit = desk.next_edit()
     assert words in str(edit.problems[0])
@@ -196,8 +196,8 @@ def test_what_cannot_be_read_is_said(desk: Desk, command: str, words: str) -> No
     assert desk.next_edit().raw.decode() == NEW
 
 
-def test_many_saves_in_a_row_end_with_the_last(desk: Desk) -> None:
-    """Of a burst of saves none is torn, and the last one arrives."""
+def test_the_last_of_many_saves_arrives(desk: Desk) -> None:
+    """No save of a burst is torn, and the last one arrives."""
     for number in range(300):
         desk.path.write_text(json.dumps({"active": number + 1}))
     last = b""
@@ -215,10 +215,10 @@ def test_many_saves_in_a_row_end_with_the_last(desk: Desk) -> None:
         (RuntimeError("can't start new thread"), "can't start new thread"),
     ],
 )
-def test_without_inotify_it_polls_and_says_so(
+def test_without_inotify_the_file_is_polled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
-    """Where no inotify instance is left, or no thread, the file is polled, and edits arrive."""
+    """Without a free inotify instance or thread, the file is polled, and edits arrive."""
 
     def exhausted(_: object) -> None:
         raise error
@@ -256,7 +256,7 @@ def test_how_to_watch(
     variable: str | None,
     expected: tuple[str, str],
 ) -> None:
-    """An argument decides, then the variable, then the file system."""
+    """The argument decides, then the variable, then the file system."""
     monkeypatch.delenv("DYNPROF_WATCH", raising=False)
     if variable:
         monkeypatch.setenv("DYNPROF_WATCH", variable)
@@ -274,7 +274,7 @@ def test_how_to_watch(
 
 
 def test_an_unknown_way_of_watching_is_refused() -> None:
-    """A typing error in the argument or the variable is an error at ``init()``."""
+    """A typo in the argument or the variable is an error of ``init()``."""
     from pathlib import Path
 
     with pytest.raises(ValueError, match='watch="inotify" is none of "auto", "events", "poll"'):

@@ -1,4 +1,4 @@
-"""A job that does not wait for the children that dynprof starts."""
+"""A job that does not wait for the processes that dynprof starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
-    """It leaves self-test and analysis no exit code, which is then 0 whatever became of them."""
+    """Self-test and analysis then have no exit code; it reads as 0 whatever happened."""
     run(
         tmp_path,
         """

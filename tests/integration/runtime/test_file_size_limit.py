@@ -1,4 +1,4 @@
-"""Processes beside the training cannot fill the disk of the job with one file."""
+"""dynprof's other processes cannot fill the job's disk with one file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MORE_THAN_ALLOWED = 65 << 20
-"""Bytes: 64 MB may be written to a disk that has less than the reserve free, as this one."""
+"""Bytes. A disk with less free space than the reserve, as here, allows files of 64 MB."""
 ANALYSIS = f"""
 from pathlib import Path
 from dynprof.analysis import __main__ as analysis
@@ -36,7 +36,9 @@ runpy.run_module("dynprof.captures.sender", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize("kind", ["analysis", "delivery"])
-def test_a_file_that_would_fill_the_disk_is_cut_off_in_words(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_would_fill_the_disk_is_cut_off_with_a_message(
+    tmp_path: Path, kind: str
+) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, "100m"):
         trace = disk / "a.trace.json"

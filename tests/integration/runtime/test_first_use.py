@@ -1,4 +1,4 @@
-"""A child that the job forks while a thread of dynprof's reads or writes for the first time."""
+"""Children that the job forks while a dynprof thread reads or writes for the first time."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ print(sum(not ended_well(trial * 2e-5) for trial in range(150)), "children hang"
 
 
 @pytest.mark.slow
-def test_a_child_forked_meanwhile_is_not_kept_waiting() -> None:
-    """Pydantic holds locks as it does a thing for the first time, and the child would get them."""
-    forks = "ignore::DeprecationWarning"  # Python 3.12 warns of those beside threads
+def test_a_child_forked_during_the_first_use_does_not_hang() -> None:
+    """Pydantic holds locks at the first use of a type, and a child would inherit them."""
+    forks = "ignore::DeprecationWarning"  # Python 3.12 warns of forks with other threads
     done = run([sys.executable, "-W", forks, "-c", FORKING])
     assert (done.stdout, done.stderr) == ("0 children hang\n", "")

@@ -1,4 +1,4 @@
-"""Interpreters that dynprof starts run no code that somebody left in the working directory."""
+"""Interpreters that dynprof starts run no code from the working directory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ NAMES = (
     "isal", "duckdb", "pydantic", "torch", "typing_extensions", "pandas", "triton", "sitecustomize",
     "usercustomize", "dynprof",
 )  # fmt: skip
-"""Modules that such an interpreter imports, or tries to."""
+"""Modules that such an interpreter imports, or tries to import."""
 COMMAND = Path(sys.executable).with_name("dynprof")
 FROM_HOSTILE = ("sh", "-c", 'cd hostile && exec "$@"', "sh", *PYTHON)
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """Return a folder with modules that leave a mark when they are loaded."""
+    """Return a folder with modules that write a file when they are loaded."""
     folder = tmp_path / "hostile"
     folder.mkdir()
     for name in NAMES:
@@ -43,7 +43,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 def test_the_analysis_of_a_job(tmp_path: Path, hostile: Path) -> None:
-    """A job that works in such a folder analyses its capture; nothing there is loaded."""
+    """A job in such a folder analyses its capture and loads no module of it."""
     script = LOOP.replace('"prof_config"', '"../prof_config"')
     with RunningJob(tmp_path, script, through=FROM_HOSTILE) as job:
         job.when("training", lambda status: status.state == "idle")
@@ -53,7 +53,7 @@ def test_the_analysis_of_a_job(tmp_path: Path, hostile: Path) -> None:
 
 
 def test_a_relative_entry_of_pythonpath(tmp_path: Path, hostile: Path) -> None:
-    """What the job was started with leads to where it works since; no interpreter looks there."""
+    """The relative entry would lead to the job's present directory; no interpreter uses it."""
     started = fresh_interpreter.command("dynprof.runtime.plural")
     env = environment(PYTHONPATH=".")
     done = processes.run(started, cwd=hostile, env=env)
@@ -62,7 +62,7 @@ def test_a_relative_entry_of_pythonpath(tmp_path: Path, hostile: Path) -> None:
 
 
 def test_the_self_test_of_a_job(tmp_path: Path, hostile: Path) -> None:
-    """It runs there as elsewhere."""
+    """The self-test runs there as elsewhere."""
     pytest.importorskip("torch", reason="torch is not installed")
     script = TORCH_JOB + (
         'dp.init("../prof_config")\n'
@@ -71,7 +71,7 @@ def test_the_self_test_of_a_job(tmp_path: Path, hostile: Path) -> None:
         "    time.sleep(0.01)\n"
         'print("said:", SELF_TEST.answer)\n'
     )
-    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # nobody has asked yet
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}  # no process has asked yet
     with RunningJob(tmp_path, script, through=FROM_HOSTILE, **cache) as job:
         assert job.end() == "said: \n"
     assert not (tmp_path / "planted").exists()
@@ -79,7 +79,7 @@ def test_the_self_test_of_a_job(tmp_path: Path, hostile: Path) -> None:
 
 @pytest.mark.parametrize("command", ["analyse", "report"])
 def test_the_commands(tmp_path: Path, hostile: Path, command: str) -> None:
-    """Of several traces too, which several processes read."""
+    """This includes several traces, which several processes read."""
     for rank in (0, 1):
         write(hostile, rank)
     more = ("--processes", "2") if command == "analyse" else ()
@@ -89,7 +89,7 @@ def test_the_commands(tmp_path: Path, hostile: Path, command: str) -> None:
 
 
 def test_a_script_that_analyses(tmp_path: Path, hostile: Path) -> None:
-    """It is not run again by the processes that do it, so it needs no guard."""
+    """Worker processes do not run the script again, so it needs no guard."""
     for rank in (0, 1):
         write(hostile, rank)
     script = tmp_path / "script.py"
@@ -102,15 +102,17 @@ def test_a_script_that_analyses(tmp_path: Path, hostile: Path) -> None:
 
 
 def test_the_demo(tmp_path: Path, hostile: Path) -> None:
-    """Its job is dynprof's own."""
+    """The demo's job is dynprof's own."""
     command = [str(COMMAND), "demo", "--backend", "python"]
     done = processes.run(command, cwd=hostile)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "planted").exists()
 
 
-def test_what_does_not_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The database puts it into a private temporary folder, not where the command works."""
+def test_data_larger_than_memory_goes_to_a_private_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database uses a private temporary folder, not the working directory."""
     (tmp_path / "work").mkdir()
     (tmp_path / "temporary").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -148,8 +150,10 @@ subprocess.run(command("dynprof.probe", "a b"), env=environment(), check=True)
         ("3.13", "PYTHONPATH"),
     ],
 )
-def test_they_have_the_dynprof_of_their_parent(tmp_path: Path, version: str, way: str) -> None:
-    """However it was found there, and though another one is installed."""
+def test_child_interpreters_use_the_dynprof_of_their_parent(
+    tmp_path: Path, version: str, way: str
+) -> None:
+    """The parent's dynprof is used even if another one is installed."""
     python = sys.executable if version == "this" else _found(version)
     if not python:
         pytest.skip(f"there is no Python {version} here")
@@ -168,13 +172,13 @@ def test_they_have_the_dynprof_of_their_parent(tmp_path: Path, version: str, way
 
 
 def _found(version: str) -> str:
-    """Return a Python of this version; empty where there is none."""
+    """Return a Python of this version; empty if there is none."""
     there: list[str] = []
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    with contextlib.suppress(PermissionError):  # somebody else's, whose variables we have
+    with contextlib.suppress(PermissionError):  # another user's process
         there = [str(path) for path in pyenv.glob(f"versions/{version}.*/bin/python")]
     found = [python for python in (shutil.which(f"python{version}"), *there) if python]
-    return next((python for python in found if _runs(python)), "")  # a shim of pyenv's may not
+    return next((python for python in found if _runs(python)), "")  # a shim of pyenv may not run
 
 
 def _runs(python: str) -> bool:
@@ -182,8 +186,10 @@ def _runs(python: str) -> bool:
     return done.returncode == 0
 
 
-def test_what_is_trusted_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing relative, not the working directory, nor where others may put modules."""
+def test_only_safe_entries_of_a_path_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trusted are neither relative entries, nor the working directory, nor unsafe folders."""
     modes = {"own": 0o755, "group": 0o775, "all": 0o777, "sticky": 0o1777, "here": 0o755}
     for name, mode in modes.items():
         (tmp_path / name).mkdir()
@@ -196,13 +202,13 @@ def test_what_is_trusted_of_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     names = [Path(entry).name for entry in found]
     assert [name for name in names if name != "group"] == ["own"]
     assert os.geteuid() != 0 or "group" not in names
-    assert str(tmp_path / "here") in trusted(path, str(tmp_path / "here"))  # dynprof lies there
+    assert str(tmp_path / "here") in trusted(path, str(tmp_path / "here"))  # dynprof is there
 
 
 @as_root
 @pytest.mark.parametrize("how", ["its own", "below its own", "below a folder of all", "renamed"])
 def test_a_path_that_another_user_can_put_a_module_on(shared_tmp: Path, how: str) -> None:
-    """By the owner of an entry, or by the folder above it, which can be renamed."""
+    """The owner of an entry can, and the owner of its parent folder, by a rename."""
     entry = shared_tmp / "above" / "entry"
     entry.mkdir(parents=True)
     for place in (entry, entry.parent):
@@ -226,15 +232,15 @@ def test_a_path_that_another_user_can_put_a_module_on(shared_tmp: Path, how: str
 def test_a_working_directory_that_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing can be slipped in there; self-test and analysis start all the same."""
+    """No module can be planted there; self-test and analysis start all the same."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert trusted([str(tmp_path)], "/nowhere") == [str(tmp_path)]
 
 
-def test_the_system_kills_it_before_the_job() -> None:
-    """Where memory runs out, the process that is to be killed is not the largest one."""
+def test_the_system_kills_dynprofs_processes_before_the_job() -> None:
+    """If memory is short, the system kills these processes before the job."""
     said = "print(open('/proc/self/oom_score_adj').read())"
     done = processes.run(fresh_interpreter.command("timeit", "-n", "1", "-r", "1", said))
     assert done.stdout.split()[0] == "1000", done.stderr

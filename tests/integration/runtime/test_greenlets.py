@@ -1,4 +1,4 @@
-"""A job whose threads are greenlets trains as without dynprof, and is told why it is left alone."""
+"""A job whose threads are greenlets trains as without dynprof, and a message says why."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WORDS = "gevent has replaced the threads that dynprof works with; gevent.monkey.
 
 @pytest.mark.parametrize("order", ["patched first", "imported first"])
 def test_init_does_nothing_on_greenlets(tmp_path: Path, order: str) -> None:
-    """It warns, with what to do, and touches nothing; training goes on and ends."""
+    """A warning says what to do, and nothing is touched; training continues and ends."""
     patched = PATCH.format("")
     begin = patched + INIT if order == "patched first" else f"import dynprof\n{patched}{INIT}"
     with RunningJob(tmp_path, begin + STEPS, through=(sys.executable,)) as job:
@@ -50,8 +50,8 @@ def test_init_does_nothing_on_greenlets(tmp_path: Path, order: str) -> None:
     assert not job.root.exists()
 
 
-def test_threads_that_are_replaced_later_cost_the_captures(tmp_path: Path) -> None:
-    """Each request is refused in words; the job trains and ends."""
+def test_requests_are_refused_after_threads_are_replaced(tmp_path: Path) -> None:
+    """Each request is refused with the reason; the job trains and ends."""
     script = INIT + PATCH.format("") + LOOP.replace("while True", "while not os.path.exists('end')")
     with RunningJob(tmp_path, f"import os\n{script}", through=(sys.executable,)) as job:
         job.when("training", lambda status: status.step > 10)
@@ -63,8 +63,8 @@ def test_threads_that_are_replaced_later_cost_the_captures(tmp_path: Path) -> No
     assert job.process.returncode == 0
 
 
-def test_with_real_threads_beside_greenlets_captures_are_made(tmp_path: Path) -> None:
-    """As the warning says; nothing fails in a thread of dynprof's."""
+def test_captures_work_with_greenlets_and_real_threads(tmp_path: Path) -> None:
+    """Captures work as the warning says, and no thread of dynprof fails."""
     script = PATCH.format(LEAVES) + INIT + LOOP
     with RunningJob(tmp_path, script, through=(sys.executable,)) as job:
         job.when("training", lambda status: status.state == "idle")
@@ -77,7 +77,7 @@ def test_with_real_threads_beside_greenlets_captures_are_made(tmp_path: Path) ->
 
 
 def test_eventlet_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By what it says of itself."""
+    """Eventlet is recognised by its own flag."""
     patched = {"select": True}
     patcher = SimpleNamespace(is_monkey_patched=lambda name: patched.get(name, False))
     monkeypatch.setitem(sys.modules, "eventlet.patcher", patcher)

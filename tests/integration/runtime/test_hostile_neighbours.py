@@ -1,4 +1,4 @@
-"""A group member puts links in the way of all that the job's user writes in a shared folder."""
+"""A group member puts links in place of everything that the job writes in a shared folder."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ while True:
                     os.rename(f"{place}/{name}", f"{place}/{name}.moved")
                     os.symlink(home, f"{place}/{name}")
 """
-"""Replaces files by links to a file, and folders in which captures are put together by links."""
+"""Replaces files, and folders of unfinished captures, by links."""
 
 
 def open_to_mallory(folder: Path) -> None:
-    """Make a folder Alice's and her group Mallory's; files made there are of that group, too."""
+    """Give a folder to Alice and Mallory's group; new files get that group, too."""
     os.chown(folder, ALICE.uid, MALLORY.uid)
     folder.chmod(0o2770)
 
 
 @pytest.fixture
 def shared(shared_tmp: Path) -> Path:
-    """Return a folder of Alice's in which Mallory may write, as may all of her group."""
+    """Return a folder of Alice's in which Mallory's group may write."""
     folder = shared_tmp / "shared"
     folder.mkdir()
     open_to_mallory(folder)
@@ -57,7 +57,7 @@ def shared(shared_tmp: Path) -> Path:
 
 @pytest.fixture
 def home(shared_tmp: Path) -> Path:
-    """Return Alice's home, with a file that nobody else may write."""
+    """Return Alice's home, with a file that no other user may write."""
     folder = shared_tmp / "home"
     folder.mkdir()
     (folder / "bashrc").write_text("mine\n")
@@ -68,7 +68,7 @@ def home(shared_tmp: Path) -> Path:
 
 @contextmanager
 def swapping(shared: Path, home: Path) -> Iterator[None]:
-    """Have Mallory put links in the way."""
+    """Run Mallory's replacement by links."""
     process = subprocess.Popen(
         [str(PYTHON), "-c", SWAP, shared, home / "bashrc", home],
         user=MALLORY.uid,
@@ -87,12 +87,12 @@ def swapping(shared: Path, home: Path) -> Iterator[None]:
 
 
 def is_untouched(home: Path) -> bool:
-    """Return whether nothing was written or made in Alice's home."""
+    """Return whether Alice's home is unchanged."""
     return [(p.name, p.read_text()) for p in home.iterdir()] == [("bashrc", "mine\n")]
 
 
 def test_analysis_in_a_shared_folder(shared: Path, home: Path) -> None:
-    """Whatever becomes of the tables, nothing is written elsewhere."""
+    """The tables may get lost, but nothing is written elsewhere."""
     for number in range(3):
         trace = shared / f"step_{number}" / "a.pt.trace.json.gz"
         trace.parent.mkdir()

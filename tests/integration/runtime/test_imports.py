@@ -1,6 +1,7 @@
-"""What dynprof's threads use is there before they begin: a fork amid an import harms the child.
+"""dynprof's threads import nothing: a fork during an import harms the child.
 
-So does one amid what pydantic builds to read a type: the child waits in its first call of pydantic.
+Pydantic's first use of a type is loaded before as well. Otherwise a forked child hangs in its first
+call of pydantic.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ print("done")
 
 @pytest.mark.parametrize("torch", [False, True])
 def test_threads_of_dynprof_import_nothing(tmp_path: Path, *, torch: bool) -> None:
-    """Whatever they do: with and without torch, windows of all kinds, edits good and bad."""
+    """This covers jobs with and without torch, all kinds of windows, and good and bad edits."""
     if torch:
         pytest.importorskip("torch", reason="torch is not installed")
     backends = ("torch",) if torch else ("python",)
@@ -93,8 +94,8 @@ assert not watching.found, watching.found
 """
 
 
-def test_nor_do_they_where_ranks_agree(tmp_path: Path) -> None:
-    """Whoever leads and whoever follows."""
+def test_threads_of_agreeing_ranks_import_nothing(tmp_path: Path) -> None:
+    """This covers the leader and the other ranks."""
     pytest.importorskip("torch", reason="torch is not installed")
     root = tmp_path / "prof_config"
     with ranks(tmp_path, WATCHING + AGREEING, 2) as running:

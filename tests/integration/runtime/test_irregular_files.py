@@ -1,4 +1,4 @@
-"""What a member of the group puts among dynprof's files: nothing waits at it, or reads it on."""
+"""Irregular files that a group member puts among dynprof's files: no process hangs or reads on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LINE = "2026-01-31 03:00:00.123 INFO    rank 0  a line\n"
 
 
 def plant(path: Path, kind: str) -> Path:
-    """Put something that is no file in the place of one."""
+    """Put something that is not a regular file at a path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "FIFO":
         os.mkfifo(path)
@@ -52,13 +52,13 @@ def plant(path: Path, kind: str) -> Path:
     else:
         folder = os.open(path.parent, os.O_RDONLY)
         with socket.socket(socket.AF_UNIX) as bound:
-            bound.bind(f"/proc/self/fd/{folder}/{path.name}")  # a name has at most 108 bytes
+            bound.bind(f"/proc/self/fd/{folder}/{path.name}")  # its name has at most 108 bytes
         os.close(folder)
     return path
 
 
 def run(code: str, *arguments: object) -> str:
-    """Run code in a process of its own; return what it printed, or what it ended with."""
+    """Run code in its own process; return its output, or its exit code."""
     done = processes.run(
         [sys.executable, "-c", code, *map(str, arguments)],
     )
@@ -67,12 +67,12 @@ def run(code: str, *arguments: object) -> str:
 
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """Return what is planted."""
+    """Return the kind of file to plant."""
     return str(request.param)
 
 
 def test_among_the_logs(tmp_path: Path) -> None:
-    """``dynprof log`` names the first and prints the others, those put aside too."""
+    """``dynprof log`` names the first and prints the others, including rotated ones."""
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "dp_a_9_rank_9.log").write_text(LINE)
     planted = {}
@@ -93,7 +93,7 @@ def test_among_the_logs(tmp_path: Path) -> None:
 
 
 def test_among_the_status_files(tmp_path: Path) -> None:
-    """``status``, ``validate`` and ``arm`` go on without them."""
+    """``status``, ``validate`` and ``arm`` work without them."""
     dynprof("init", tmp_path)
     for number, kind in enumerate(KINDS):
         plant(tmp_path / "status" / f"rank_{number}.json", kind)
@@ -103,7 +103,7 @@ def test_among_the_status_files(tmp_path: Path) -> None:
 
 
 def test_in_the_place_of_the_config(tmp_path: Path, kind: str) -> None:
-    """The commands refuse it in words."""
+    """The commands refuse it with the reason."""
     dynprof("init", tmp_path)
     (tmp_path / "profiler_config.json").unlink()
     plant(tmp_path / "profiler_config.json", kind)
@@ -124,7 +124,7 @@ def test_in_the_place_of_a_manifest(tmp_path: Path, kind: str) -> None:
 def test_in_the_place_of_a_manifest_that_was_just_written(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever looks whether it is there goes on; the status names no such capture."""
+    """The check for the manifest continues; the status names no such capture."""
 
     def swap(manifest: Manifest, path: Path) -> None:
         path.unlink()
@@ -138,7 +138,7 @@ def test_in_the_place_of_a_manifest_that_was_just_written(
 
 
 def test_in_the_place_of_a_trace(tmp_path: Path) -> None:
-    """It is no trace; another one beside it is read."""
+    """An irregular file is no trace; another one next to it is read."""
     for kind in KINDS:
         planted = plant(tmp_path / kind / "a.pt.trace.json", kind)
         assert dynprof("top", planted)[0] == 2
@@ -151,7 +151,7 @@ def test_in_the_place_of_a_trace(tmp_path: Path) -> None:
 
 
 def test_in_the_place_of_a_table(tmp_path: Path) -> None:
-    """What was made of a rank before is not read; the report says what to do."""
+    """Earlier tables of a rank are not read; the report says what to do."""
     for rank in (0, 1):
         write(tmp_path, rank)
     assert dynprof("analyse", tmp_path)[0] == 0
@@ -171,7 +171,7 @@ def test_in_the_place_of_a_table(tmp_path: Path) -> None:
 
 
 def test_in_the_place_of_the_schema(tmp_path: Path, kind: str) -> None:
-    """A job that starts replaces it; a directory there ends init() in words."""
+    """A job that starts replaces it; a directory there ends init() with an error message."""
     plant(tmp_path / "prof_config" / "profiler_config.schema.json", kind)
     with RunningJob(tmp_path, LOOP) as job:
         if kind == "directory":
@@ -183,7 +183,7 @@ def test_in_the_place_of_the_schema(tmp_path: Path, kind: str) -> None:
 
 
 def test_in_the_place_of_the_jobs_log(tmp_path: Path, kind: str) -> None:
-    """The lines are dropped; the status goes on, and captures are made."""
+    """The lines are dropped; the status continues, and captures are made."""
     wait = 'import os\nwhile not os.path.exists("go"):\n    time.sleep(0.01)\ndp.init'
     with RunningJob(tmp_path, LOOP.replace("dp.init", wait)) as job:
         log = Layout(job.root, 0, host_name(), job.process.pid).log
@@ -197,7 +197,7 @@ def test_in_the_place_of_the_jobs_log(tmp_path: Path, kind: str) -> None:
 
 
 def test_among_the_leftovers(tmp_path: Path, kind: str) -> None:
-    """A job that starts leaves it where it lies, and removes what is left over beside it."""
+    """A job that starts leaves it there, and removes leftovers next to it."""
     root = tmp_path / "prof_config"
     host = host_name()
     planted = plant(root / f".{host}_1.rank0.recording", kind)
@@ -214,8 +214,10 @@ def test_among_the_leftovers(tmp_path: Path, kind: str) -> None:
     assert os.path.lexists(planted)
 
 
-def test_a_lock_that_somebody_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command waits for it for a while, not for ever, and changes nothing."""
+def test_a_command_waits_for_a_held_lock_with_a_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command waits for the lock with a timeout, and changes nothing."""
     monkeypatch.setattr(editing, "LOCK_TIMEOUT_S", 0.1)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_SH)

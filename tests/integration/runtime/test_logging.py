@@ -1,4 +1,4 @@
-"""The script configures Python's logging as it likes; dynprof's log goes on."""
+"""The script configures Python's logging freely; dynprof's log continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logging.config.dictConfig({"version": 1, "disable_existing_loggers": True, "root
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_script_that_configures_logging(tmp_path: Path, call: str) -> None:
-    """Nothing that it calls after init() keeps a line out of dynprof's log."""
+    """No call after init() keeps a line out of dynprof's log."""
     run_without_torch(
         tmp_path,
         f"""

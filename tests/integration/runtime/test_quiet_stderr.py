@@ -1,4 +1,4 @@
-"""Nothing is written into the stderr of a job that is not the job's."""
+"""The job's stderr has only the job's own lines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from tests.processes import run
 
 
-def test_what_watchdog_logs_stays_out_of_the_jobs_stderr() -> None:
-    """Where the job has no logging of its own; else it comes to that as before."""
+def test_watchdogs_log_stays_out_of_the_jobs_stderr() -> None:
+    """A job with its own logging still gets these lines there."""
     say = "import logging, dynprof.requests.watcher; {}"
     say += "logging.getLogger('watchdog.observers.inotify').error('the thread is inactive')"
     for begin, wanted in (("", ""), ("logging.basicConfig(); ", "the thread is inactive")):

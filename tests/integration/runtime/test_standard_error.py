@@ -1,4 +1,4 @@
-"""A standard error that is closed, full or not read costs nothing."""
+"""A stderr that is closed, full or not read has no effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("stderr", ["a pipe nobody reads", "closed", "full", "raises"])
 def test_a_standard_error_that_is_gone(tmp_path: Path, stderr: str) -> None:
-    """The end of the process, which would say that it waits, saves its capture all the same."""
+    """The end of the process prints there that it waits; it still saves its capture."""
     run(
         tmp_path,
         f"""

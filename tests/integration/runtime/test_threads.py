@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def test_a_signal_that_is_waited_for_on_a_thread(tmp_path: Path) -> None:
-    """A job that blocks SIGTERM after init(), to wait for it, is not ended by it."""
+    """A job that blocks SIGTERM after init(), to wait for it, is not killed by it."""
     run_without_torch(
         tmp_path,
         """

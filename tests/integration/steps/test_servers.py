@@ -1,4 +1,4 @@
-"""Servers whose requests end the steps, on many threads; captures are held against their counts."""
+"""Servers whose requests end the steps on many threads; captures are compared with their counts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def serve_and_operate(serve, steps):
     operator.join()
     Path("calls.json").write_text(json.dumps(calls))
 """
-"""What a model does in requests, what clients and an operator do, and how often it was called."""
+"""A server with a model, its clients, an operator, and the number of calls."""
 KINDS = {
     "a thread for each request": """
 class Handler(BaseHTTPRequestHandler):
@@ -104,8 +104,8 @@ serve_and_operate(lambda: asyncio.run(clients_of_the_loop()), "script")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_window_holds_what_all_threads_of_a_server_did(tmp_path: Path, kind: str) -> None:
-    """Its steps are those of the manifest, and each thread's operators as many as it counted."""
+def test_a_window_has_the_work_of_all_server_threads(tmp_path: Path, kind: str) -> None:
+    """The steps are the manifest's, and each thread has the operators that it counted."""
     run(tmp_path, SERVER + KINDS[kind])
     calls = json.loads((tmp_path / "calls.json").read_text())
     found = manifests(tmp_path)
@@ -133,17 +133,17 @@ def test_a_window_holds_what_all_threads_of_a_server_did(tmp_path: Path, kind: s
             touched[thread] += began < last_us and first_us < ended
         for thread in {*within, *touched}:
             assert whole[thread] <= within[thread] <= touched[thread], (thread, within)
-        assert within.total() >= 8 - 3  # of three, each may have begun before the window
+        assert within.total() >= 8 - 3  # three may have begun before the window
 
 
 def base_ns(folder: Path, manifest: Any) -> int:
-    """Return the moment from which a trace counts, in nanoseconds since the epoch."""
+    """Return the start time of a trace, in ns since the epoch."""
     (path,) = (folder / "prof_config").rglob(manifest.trace)
     return int(json.loads(gzip.decompress(path.read_bytes()))["baseTimeNanoseconds"])
 
 
 def test_a_window_of_a_server_that_gets_no_more_requests(tmp_path: Path) -> None:
-    """It is closed though no step ends any more, once its time is over, and keeps what it has."""
+    """The window closes at its time limit although no step ends, and keeps what it has."""
     log = run(
         tmp_path,
         """

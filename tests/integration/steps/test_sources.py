@@ -39,14 +39,14 @@ LOOPS = """
 
 
 def loops(folder: Path, script: str) -> dict[str, tuple[int, str]]:
-    """Return how many steps were counted in each of a script's loops, and from where."""
+    """Return the number and the source of steps in each of a script's loops."""
     run(folder, LOOPS + script + '\n    Path("found").write_text(json.dumps(found))\n')
     found: dict[str, Any] = json.loads((folder / "found").read_text())
     return {name: (steps, source) for name, (steps, source) in found.items()}
 
 
 def test_the_optimizer_that_steps_first_ends_the_steps(tmp_path: Path) -> None:
-    """Of one, of several, over closures, and where a scaler leaves steps out."""
+    """This covers one and several optimizers, closures, and steps that a scaler skips."""
     found = loops(
         tmp_path,
         """
@@ -129,8 +129,8 @@ def test_the_optimizer_that_steps_first_ends_the_steps(tmp_path: Path) -> None:
     }
 
 
-def test_a_script_that_steps_itself_goes_first(tmp_path: Path) -> None:
-    """With ``auto``, from its first step on; one that steps rarely has its own numbers."""
+def test_a_script_with_its_own_step_calls_takes_precedence(tmp_path: Path) -> None:
+    """With ``auto`` its first step() takes over; rare steps have their own numbers."""
     found = loops(
         tmp_path,
         """
@@ -163,8 +163,10 @@ def test_a_script_that_steps_itself_goes_first(tmp_path: Path) -> None:
         ("0.05s", "a period of 0.05 s"),
     ],
 )
-def test_a_window_holds_what_was_asked_for(tmp_path: Path, steps: str, source: str) -> None:
-    """Of a job that never calls ``step()``: numbers, operators of the training, who ended them."""
+def test_a_window_of_a_job_without_step_calls_has_the_requested_steps(
+    tmp_path: Path, steps: str, source: str
+) -> None:
+    """A job that never calls ``step()``: numbers, operators and the source of steps are right."""
     script = TORCH_JOB.replace("Descent()", "torch.optim.SGD(model.parameters(), lr=0.01)")
     script += f"""
 class Trainer:
@@ -189,8 +191,8 @@ while True:
         assert status.steps_from == source
 
 
-def test_what_fails_in_a_source_stays_out_of_the_training(tmp_path: Path) -> None:
-    """The optimizer's step returns as ever and is counted, and the log has the traceback."""
+def test_a_failure_in_a_step_source_does_not_reach_the_training(tmp_path: Path) -> None:
+    """The optimizer's step returns as usual and is counted, and the log has the traceback."""
     log = run(
         tmp_path,
         """

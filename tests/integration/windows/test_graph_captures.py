@@ -1,7 +1,7 @@
-"""While a graph is captured, on any thread, no window opens or closes.
+"""While a graph is captured on any thread, no window opens or closes.
 
-Not every machine has a GPU for graphs. The class used here instead has the methods of torch's
-class, and notes calls that a capture would not survive.
+Not every machine has a GPU for graphs. The class used here has the methods of torch's class, and
+notes calls that would break a capture.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def capture_elsewhere():
 
 
 def test_a_window_waits_for_a_capture(tmp_path: Path) -> None:
-    """A request waits; log and status name the capture of another thread."""
+    """A request waits; log and status name the thread that captures."""
     script = """
     thread = capture_elsewhere()
     window(active=2)
@@ -142,7 +142,7 @@ def test_a_profile_of_the_script(tmp_path: Path) -> None:
 
 
 def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
-    """In a capture acl.prof.start() fails; stop() saves the trace after it."""
+    """During a capture acl.prof.start() fails, and stop() saves the trace after it."""
     script = """
     import warnings
     from dynprof import acl
@@ -173,7 +173,7 @@ def test_acl_neither_starts_nor_stops_in_a_capture(tmp_path: Path) -> None:
     run(tmp_path, GRAPHS + dedent(script))
 
 
-def test_a_stop_that_waits_too_long_for_a_capture_may_come_again(tmp_path: Path) -> None:
+def test_a_stop_that_times_out_in_a_capture_can_be_repeated(tmp_path: Path) -> None:
     """While another thread captures, stop() is an error, and a later one saves all."""
     script = """
     import warnings
@@ -233,7 +233,7 @@ def test_a_script_that_stops_a_window_in_a_capture(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_process_that_ends_while_another_thread_captures(tmp_path: Path, *, ends: bool) -> None:
-    """Waits a little for the capture, and saves the window in any case."""
+    """The process waits briefly for the capture, and saves the window in any case."""
     script = f"""
     window(active=50)
     steps(3)
@@ -251,7 +251,7 @@ def test_a_process_that_ends_while_another_thread_captures(tmp_path: Path, *, en
 
 
 def test_a_shutdown_in_a_capture(tmp_path: Path) -> None:
-    """Lets the window go, which the manifest says, and ends its profiler with the process."""
+    """The window is discarded, as its manifest says, and its profiler ends with the process."""
     script = """
     window(active=50)
     steps(3)

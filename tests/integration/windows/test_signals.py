@@ -1,4 +1,4 @@
-"""Signal handlers of the script's that come while its step moves a window."""
+"""Signal handlers of the script that run while its step opens or closes a window."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_a_signal_handler_raises_reaches_the_script(tmp_path: Path) -> None:
-    """Also while a window opens or closes; the script may continue; the next window is whole."""
+def test_an_exception_of_a_signal_handler_reaches_the_script(tmp_path: Path) -> None:
+    """The exception also comes out of a half-opened window; the next window is whole."""
     run(
         tmp_path,
         """

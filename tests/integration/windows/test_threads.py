@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_steps_of_several_threads(tmp_path: Path) -> None:
-    """The steps that the manifest names are those in the trace, with all threads' operators."""
+    """The manifest's steps are those in the trace, with the operators of all threads."""
     run(
         tmp_path,
         """
@@ -52,7 +52,7 @@ def test_steps_of_several_threads(tmp_path: Path) -> None:
 def test_a_thread_for_each_request(tmp_path: Path, *, with_stack: bool) -> None:
     """A window outlives the thread that opened it, and counts each thread's one step.
 
-    The system gives the next thread the number of the one before: of which the calls were traced.
+    The system reuses thread numbers, also those of threads whose calls were traced.
     """
     run(
         tmp_path,
@@ -74,7 +74,7 @@ def test_a_thread_for_each_request(tmp_path: Path, *, with_stack: bool) -> None:
     assert len({event["tid"] for event in seen if event["name"] == "aten::add"}) == 5
 
 
-def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -> None:
+def test_a_step_that_ends_while_a_window_opens_is_not_recorded(tmp_path: Path) -> None:
     """Threads that end a step during the opening wait for it; their steps are not counted."""
     run(
         tmp_path,
@@ -102,7 +102,7 @@ def test_a_step_that_ended_while_a_window_opened_is_none_of_it(tmp_path: Path) -
 
 
 def test_memory_of_one_thread_among_several(tmp_path: Path) -> None:
-    """Where only one thread can be recorded, the manifest names the steps that are there."""
+    """If only one thread can be recorded, the manifest names the recorded steps."""
     run(
         tmp_path,
         """
@@ -132,7 +132,7 @@ def test_memory_of_one_thread_among_several(tmp_path: Path) -> None:
 
 
 def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
-    """While other threads continue it is discarded in time; the reason names the setting."""
+    """The window is discarded at a timeout while other threads continue; its reason says why."""
     log = run(
         tmp_path,
         """
@@ -167,7 +167,7 @@ def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stacks", [False, True])
 def test_threads_that_end_with_a_window_of_their_own(tmp_path: Path, stacks: bool) -> None:
-    """A window bound to a thread outlives it without harm, and is let go; the next one is whole."""
+    """A window bound to an ended thread does no harm and is released; the next one is whole."""
     log = run(
         tmp_path,
         f"""
@@ -187,8 +187,8 @@ def test_threads_that_end_with_a_window_of_their_own(tmp_path: Path, stacks: boo
     assert len(manifests(tmp_path)) == 3
 
 
-def test_a_window_whose_thread_stays_away(tmp_path: Path) -> None:
-    """Given up elsewhere, it keeps the next one waiting for a while only, and harms neither."""
+def test_a_window_whose_thread_takes_no_more_steps_delays_the_next_briefly(tmp_path: Path) -> None:
+    """Discarded on another thread, it delays the next window briefly, and harms neither."""
     run(
         tmp_path,
         """
@@ -225,9 +225,9 @@ def test_a_window_whose_thread_stays_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_steps_inside_a_backward_pass(tmp_path: Path, memory: bool, closing: str) -> None:
-    """Windows of all threads move there; one of a thread waits for a step outside.
+    """Windows of all threads open or close there; those of one thread wait for a step outside.
 
-    So does one that torch collects in place: the operators around the step have not ended.
+    So do windows that torch collects inline: the operators around the step have not ended.
     """
     waits = memory or closing == "inline"
     log = run(

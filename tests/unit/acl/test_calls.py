@@ -1,4 +1,4 @@
-"""Which calls of pyACL are here."""
+"""The pyACL calls that dynprof has."""
 
 from __future__ import annotations
 

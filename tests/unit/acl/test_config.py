@@ -1,4 +1,4 @@
-"""What the arguments of pyACL's ``create_config`` mean."""
+"""The meaning of the arguments of pyACL's ``create_config``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from dynprof.acl.prof import create_config, create_subscribe_config
 
 ALL = 0x0001 | 0x0002 | 0x0004 | 0x0010 | 0x0020 | 0x0080 | 0x0100 | 0x0800 | 0x1000
-"""Every bit of ``aclproftype`` that is served on any machine."""
+"""Every bit of ``aclproftype`` that some machine supports."""
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_create_config_maps_metrics_and_data_types(
         (0, 0, 0x8000, "unknown bits, which have no effect: 0x8000"),
     ],
 )
-def test_create_config_names_what_nothing_serves(
+def test_create_config_names_arguments_without_effect(
     metrics: int, events: int, data_types: int, words: str
 ) -> None:
     """One warning names an argument without effect, and a config is returned."""

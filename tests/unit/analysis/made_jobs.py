@@ -1,4 +1,4 @@
-"""Jobs with a device that are made event by event, so that it is known what they wait for."""
+"""Jobs with a device, made event by event, so that tests know what they wait for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAIN, ENGINE = 1, 2
 
 
 class Job:
-    """A job of one or two steps of 1,000 us, event by event; times in us."""
+    """A job of one or two steps of 1,000 us, made event by event; times in us."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -31,14 +31,14 @@ class Job:
     def host(
         self, name: str, begin: float, length: float, category: str = "cpu_op", thread: int = MAIN
     ) -> int:
-        """Let the host do something; return its correlation."""
+        """Add an event of the host; return its correlation."""
         self._correlation += 1
         args = {"correlation": self._correlation} if category == "cuda_runtime" else {}
         self._add(name, category, thread, begin, length, args)
         return self._correlation
 
     def call(self, name: str, begin: float, length: float, thread: int = MAIN) -> int:
-        """Let the host call the runtime; return its correlation."""
+        """Add a runtime call of the host; return its correlation."""
         return self.host(name, begin, length, "cuda_runtime", thread)
 
     def launch(
@@ -50,19 +50,19 @@ class Job:
         stream: int = COMPUTE,
         thread: int = MAIN,
     ) -> None:
-        """Launch a kernel, which takes the host 5 us."""
+        """Launch a kernel, which takes 5 us of the host."""
         self.work(name, self.call("cudaLaunchKernel", called, 5, thread), begin, length, stream)
 
     def work(
         self, name: str, correlation: int, begin: float, length: float, stream: int = COMPUTE
     ) -> None:
-        """Let a device do something for a call."""
+        """Add work of a device for a call."""
         category = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
         args = {"correlation": correlation, "device": 0, "stream": stream}
         self._add(name, category, stream, begin, length, args, pid=0)
 
     def told(self, kind: str, correlation: int, stream: int, begin: float, **more: int) -> None:
-        """Let CUPTI tell of a wait."""
+        """Add CUPTI's event of a wait."""
         args = {"correlation": correlation, "device": 0, "stream": stream, **more}
         self._add(kind, "cuda_sync", stream, begin, 1, args, pid=0)
 
@@ -80,7 +80,7 @@ class Job:
         self.events.append({**event, "ts": begin, "dur": length, "args": args})
 
     def measured(self, folder: Path) -> MeasuredTrace:
-        """Write the trace, and return what is measured of it."""
+        """Write the trace, and return its measurements."""
         trace = folder / "a.trace.json"
         trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": self.events}))
         return MeasuredTrace(trace)

@@ -1,8 +1,8 @@
-"""The critical path as plain loops count it, apart from the code under test.
+"""The critical path by plain loops, separate from the code under test.
 
-Every end of a work of a device, and every moment at which a thread of the host goes on because of
-somebody else, is a point with the reasons for which it was not earlier. The reason that was over
-last is charged with what is left.
+A point is the end of a device's work, or a moment at which a host thread resumes after a wait. Each
+point has the reasons for which it was not earlier. The reason that ended last is charged with the
+remaining time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTLES = 10_000
 
 
 class Reason(NamedTuple):
-    """Why a point was not earlier: another one, and the host's work after that."""
+    """Why a point was not earlier: another point, and the host's work after it."""
 
     over: int
     after: Point
@@ -43,7 +43,7 @@ class PlainPath(PlainTrace):
     """The path of a trace.
 
     Args:
-        events: Those with a duration, as they stand in the file.
+        events: The events with a duration, in the file's order.
     """
 
     def __init__(self, events: list[Event]) -> None:
@@ -66,7 +66,7 @@ class PlainPath(PlainTrace):
         self.order = sorted(self.reasons)
 
     def _joint_rows(self) -> list[tuple[Point, tuple[Any, ...]]]:
-        """Return when a thread goes on: time, thread, at work until, other thread, what."""
+        """Return when a thread resumes: time, thread, end of work, other thread, kind."""
         rows: list[tuple[Any, ...]] = []
         for call, work in self.call_waits():
             rows.append((end(call), thread_of(call), start(call), None, work))
@@ -74,10 +74,11 @@ class PlainPath(PlainTrace):
             rows.append((begin, thread, self.t0, self.main, None))
             rows.append((until, self.main, since, thread, None))
         if self.main is not None:
-            rows.append((self.done, self.main, self.done, None, None))
+            rows.append((self.host_done, self.main, self.host_done, None, None))
         rows.sort(key=lambda row: row[0])
         first = len(self.works)
-        return [(Point(row[0], row[0], first + n), row) for n, row in enumerate(rows)]
+        times = [max(row[0], self.t0) for row in rows]  # nothing is before the path
+        return [(Point(times[n], times[n], first + n), row) for n, row in enumerate(rows)]
 
     def _ends(self) -> dict[Any, list[tuple[int, int, Point]]]:
         return {
@@ -94,9 +95,9 @@ class PlainPath(PlainTrace):
     def _of_work(
         self, work: Work, ends: dict[Any, Any], waits: dict[Point, list[tuple[Point, bool]]]
     ) -> list[Reason]:
-        """Return why a work was not earlier: its launch, its stream, an event."""
+        """Return why device work was not earlier: its launch, its stream, an event."""
         found, own = [], work["point"]
-        if work["call"]:
+        if work["call"] and id(work["event"]) not in self.held:
             launched, thread = max(work["launched"], self.t0), thread_of(work["call"])
             after = self.joint(thread, launched)
             over = max(min(work["launched"] + self.shortest, own.begin), launched)
@@ -117,7 +118,7 @@ class PlainPath(PlainTrace):
     def _of_joint(
         self, time: int, thread: Any, until: int, other: Any, work: Work | None
     ) -> list[Reason]:
-        """Return why a thread did not go on earlier: its own work, another thread, a device."""
+        """Return why a thread did not resume earlier: its own work, another thread, a device."""
         after = self.joint(thread, time, before=True)
         until = max(until, after.end)
         found = [Reason(until, after, until - after.end, thread, "chain")]
@@ -129,11 +130,11 @@ class PlainPath(PlainTrace):
         return found
 
     def binding(self, point: Point) -> Reason:
-        """Return the reason that was over last; of several, the first."""
+        """Return the reason that ended last; of equal ones, the first."""
         return max(self.reasons[point], key=lambda reason: reason.over)
 
     def parts(self) -> dict[str, int]:
-        """Walk back from the last point; return how long the path is in what."""
+        """Walk back from the last point; return the path's time by kind."""
         found: dict[str, int] = defaultdict(int)
         works = {work["point"]: work for work in self.works}
         point = self.order[-1] if self.order else self.origin
@@ -152,19 +153,26 @@ class PlainPath(PlainTrace):
         return found
 
     def _delay(self, work: Work, reason: Reason, at_work: int, found: dict[str, int]) -> None:
-        """Charge what lies between the reason of a work and its begin."""
+        """Charge the time between the reason and the begin of device work."""
         begin = work["point"].begin
+        waits = "earlier work" if id(work["event"]) in self.held else "unknown wait"
         if reason.kind != "launches":
             settled = begin - at_work <= SETTLES and reason.kind != "nobody"
-            found["between kernels" if settled else "unknown wait"] += begin - at_work
+            found["between kernels" if settled else waits] += begin - at_work
             return
-        free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
-        held = begin - free if begin - free > SETTLES else 0
+        held = late if (late := self._late(work, reason)) > SETTLES else 0
         found["unknown wait"] += held
         found["launches"] += begin - at_work - held
 
+    def _late(self, work: Work, reason: Reason) -> int:
+        """Return for how long a work could have begun, after its reason and a whole call."""
+        free = at_work = reason.after.end + reason.host
+        if reason.kind == "launches":
+            free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
+        return int(max(0, work["point"].begin - free))
+
     def loading_in(self, begin: int, until: int) -> int:
-        """Return for how long data is loaded between two times."""
+        """Return how long data is loaded between two times."""
         found, reached = 0, begin
         for event in self.loaders:
             since, over = max(start(event), reached), min(end(event), until)
@@ -173,7 +181,7 @@ class PlainPath(PlainTrace):
         return found
 
     def _slow_call(self, work: Work, begin: int) -> int:
-        """Return for how long a call lasts after the quickest launch would have been done."""
+        """Return how long a call lasts beyond the time of the fastest launch."""
         quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
         return int(max(0, min(end(work["call"]), begin) - quick))
 
@@ -182,17 +190,24 @@ class PlainPath(PlainTrace):
         *,
         host: bool = True,
         loading: bool = True,
+        delays: bool = True,
+        awaited: Callable[[Work], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
     ) -> int:
-        """Return how long everything takes if the host, or some works, cost nothing."""
+        """Return the total time if the host, or some device work, cost nothing."""
         works = {work["point"]: work["event"] for work in self.works}
         self.by_point = {work["point"]: work for work in self.works}
         reached = {self.origin: 0}
         for point in self.order:
-            ways, bound = [], self.binding(point)
-            for reason in self.reasons[point]:
+            ways, bound, kept = [], self.binding(point), self._kept(point, awaited)
+            for reason in kept:
                 over = reason.over if reason is not bound else point.begin
                 takes, since = over - reason.after.end, reason.after.end
+                if reason.kind == "chain" and len(kept) < len(self.reasons[point]):
+                    takes = reason.host
+                if not delays and reason is bound and point in self.by_point:
+                    work = self.by_point[point]
+                    takes -= 0 if id(work["event"]) in self.held else self._late(work, reason)
                 takes -= 0 if host else reason.host
                 if not host and reason is bound and reason.kind == "launches":
                     takes -= self._slow_call(self.by_point[point], point.begin)
@@ -201,3 +216,9 @@ class PlainPath(PlainTrace):
             free = point in works and without(works[point])
             reached[point] = max(ways) + (0 if free else point.end - point.begin)
         return max(reached.values())
+
+    def _kept(self, point: Point, awaited: Callable[[Work], bool]) -> list[Reason]:
+        """Return the reasons for which a point was not earlier, without some waits for devices."""
+        kept = [reason for reason in self.reasons[point]
+                if reason.kind != "device" or awaited(self.by_point[reason.after])]  # fmt: skip
+        return kept if any(reason.kind == "chain" for reason in kept) else self.reasons[point]

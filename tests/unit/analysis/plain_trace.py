@@ -1,7 +1,7 @@
-"""What the critical path depends on, found by plain loops over the raw events of a trace.
+"""The inputs of the critical path, found by plain loops over the raw events of a trace.
 
-Which work of a device was launched by whom, and who waited for whom. All times are whole
-nanoseconds. Nothing of the package is used.
+They are the launcher of each piece of device work, and all waits. Times are whole nanoseconds.
+Nothing of the package is used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from tests.real_traces import whole_span
+from tests.real_traces import OWN, whole_span
 
 Event = dict[str, Any]
 Work = dict[str, Any]
@@ -23,10 +23,11 @@ COPIES = ("gpu_memcpy", "memcpy")
 MEMSETS = ("gpu_memset", "memset")
 COLLECTIVES = ("nccl", "gloo:", "mpi:", "hccl", "hcom", "rccl")
 WHOLE_DEVICE = (-1, 4294967295)
+HELD = 100_000
 
 
 class Point(NamedTuple):
-    """Something that happened, in the order in which things can depend on each other."""
+    """Something that happened, in the order of possible dependencies."""
 
     end: int
     begin: int
@@ -39,7 +40,7 @@ def kind_of(event: Event) -> str:
 
 
 def ns(microseconds: float) -> int:
-    """Return whole nanoseconds."""
+    """Convert to whole nanoseconds."""
     return round(microseconds * 1000)
 
 
@@ -54,12 +55,12 @@ def end(event: Event) -> int:
 
 
 def thread_of(event: Event) -> Any:
-    """Return the thread that an event lies on."""
+    """Return the thread of an event."""
     return event["pid"], event["tid"]
 
 
 def blocks(event: Event, call: Event | None) -> bool:
-    """Return whether a copy keeps its call waiting."""
+    """Return whether a copy blocks its call."""
     if call is None or kind_of(event) not in COPIES:
         return False
     name = call["name"]
@@ -67,12 +68,51 @@ def blocks(event: Event, call: Event | None) -> bool:
 
 
 def what(event: Event) -> str:
-    """Return what a work is: kernels, communication or copies."""
+    """Return the kind of device work: kernels, communication or copies."""
     if kind_of(event) in COPIES + MEMSETS:
         return "copies"
     lower = event["name"].lower()
     collective = any(mark in lower for mark in COLLECTIVES) and not lower.startswith("nccl:")
     return "communication" if collective else "kernels"
+
+
+def stream_of(event: Event) -> tuple[int, int]:
+    """Return the device and the stream of a work."""
+    return event["args"].get("device", -1), event["args"].get("stream", -1)
+
+
+def in_flight(events: list[Event], launches: dict[int, Event]) -> set[int]:
+    """Return the ids of the works that come before any with a launch on their stream."""
+    works = [event for event in events if kind_of(event) in ON_DEVICE]
+    known, found = set(), set()
+    for event in works:
+        if launches.get(event["args"].get("correlation", -1)):
+            known.add(stream_of(event))
+        elif stream_of(event) not in known:
+            found.add(id(event))
+    return found if known else set()
+
+
+def held(events: list[Event], launches: dict[int, Event]) -> dict[int, tuple[int, int]]:
+    """Return between which times a device ran what was launched before the recording.
+
+    By the id of the work that began then.
+    """
+    flying, first = in_flight(events, launches), min(map(start, events), default=0)
+    reached: dict[int, int] = {}
+    seen, found = set(), {}
+    for event in events:
+        if kind_of(event) not in ON_DEVICE:
+            continue
+        (device, _), stream = stream_of(event), stream_of(event)
+        call, free = launches.get(event["args"].get("correlation", -1)), reached.get(device, first)
+        waited = start(event) - max(free, end(call) if call else first)
+        opens = id(event) in flying and device not in reached
+        if (id(event) in flying or (call and stream not in seen)) and (opens or waited > HELD):
+            found[id(event)] = free, start(event)
+        seen.add(stream)
+        reached[device] = max(reached.get(device, 0), end(event))
+    return found
 
 
 def loads_data(event: Event) -> bool:
@@ -83,10 +123,10 @@ def loads_data(event: Event) -> bool:
 
 
 class PlainTrace:
-    """The works of a trace, and who waited for whom.
+    """The device work of a trace, and all waits.
 
     Args:
-        events: Those with a duration, as they stand in the file.
+        events: The events with a duration, in the file's order.
     """
 
     def __init__(self, events: list[Event]) -> None:
@@ -100,6 +140,7 @@ class PlainTrace:
         self.t0, self.done = whole_span(self.events)
         if labels:
             self.t0, self.done = min(map(start, labels)), max(map(end, labels))
+        self.host_done = self.done
         self.calls = [call for call in calls if self.t0 < end(call) <= self.done]
         self.inside = {id(call) for call in self.calls}
         self.launches: dict[int, Event] = {}
@@ -108,39 +149,77 @@ class PlainTrace:
         self.launches.pop(-1, None)
         self.told = {e["args"]["correlation"]: e["args"] for e in self.events
                      if kind_of(e) == "cuda_sync"}  # fmt: skip
+        self.held = held(self.events, self.launches)
+        self.flying = in_flight(self.events, self.launches)
         self.works = [self._work(number, *one) for number, one in enumerate(self._found())]
-        delays = [work["point"].begin - work["launched"] for work in self.works if work["call"]]
-        self.shortest = min(delays, default=0)
+        if self.works and not labels:
+            self.host_done = min(self.done, self._finished())
+        by_delay = sorted(self.works, key=self._delay_of)
+        self.shortest = next((self._delay_of(w) for w in by_delay if self._was_free(w)), 0)
         self.streams: dict[Any, list[Work]] = defaultdict(list)
         for work in sorted(self.works, key=lambda w: (w["launched"], w["point"].number)):
             self.streams[work["stream"]].append(work)
 
     def _found(self) -> list[tuple[Event, Event | None, int]]:
-        """Return works, their calls and ends; then what calls did of copies that went on."""
+        """Return device work, calls and ends; then the calls' parts of copies that outlast them."""
         found: list[tuple[Event, Event | None, int]] = []
         for event in self.events:
             if kind_of(event) in ON_DEVICE:
                 call = self.launches.get(event["args"].get("correlation", -1))
-                launched = min(start(call or event), start(event))
-                if end(event) > self.t0 and launched < self.done:
+                if end(event) > self.t0 and self._launched(event, call) < self.done:
                     found.append((event, call, end(event)))
+        last = max([self.done, *(over for e, _, over in found if id(e) not in self.flying)])
+        found = [one for one in found if id(one[0]) not in self.flying or one[2] <= last]
+        self.begins, reached = dict[int, int](), defaultdict[Any, int](int)
+        for event, _, over in found:
+            free = reached[stream_of(event)]
+            self.begins[id(event)] = max(start(event), self.t0, free if free <= over else 0)
+            reached[stream_of(event)] = max(free, over)
         parts = [(event, call, end(call)) for event, call, over in found
                  if call and blocks(event, call)
-                 and max(start(event), self.t0) < end(call) < over]  # fmt: skip
+                 and self.begins[id(event)] < end(call) < over]  # fmt: skip
         return found + parts
 
+    def _launched(self, event: Event, call: Event | None) -> int:
+        first = self.t0 if id(event) in self.flying else start(call or event)
+        return min(first, start(event))
+
+    def _finished(self) -> int:
+        """Return when the main thread ended, without the end of the recording."""
+        jobs = [event for event in self.events if kind_of(event) != "trace"]
+        last, first = max(map(end, jobs)), min(map(start, jobs))
+        stop = min((start(e) for e in jobs
+                    if OWN.match(e["name"]) and end(e) == last and start(e) > first),
+                   default=last)  # fmt: skip
+        return max(min(end(e), stop if kind_of(e) == "python_function" or OWN.match(e["name"])
+                       else last)
+                   for e in jobs if thread_of(e) == self.main and start(e) <= stop
+                   and kind_of(e) not in ON_DEVICE)  # fmt: skip
+
+    def _delay_of(self, work: Work) -> int:
+        delay: int = work["point"].begin - work["launched"]
+        return delay
+
+    def _was_free(self, work: Work) -> bool:
+        """Return whether a work was launched, and its stream had nothing to do then."""
+        if not work["call"] or id(work["event"]) in self.held:
+            return False
+        begin, number = work["point"].begin, work["point"].number
+        earlier = [other["point"] for other in self.works if other["stream"] == work["stream"]
+                   and other["point"].end <= begin and other["point"].number < number]  # fmt: skip
+        return all(point.end <= work["launched"] for point in earlier)
+
     def _work(self, number: int, event: Event, call: Event | None, over: int) -> Work:
-        args = event["args"]
         return {
             "event": event,
             "call": call,
-            "launched": min(start(call or event), start(event)),
-            "stream": (args.get("device", -1), args.get("stream", -1)),
-            "point": Point(over, max(start(event), self.t0), number),
+            "launched": self._launched(event, call),
+            "stream": stream_of(event),
+            "point": Point(over, self.begins[id(event)], number),
         }
 
     def last_on(self, streams: list[Any], launched: int, ended: int) -> Work | None:
-        """Return what was launched before a time on some streams, and ended last by another."""
+        """Return the last-ended work of some streams that another call launched before a time."""
         last = None
         for stream in streams:
             mine, latest = None, self.t0
@@ -154,7 +233,7 @@ class PlainTrace:
         return last
 
     def record_of(self, args: Event) -> Event | None:
-        """Return the call that recorded the event that something waits for."""
+        """Return the call that recorded the event of a wait."""
         return self.launches.get(args.get("wait_on_cuda_event_record_corr_id", -1))
 
     def source_of(self, call: Event) -> Work | None:
@@ -169,7 +248,7 @@ class PlainTrace:
         return found if found and found["point"].end > start(call) else None
 
     def call_waits(self) -> list[tuple[Event, Work]]:
-        """Return which calls waited for which work."""
+        """Return which calls waited for which device work."""
         copies = [(work["call"], work) for work in self.works if work["call"]
                   and blocks(work["event"], work["call"]) and id(work["call"]) in self.inside
                   and work["point"].end <= end(work["call"])]  # fmt: skip
@@ -178,7 +257,7 @@ class PlainTrace:
         return [*((call, work) for call, work in syncs if work), *copies]
 
     def stream_waits(self) -> dict[Point, list[tuple[Point, bool]]]:
-        """Return which work waits for which others, and whether the trace says so."""
+        """Return which device work waits for which other, and whether the trace records it."""
         found = defaultdict[Point, list[tuple[Point, bool]]](list)
         for call in self.calls:
             args = self.told.get(call["args"].get("correlation", -1), {})
@@ -203,7 +282,7 @@ class PlainTrace:
         return [(earlier["point"], False) for earlier in possible if earlier]
 
     def backward(self) -> list[tuple[Any, int, int, int]]:
-        """Return thread, last moment before, begin and end of each time the main thread waits."""
+        """Return thread, last moment before, begin and end of each wait of the main thread."""
         operators = [e for e in self.events if kind_of(e) in OPERATORS]
         others = {thread_of(e) for e in operators
                   if "Backward" in e["name"] or e["name"].startswith("autograd")}  # fmt: skip

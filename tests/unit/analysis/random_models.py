@@ -1,8 +1,8 @@
-"""Random traces of a job whose modules go forward and backward on a device.
+"""Random traces of a job whose modules run forward and backward on a device.
 
-Modules lie in one another; operators have shapes and sequence numbers, and what they start runs on
-one stream. Backward runs on a thread of its own or on the same, now and then with a module that is
-computed anew in it. Some launches are not recorded.
+Modules nest; operators have shapes and sequence numbers, and their device work runs on one stream.
+Backward runs on its own thread or on the same one. Sometimes a module is recomputed in it. Some
+launches are not recorded.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class RandomModel:
 
     Args:
         seed: The same seed gives the same trace.
-        frames: Modules are frames of Python; else labels.
+        frames: Whether modules are Python frames; otherwise they are labels.
 
     Attributes:
-        events: The trace's.
+        events: The trace's events.
     """
 
     def __init__(self, seed: int, *, frames: bool = True) -> None:
@@ -102,7 +102,7 @@ class RandomModel:
         for sequence, (rows, inner, columns) in self._made[::-1]:
             began, told = self._now, {"Sequence number": sequence, "Fwd thread id": 1}
             if self._random.random() < 0.1:
-                told = {}  # of what was made before the trace began, nobody knows
+                told = {}  # operators before the trace are unknown
             if self._random.random() < 0.1:
                 made = len(self._made)
                 self._forward(("Part_1", []), self._engine)
@@ -169,7 +169,7 @@ class RandomModel:
 
 
 def random_model(folder: Path, seed: int, *, frames: bool = True, steps: int = 3) -> Path:
-    """Write a random trace of modules on a device; return where."""
+    """Write a random trace of modules on a device; return its path."""
     job = RandomModel(seed, frames=frames)
     job.steps(steps)
     path = folder / f"model_{seed}.trace.json"

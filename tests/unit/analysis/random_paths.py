@@ -1,8 +1,8 @@
-"""Random traces in which streams, calls and threads wait for each other, and the trace tells it.
+"""Random traces in which streams, calls and threads wait for each other, with these waits recorded.
 
-As on a real device: a stream that waits for an event begins nothing before it, a call that
-synchronises returns after what it waits for, and the main thread stands still while autograd's goes
-backward.
+The rules are those of a real device. A stream that waits for an event begins nothing before it. A
+synchronising call returns after the work that it waits for. The main thread stops during autograd's
+backward pass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RandomWaits(RandomJob):
-    """The same job, with events between its streams; with a seed that is odd, CUPTI tells of them.
+    """The same job, with events between its streams. For an odd seed, CUPTI records them.
 
     Args:
         seed: The same seed gives the same trace.
@@ -57,7 +57,7 @@ class RandomWaits(RandomJob):
             super()._call(thread, operator)
 
     def _plain_call(self, thread: int, name: str, most: int = 3) -> int:
-        """Make a call that takes no time of a device; return its correlation."""
+        """Make a call without device time; return its correlation."""
         self._correlation += 1
         began = self._now[thread]
         self._pass(thread, most)
@@ -72,7 +72,7 @@ class RandomWaits(RandomJob):
             self._add(kind, "cuda_sync", stream, now, now + 1, args, pid=0)
 
     def _wait_for_event(self, thread: int) -> None:
-        """Let a stream wait for what another one was given so far."""
+        """Let a stream wait for all work that another one has so far."""
         waiting, source = self._random.sample(STREAMS, 2)
         record = self._plain_call(thread, "cudaEventRecord")
         call = self._plain_call(thread, "cudaStreamWaitEvent")
@@ -90,7 +90,7 @@ class RandomWaits(RandomJob):
         self._tell("Stream Sync", self._correlation, stream)
 
     def _blocking_copy(self, thread: int) -> None:
-        """Copy from pageable memory; the call ends after the copy, or takes part in it."""
+        """Copy from pageable memory; the call ends after the copy, or does part of it."""
         self._correlation += 1
         began, stream = self._now[thread], self._random.choice(STREAMS)
         start = round(max(self._free[stream], began + self._some(6)), 3)
@@ -104,7 +104,7 @@ class RandomWaits(RandomJob):
 
 
 def random_waits(folder: Path, seed: int, steps: int = 4) -> Path:
-    """Write a random trace of a job whose parts wait for each other; return where."""
+    """Write a random trace of a job whose parts wait for each other; return its path."""
     job = RandomWaits(seed)
     job.steps(steps)
     path = folder / f"waits_{seed}.trace.json"

@@ -1,8 +1,8 @@
-"""Random traces of a job with a device, in which everything is as it is on a real one.
+"""Random traces of a job with a device, which obey the rules of a real one.
 
-A host thread goes from call to call, a backward thread does so now and then; each stream runs what
-it was given in the order of the launches, waits for another stream now and then, and never begins
-anything before its launch.
+A host thread makes one call after the other, and sometimes a backward thread does. Each stream runs
+its work in the order of the launches, and sometimes waits for another stream. No work begins before
+its launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RandomJob:
         seed: The same seed gives the same trace.
 
     Attributes:
-        events: The trace's.
+        events: The trace's events.
     """
 
     def __init__(self, seed: int) -> None:
@@ -94,7 +94,7 @@ class RandomJob:
         if self._random.random() < 0.95:
             self._add(call, "cuda_runtime", thread, began, self._now[thread], told)
         stream = self._random.choice(STREAMS)
-        if self._random.random() < 0.1:  # it waits for the other one
+        if self._random.random() < 0.1:  # it waits for the other stream
             self._free[stream] = max(self._free.values())
         for _ in range(count):
             start = max(self._free[stream], began + self._some(6))
@@ -132,9 +132,33 @@ class RandomJob:
 
 
 def random_trace(folder: Path, seed: int, steps: int = 4) -> Path:
-    """Write a random trace of a job with a device; return where."""
+    """Write a random trace of a job with a device; return its path."""
     job = RandomJob(seed)
     job.steps(steps)
     path = folder / f"random_{seed}.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": job.events}))
     return path
+
+
+def opened_late(path: Path, seed: int, *, launched_before: bool) -> Path:
+    """Write what a recording has that begins within a trace; return where.
+
+    Args:
+        path: The whole trace.
+        seed: The same seed begins it at the same time.
+        launched_before: Whether the recording has work that was launched before it.
+    """
+    events = json.loads(path.read_text())["traceEvents"]
+    chance = random.Random(seed)  # noqa: S311 - nothing is secret here
+    begin = sorted(event["ts"] for event in events)[int(len(events) * chance.uniform(0.1, 0.6))]
+    calls = {event["args"].get("correlation"): event for event in events
+             if event["cat"] == "cuda_runtime"}  # fmt: skip
+    kept = [event for event in events if event["ts"] >= begin]
+    if not launched_before:
+        calls = {number: call for number, call in calls.items() if call["ts"] < begin}
+        kept = [event for event in kept
+                if event["cat"] in ("cuda_runtime", "cuda_sync")
+                or event["args"].get("correlation") not in calls]  # fmt: skip
+    cut = path.with_name(f"late_{path.name}")
+    cut.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": kept}))
+    return cut

@@ -16,7 +16,7 @@ _HELD_UP = (("collection", "gc"), ("x (dynamo_timed)", "cpu_op"), _OWN)
 
 
 class WaitingJob(RandomJob):
-    """The same job, which now and then does something else than launch."""
+    """The same job, which sometimes does other work instead of launching."""
 
     def _call(self, thread: int, operator: int) -> None:
         kind = self._random.random()
@@ -42,7 +42,7 @@ class WaitingJob(RandomJob):
             super()._call(thread, operator)
 
     def _pageable(self, thread: int) -> None:
-        """Copy from pageable memory: the call ends when the copy does."""
+        """Copy from pageable memory: the call ends with the copy."""
         self._correlation += 1
         began, stream = self._now[thread], self._random.choice(STREAMS)
         start = round(max(self._free[stream], began) + self._some(20), 3)
@@ -55,7 +55,7 @@ class WaitingJob(RandomJob):
         self._add(name, "gpu_memcpy", stream, start, self._free[stream], args, pid=0)
 
     def aside(self) -> None:
-        """Let the other thread wait, load and watch, which keeps nobody waiting."""
+        """Let the other thread wait, load and watch, which delays no other thread."""
         began = self._now[MAIN]
         told = {"correlation": 0}
         self._add("cudaEventSynchronize", "cuda_runtime", BACKWARD, began, began + 70, told)
@@ -64,7 +64,7 @@ class WaitingJob(RandomJob):
 
 
 def random_waits(folder: Path, seed: int, steps: int = 4) -> Path:
-    """Write a random trace of a job that waits; return where."""
+    """Write a random trace of a job that waits; return its path."""
     job = WaitingJob(seed)
     for _ in range(2):
         job.aside()

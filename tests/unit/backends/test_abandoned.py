@@ -1,4 +1,4 @@
-"""Recordings that are let go of where their thread cannot end them."""
+"""Recordings that are abandoned because their thread cannot end them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynprof.backends.npu import NpuRecording
 def test_a_forked_child_leaves_the_vendors_profiler_to_its_parent(
     monkeypatch: pytest.MonkeyPatch, *, is_child: bool
 ) -> None:
-    """A child of a DataLoader, say, has no NPU; in the same process it is ended on any thread."""
+    """A child, such as a loader worker, has no NPU. In the same process any thread ends it."""
     calls: list[str] = []
     recording = NpuRecording.__new__(NpuRecording)
     recording._pid = os.getpid() + is_child

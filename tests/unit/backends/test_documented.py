@@ -1,4 +1,4 @@
-"""What pages and schema say of the backends: which ``auto`` takes, what their traces are called."""
+"""The backends in pages and schema: the order of ``auto``, and the traces' file names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.processes import ROOT
 
 
 def test_operators_read_of_backends_in_the_order_of_auto() -> None:
-    """The first that the job has loaded serves: torch_npu's, where it stands beside torch's."""
+    """The first imported one counts; torch_npu precedes torch."""
     text = config_schema()["properties"]["backend"]["description"]
     names = [one.name for one in all_backends() if one.name != "marks"]
     assert names[:2] == ["npu", "torch"]
@@ -16,7 +16,7 @@ def test_operators_read_of_backends_in_the_order_of_auto() -> None:
     assert places == sorted(places)
 
 
-def test_the_page_on_captures_names_the_ends_of_all_traces() -> None:
-    """Whoever looks for one by its name knows what it ends with."""
+def test_the_page_on_captures_names_the_suffixes_of_all_traces() -> None:
+    """A user who looks for a trace by name needs the suffix."""
     page = (ROOT / "docs" / "captures.md").read_text()
     assert [one.trace_suffix for one in all_backends() if one.trace_suffix not in page] == []

@@ -1,4 +1,4 @@
-"""Analyses beside the training: one at a time, each end written down."""
+"""Analyses during the training: one at a time, each result written down."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Notes:
-    """A journal that a test reads."""
+    """A journal for tests to read."""
 
     lines: list[str] = field(default_factory=list)
 
     def info(self, text: str) -> None:
-        """Keep it."""
+        """Keep the line."""
         self.lines.append(text)
 
     warning = info
@@ -44,13 +44,13 @@ class Fake:
     ended: str | None = None
 
     def output(self) -> str | None:
-        """Return what the test set."""
+        """Return the output that the test has set."""
         return self.ended
 
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
-    """Begin nothing; return what would have been begun."""
+    """Start nothing; return the analyses that would have started."""
     found: list[Fake] = []
 
     def begin(trace: str, *more: str) -> Fake:
@@ -61,8 +61,8 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
     return found
 
 
-def test_one_at_a_time(begun: list[Fake]) -> None:
-    """The next begins when the one before has ended; ends are in the log, failures with reason."""
+def test_analyses_run_one_at_a_time(begun: list[Fake]) -> None:
+    """The next starts when the previous one has ended. The log has the results and the reasons."""
     notes = Notes()
     analyses = Analyses(notes)  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
@@ -79,10 +79,10 @@ def test_one_at_a_time(begun: list[Fake]) -> None:
     ]  # fmt: skip
 
 
-def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
+def test_the_log_names_files_that_an_analysis_left_out(begun: list[Fake]) -> None:
     """Requested files follow the line on the analysis with a reason, then a count.
 
-    The manifest names those. Whatever else the process printed does not follow.
+    The manifest names those. No other output of the process follows.
     """
     notes = Notes()
     analyses = Analyses(notes)  # type: ignore[arg-type]
@@ -99,10 +99,10 @@ def test_the_log_says_what_an_analysis_left_out(begun: list[Fake]) -> None:
     ]
 
 
-def test_the_manifest_says_what_an_analysis_left_out(tmp_path: Path) -> None:
+def test_the_manifest_names_files_that_an_analysis_left_out(tmp_path: Path) -> None:
     """A real analysis adds each missing file and the reason to the manifest.
 
-    What the job measures later is added to that.
+    The job's later measurements are added as well.
     """
     before = captured(tmp_path, [{"ph": "X", "name": "a", "ts": 0, "dur": 1, "pid": 1, "tid": 1}])
     assert before.manifest is not None
@@ -115,7 +115,7 @@ def test_the_manifest_says_what_an_analysis_left_out(tmp_path: Path) -> None:
 
 
 def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
-    """They go on without it, one after the other: a hundred at once would take all memory."""
+    """Analyses continue after the job one by one: a hundred at once would use all memory."""
     analyses = Analyses(Notes())  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
         analyses.begin(name, (), 7, "info/rank_0.info.json")
@@ -123,8 +123,8 @@ def test_the_end_of_the_job_begins_the_rest(begun: list[Fake]) -> None:
     assert [(one.trace, one.more) for one in begun] == [("a", ()), ("b", ("c",))]
 
 
-def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
-    """Each that failed is named."""
+def test_analyses_continue_after_one_fails(tmp_path: Path) -> None:
+    """Each failed one is named."""
     paths = [tmp_path / "a.trace.json", tmp_path / "b.trace.json"]
     for path in paths:
         path.write_text("{}")
@@ -134,8 +134,8 @@ def test_a_real_one_of_several_goes_on_after_a_failure(tmp_path: Path) -> None:
         analyse_now(paths[0], (str(paths[1]),))
 
 
-def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
-    """In the words of what it could not read; and again for who waits."""
+def test_a_failed_analysis_has_a_reason(tmp_path: Path) -> None:
+    """The reason is the unreadable file's; a waiting caller gets it as well."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
     reason = begin_analysis(path).why_failed(SUCCEEDED, wait=True)
@@ -145,8 +145,8 @@ def test_a_real_one_says_why_it_failed(tmp_path: Path) -> None:
         analyse_now(path, ())
 
 
-def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
-    """A session that ends, or a script, lets go of it while it runs, and nobody is warned."""
+def test_a_running_analysis_is_kept_without_references(tmp_path: Path) -> None:
+    """A session or script may drop it; it stays until it has ended, without a warning."""
     path = tmp_path / "a.trace.json"
     path.write_text("{}")
     kept = weakref.ref(begin_analysis(path))
@@ -159,8 +159,8 @@ def test_one_that_nobody_asks_keeps_what_it_holds(tmp_path: Path) -> None:
     assert kept() is None
 
 
-def test_one_that_outlives_the_process_is_no_reason_to_warn(tmp_path: Path) -> None:
-    """Also where the script has Python say what is left open at its end."""
+def test_an_analysis_that_outlives_the_process_gives_no_warning(tmp_path: Path) -> None:
+    """This also holds if Python reports unclosed files at the end."""
     script = """
 from pathlib import Path
 from dynprof.captures.analysis_start import begin_analysis
@@ -171,10 +171,10 @@ begin_analysis(Path("a.trace.json"))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_where_no_process_can_be_started_nothing_stays_open(
+def test_an_analysis_that_cannot_start_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file for its words is closed; who asked is told why."""
+    """The analysis' output file is closed, and the caller gets the reason."""
 
     def fails(*_: object, **__: object) -> None:
         raise BlockingIOError("Resource temporarily unavailable")

@@ -1,4 +1,4 @@
-"""Names that torch wrote as they are: what is packed is JSON, and has the names that were given."""
+"""Names that torch does not escape: the saved trace is valid JSON with the original names."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ PARTS = ['"', '",', '"}', "{", "},", "    ", '"name": "', '"pid": 7, "tid": 7,',
 LABELS = st.lists(
     st.sampled_from(PARTS) | st.text(st.characters(codec="utf-8", exclude_characters="\\\n")),
 ).map("".join)
-"""Kineto makes slashes of backslashes, and removes line breaks."""
+"""Without backslashes, which Kineto replaces by slashes, and line breaks, which it removes."""
 
 
 def packed(raw: bytes) -> tuple[Packed, Any]:
-    """Return what was noticed of a trace, and the trace as Python reads it."""
+    """Return the packer's notes on a trace, and the trace as Python reads it."""
     sink = io.BytesIO()
     noticed = pack(
         io.BytesIO(raw), sink, name="t", first_members={"who": 1}, on_chunk=lambda: None,
@@ -40,7 +40,7 @@ def packed(raw: bytes) -> tuple[Packed, Any]:
 
 
 def unescaped(labels: Sequence[str]) -> int:
-    """Return how many labels JSON cannot have as they are."""
+    """Return how many labels JSON must escape."""
     return sum(json.dumps(label, ensure_ascii=False)[1:-1] != label for label in labels)
 
 
@@ -51,19 +51,19 @@ def unescaped(labels: Sequence[str]) -> int:
 @example(labels=['a"}, {"name": "b', 'a", "bp": "e', '"bp": "e"'])
 @example(labels=['x",    "pid": 1', '"', '""', '",', '"name": "y", "pid": 7, "tid": 7,'])
 def test_a_label_is_in_the_trace_as_the_script_gave_it(chunk: int, labels: list[str]) -> None:
-    """Whatever it has in it, also where it looks like members of an event or like several."""
+    """A label may have any text, also one that looks like members of one or several events."""
     assert_kept(labels, ON_LINES, chunk)
 
 
 @given(labels=st.lists(LABELS.filter(lambda label: not looks_like_members(label))))
 @example(labels=['merge {"layer": "model.0"}', 'x", "pid": 1', '{"device": "cpu"}(12): run'])
-def test_a_label_is_kept_where_torch_writes_several_members_on_a_line(labels: list[str]) -> None:
-    """As older versions do; a label that is itself like members of an event is cut there."""
+def test_a_label_is_kept_if_torch_writes_several_members_on_a_line(labels: list[str]) -> None:
+    """This is the older format. A label that itself looks like members of an event is cut."""
     assert_kept(labels, TOGETHER, 1 << 20)
 
 
 def looks_like_members(label: str) -> bool:
-    """Return whether a line is JSON with a label in it that JSON cannot have as it is."""
+    """Return whether a line is valid JSON with a label that should have been escaped."""
     with contextlib.suppress(ValueError):
         json.loads(f'{{"name": "{label}"}}', strict=True)
         return unescaped([label]) > 0
@@ -71,7 +71,7 @@ def looks_like_members(label: str) -> bool:
 
 
 def assert_kept(labels: list[str], event: str, chunk: int) -> None:
-    """Have a trace with these labels packed, and compare."""
+    """Pack a trace with these labels, and compare."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trace_packing, "CHUNK", chunk)
         noticed, trace = packed(written(labels, event))
@@ -85,7 +85,7 @@ def assert_kept(labels: list[str], event: str, chunk: int) -> None:
 
 @on_each
 def test_names_that_are_escaped_stay_as_they_are(path: Path) -> None:
-    """In traces of all versions of torch, none is changed."""
+    """Traces of all versions of torch stay unchanged."""
     text = gzip.decompress(path.read_bytes())
     assert not has_odd_name(text)
     escaped, count = escape(text)
@@ -93,8 +93,8 @@ def test_names_that_are_escaped_stay_as_they_are(path: Path) -> None:
     assert json.loads(escaped) == json.loads(text)
 
 
-def test_what_cannot_be_repaired_is_named() -> None:
-    """The byte counts in the trace that was packed, where our members come first."""
+def test_a_name_that_cannot_be_repaired_is_reported() -> None:
+    """The position counts bytes of the packed trace, with dynprof's members first."""
     raw = written(["one", "two"]).replace(b'"Ev Idx": 0', b'"Ev Idx": ,', 1)
     sink = io.BytesIO()
     noticed = pack(
@@ -111,7 +111,7 @@ def test_what_cannot_be_repaired_is_named() -> None:
 
 
 def test_names_that_torch_replaced_are_counted() -> None:
-    """It writes ``unknown`` for all in which a byte is no printable ASCII."""
+    """Torch writes ``unknown`` for all names with a byte that is not printable ASCII."""
     noticed, _ = packed(written(["unknown", "known", "unknown"]))
     assert noticed == Packed(events=4, nameless=2)
     assert next(noticed.remarks()).startswith('2 names in the trace read "unknown"; ')

@@ -1,4 +1,4 @@
-"""Captures on their way, seen from the job."""
+"""Captures that are being sent, as the job sees them."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
 
 
 def order(name: str, retry_s: float = 0) -> Order:
-    """Return one of no files."""
+    """Return a delivery without files."""
     return Order(f"/scratch/{name}", (), f"/captures/{name}", "/", (), False, retry_s)
 
 
 def descriptors() -> int:
-    """Return how many this process has open."""
+    """Return the number of open descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def attempt(_: str, action: Callable[[], object]) -> Exception | None:
-    """Do it."""
+    """Make an attempt."""
     action()
     return None
 
 
-def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the one that is being sent nobody knows yet; the others stay, and each is named."""
+def test_captures_are_sent_in_order_and_unsent_ones_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The result of the running one is unknown; the others stay, and each is named."""
     go_on, told = threading.Event(), list[tuple[str, str]]()
 
     def sent(order: Order) -> str:
@@ -61,8 +63,8 @@ def test_one_after_the_other_and_what_is_left_is_said(monkeypatch: pytest.Monkey
     assert told == [(f"/captures/{name}/info/rank_0.info.json", "") for name in ("a", "b")]
 
 
-def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first failure is told at once, and another one; the last is what remains."""
+def test_a_failed_delivery_is_retried_and_then_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first failure is logged at once, and each new one; the last one remains."""
     reasons = (f"no route, {number // 3}" for number in itertools.count(3))
     monkeypatch.setattr(deliveries, "FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(deliveries, "LONGEST_PAUSE_S", 0.001)
@@ -81,10 +83,10 @@ def test_what_fails_is_tried_again_and_then_said(monkeypatch: pytest.MonkeyPatch
     assert end[1] != trouble[0]
 
 
-def test_what_cannot_be_loaded_any_more_is_not_tried_again(
+def test_a_delivery_that_can_no_longer_start_is_not_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The package was removed, say: the end of the job does not wait for that."""
+    """If the package was removed, for example, the end of the job does not wait."""
     monkeypatch.setattr(fresh_interpreter, "__file__", str(tmp_path / "gone.py"))
     told = list[str]()
     made = Deliveries(attempt)
@@ -99,10 +101,10 @@ def test_what_cannot_be_loaded_any_more_is_not_tried_again(
     ]
 
 
-def test_what_waits_is_held_by_one_descriptor(
+def test_waiting_captures_need_one_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others leave it alone, however many wait; what this job has given up they may send."""
+    """Others leave all waiting captures alone; they may send those that this job has given up."""
     go_on, staging_dir = threading.Event(), tmp_path / "host_1.rank0"
     monkeypatch.setattr(deliveries, "send_once", lambda _: str(go_on.wait(patience_s())))
     made, before = Deliveries(attempt), descriptors()
@@ -117,7 +119,7 @@ def test_what_waits_is_held_by_one_descriptor(
 
 
 def test_a_trace_of_very_many_files_is_sent(tmp_path: Path) -> None:
-    """An NPU's is a folder of them; their names are more than a process may be started with."""
+    """An NPU's trace is a folder; its file names exceed the limit of a command line."""
     files = tuple(f"{'trace' * 20}/{number}" for number in range(2_000))
     for file in files:
         path = tmp_path / "scratch/step_1" / file

@@ -1,4 +1,4 @@
-"""From a stopped recording to files: compression, disk space, and what lies there if it fails."""
+"""From a stopped recording to files: compression, disk space, and the results of failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Disk:
-    """A disk with as much room as the test says, less what lies in a folder."""
+    """A disk with the test's free space, minus the content of a folder."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path, size_mb: float) -> None:
         self.folder, self.size_mb = folder, size_mb
@@ -39,15 +39,15 @@ class Disk:
         monkeypatch.setattr(diskguard, "POLL_S", 0.001)
 
     def free_mb(self, _: Path) -> float:
-        """Return what is left."""
+        """Return the free space."""
         return self.size_mb - sum(p.stat().st_size for p in self.folder.rglob("*")) / 1e6
 
 
 class GreedyRecording(FakeRecording):
-    """Writes without looking, as libkineto does, until its file is cut."""
+    """A recording that writes without a check, like libkineto, until its file is cut."""
 
     def save(self, path: Path) -> Saved:
-        """Write 1 MB after the other."""
+        """Write MB after MB."""
         saved = super().save(path)
         with path.open("ab") as file:
             while path.stat().st_size:
@@ -58,13 +58,13 @@ class GreedyRecording(FakeRecording):
         return saved
 
     def written(self, path: Path) -> float:
-        """Return the MB that the file has now."""
+        """Return the present size of the file in MB."""
         return path.stat().st_size / 1e6
 
 
 @pytest.fixture
 def export(tmp_path: Path) -> Callable[[FakeRecording, float | None], Manifest]:
-    """Return a function that exports a recording and returns the manifest left on disk."""
+    """Return a function that exports a recording and returns the manifest on disk."""
     layout = Layout(tmp_path, 0, "host", 42)
 
     def attempt(_: str, action: Callable[[], object]) -> Exception | None:
@@ -121,10 +121,10 @@ def a_manifest() -> Manifest:
     )
 
 
-def test_who_cannot_tell_its_memory_saves_all_the_same(
+def test_a_process_with_unknown_memory_saves(
     export: Callable[..., Manifest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the process has too many files open."""
+    """The process may have too many open files, for example."""
 
     def fail() -> float:
         raise OSError(24, "Too many open files")
@@ -138,7 +138,7 @@ def test_a_filling_disk_costs_the_capture_not_the_space(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A profiler that writes past the limit is cut off; the manifest says so; nothing is torn."""
+    """A profiler that writes past the limit is cut off. The manifest says so, no file is torn."""
     Disk(monkeypatch, tmp_path, size_mb=50)
     manifest = export(GreedyRecording(FakeBackend()), 20.0)
     assert not manifest.complete
@@ -149,12 +149,12 @@ def test_a_filling_disk_costs_the_capture_not_the_space(
     assert names == ["profiler_metadata.json", "rank_0.info.json"]
 
 
-def test_too_little_disk_is_seen_before_saving(
+def test_a_full_disk_is_noticed_before_saving(
     export: Callable[[FakeRecording, float | None], Manifest],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The profiler is not even asked to write."""
+    """The profiler is not asked to write."""
     Disk(monkeypatch, tmp_path, size_mb=10)
     recording = FakeRecording(FakeBackend())
     assert "10 MB are free there" in export(recording, 20.0).reason
@@ -164,7 +164,7 @@ def test_too_little_disk_is_seen_before_saving(
 def test_a_full_disk_is_named_without_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the job asked for no limit, the failure still says that the disk is full."""
+    """If the config has no limit, the error still says that the disk is full."""
     Disk(monkeypatch, tmp_path, size_mb=0.5)
     with (
         pytest.raises(CaptureError, match="the disk is full: 0 MB"),
@@ -176,14 +176,14 @@ def test_a_full_disk_is_named_without_a_limit(
 def test_another_failure_keeps_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With room enough the disk is not blamed."""
+    """With enough space the error is the original one."""
     Disk(monkeypatch, tmp_path, size_mb=5000)
     with pytest.raises(BackendError, match="out of luck"), DiskGuard(tmp_path, 1024).watch():
         raise BackendError("out of luck")
 
 
 class BrokenRecording(FakeRecording):
-    """Its trace is no JSON, and is none with its names escaped either."""
+    """A recording whose trace is not JSON, even with escaped names."""
 
     def save(self, path: Path) -> Saved:
         """Write half a list."""
@@ -191,10 +191,10 @@ class BrokenRecording(FakeRecording):
         return super().save(path.with_name("other"))
 
 
-def test_a_trace_that_is_no_json_is_kept_and_not_called_complete(
+def test_a_trace_that_is_not_json_is_kept_as_incomplete(
     export: Callable[[FakeRecording, float | None], Manifest], tmp_path: Path
 ) -> None:
-    """The manifest names the byte; the steps are what was recorded."""
+    """The manifest names the byte; the steps are the recorded ones."""
     manifest = export(BrokenRecording(FakeBackend()), None)
     assert not manifest.complete
     (path,) = tmp_path.rglob("t.json.gz")
@@ -205,10 +205,10 @@ def test_a_trace_that_is_no_json_is_kept_and_not_called_complete(
     assert (manifest.trace, manifest.steps.recorded) == (path.name, 2)
 
 
-def test_a_capture_that_the_disk_has_no_room_for_leaves_no_empty_folders(
+def test_a_capture_that_does_not_fit_leaves_no_empty_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, export: Callable[[FakeRecording, None], object]
 ) -> None:
-    """Not even the first manifest can be written."""
+    """Not even the first manifest fits."""
 
     def write(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -220,7 +220,7 @@ def test_a_capture_that_the_disk_has_no_room_for_leaves_no_empty_folders(
 
 
 def metadata_of(export: Callable[..., Manifest], folder: Path, metadata: JsonValue) -> list[str]:
-    """Export a capture with this metadata; return the metadata files in the folder then."""
+    """Export a capture with this metadata; return the metadata files in the folder."""
     request = a_manifest().request.model_copy(update={"config": {"metadata": metadata}})
     export(FakeRecording(FakeBackend()), None, request=request)
     return sorted(path.name for path in folder.glob("step_1-2_x/profiler_metadata*.json"))
@@ -288,10 +288,10 @@ def test_a_link_in_the_place_of_info_is_not_followed(
 
 
 class WatchedRecording(FakeRecording):
-    """Reads the manifest that a killed process would leave while it is being saved."""
+    """A recording that reads the manifest that a killed process would leave."""
 
     def save(self, path: Path) -> Saved:
-        """Read it."""
+        """Read the manifest."""
         (place,) = path.resolve().parent.parent.glob("rank_0.info.json")
         self.left = load_manifest(place)
         return super().save(path)
@@ -300,7 +300,7 @@ class WatchedRecording(FakeRecording):
 def test_a_process_killed_while_saving_leaves_a_manifest_that_says_so(
     export: Callable[[FakeRecording, float | None], Manifest],
 ) -> None:
-    """The manifest is there before the trace, and says that saving has begun."""
+    """The manifest exists before the trace, and says that saving has begun."""
     recording = WatchedRecording(FakeBackend())
     export(recording, None)
     assert not recording.left.complete
@@ -308,10 +308,10 @@ def test_a_process_killed_while_saving_leaves_a_manifest_that_says_so(
 
 
 class InterruptedRecording(FakeRecording):
-    """Ctrl-C comes while it is being saved."""
+    """A recording whose save is interrupted by Ctrl-C."""
 
     def save(self, path: Path) -> Saved:
-        """Write half of it."""
+        """Write half of the file."""
         path.write_text("half")
         raise KeyboardInterrupt
 
@@ -319,7 +319,7 @@ class InterruptedRecording(FakeRecording):
 def test_ctrl_c_while_saving_leaves_a_manifest_that_says_so(
     export: Callable[[FakeRecording, float | None], Manifest], tmp_path: Path
 ) -> None:
-    """Ctrl-C on the thread that saves passes; no half file stays, and the manifest says why."""
+    """Ctrl-C on the saving thread propagates; no half file stays; the manifest has the reason."""
     with pytest.raises(KeyboardInterrupt):
         export(InterruptedRecording(FakeBackend()), None)
     (path,) = tmp_path.rglob("rank_0.info.json")
@@ -329,7 +329,7 @@ def test_ctrl_c_while_saving_leaves_a_manifest_that_says_so(
 
 
 class HangingRecording(FakeRecording):
-    """Hangs while it is being saved, until the test lets it continue."""
+    """A recording whose save hangs until the test releases it."""
 
     def __init__(self, backend: FakeBackend) -> None:
         super().__init__(backend)
@@ -342,8 +342,8 @@ class HangingRecording(FakeRecording):
         return super().save(path)
 
 
-def test_a_capture_that_is_given_up_is_said_to_be_lost_once(tmp_path: Path) -> None:
-    """A save that ends after it was given up, with another behind it, changes and says no more."""
+def test_a_capture_that_is_given_up_is_logged_once(tmp_path: Path) -> None:
+    """A save that ends after it was given up changes nothing and logs nothing."""
     said, told = list[str](), list[object]()
 
     def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
@@ -387,7 +387,7 @@ def test_a_capture_that_is_given_up_is_said_to_be_lost_once(tmp_path: Path) -> N
 def test_the_manifest_of_a_whole_capture(
     export: Callable[[FakeRecording, float | None], Manifest], tmp_path: Path
 ) -> None:
-    """Sizes before and after compression; nothing else is left behind."""
+    """The manifest has the sizes before and after compression; no other file is left."""
     manifest = export(FakeRecording(FakeBackend()), None)
     assert manifest.complete
     assert manifest.reason == ""

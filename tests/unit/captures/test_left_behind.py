@@ -1,4 +1,4 @@
-"""What counts as a capture that nobody sends any more."""
+"""Captures that no process will send any more."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_is_left_is_named_with_what_sends_it(tmp_path: Path) -> None:
-    """The manifest says where to, and the command has it."""
+def test_a_left_capture_is_named_with_the_command_that_sends_it(tmp_path: Path) -> None:
+    """The manifest has the destination, and the command names it."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     (one,) = left_behind(tmp_path)
     assert one.folder == folder
@@ -30,7 +30,7 @@ def test_what_is_left_is_named_with_what_sends_it(tmp_path: Path) -> None:
 
 
 def test_command_sends_a_left_capture_of_a_role(tmp_path: Path) -> None:
-    """A capture that a rank with a role left is named, and sent under its names."""
+    """A capture of a rank with a role is named, and sent under its names."""
     folder = left(tmp_path / "outgoing", prof_dir="captures", role="rollout")
     (one,) = left_behind(tmp_path)
     assert one.folder == folder
@@ -41,8 +41,8 @@ def test_command_sends_a_left_capture_of_a_role(tmp_path: Path) -> None:
     assert left_behind(tmp_path) == []
 
 
-def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:
-    """A job that lives, or a process that sends what a dead one has ordered."""
+def test_a_held_capture_is_not_left_behind(tmp_path: Path) -> None:
+    """Held means by a live job, or by a process that sends for a dead one."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     for held in (folder.parent, folder / "info"):
         with folder_lock(held):
@@ -50,8 +50,8 @@ def test_what_somebody_is_at_is_not_left(tmp_path: Path) -> None:
     assert left_behind(tmp_path)
 
 
-def test_what_may_yet_be_sent_is_not_left(tmp_path: Path) -> None:
-    """It is being saved, or has just been."""
+def test_a_recent_capture_is_not_left_behind(tmp_path: Path) -> None:
+    """A capture that is being saved, or was saved just now, may yet be sent."""
     folder = left(tmp_path / "outgoing", prof_dir="captures")
     saving = folder / "info" / ".host_42.rank0.x.saving"
     saving.mkdir()
@@ -62,21 +62,21 @@ def test_what_may_yet_be_sent_is_not_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trace", ["gone.json.gz", "../../../secret", ".."])
-def test_a_trace_that_is_not_there_is_not_sent(tmp_path: Path, trace: str) -> None:
-    """It has been sent and removed; nor does a manifest reach outside of its folder."""
+def test_a_missing_trace_is_not_sent(tmp_path: Path, trace: str) -> None:
+    """A trace may have been sent and removed; a manifest cannot name files outside its folder."""
     left(tmp_path / "outgoing", trace, prof_dir="captures")
     (tmp_path / "secret").touch()
     assert left_behind(tmp_path) == []
 
 
-def test_a_capture_that_lies_where_it_was_to_go_is_not_left(tmp_path: Path) -> None:
-    """Its directory only has a name like those in which captures are put together."""
+def test_a_capture_at_its_destination_is_not_left_behind(tmp_path: Path) -> None:
+    """Only its directory's name resembles those of unsent captures."""
     left(tmp_path, prof_dir="host_42.rank0")
     assert left_behind(tmp_path) == []
 
 
 def test_a_link_in_the_place_of_a_capture_is_not_named(tmp_path: Path) -> None:
-    """Whoever types the command would send what lies elsewhere."""
+    """The command must not send files from elsewhere."""
     folder, elsewhere = left(tmp_path / "outgoing", prof_dir="captures"), tmp_path / "elsewhere"
     assert left_behind(tmp_path)
     for place in (folder, folder.parent):
@@ -88,7 +88,7 @@ def test_a_link_in_the_place_of_a_capture_is_not_named(tmp_path: Path) -> None:
 
 
 def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> None:
-    """What nobody else may read would come to lie where others may."""
+    """Private files of another user must not become readable."""
     root = tmp_path / "root"
     root.mkdir()
     left(tmp_path / "private" / "outgoing", prof_dir="captures")
@@ -97,24 +97,24 @@ def test_nothing_is_taken_from_another_job_through_a_link(tmp_path: Path) -> Non
     assert not one.target
 
 
-def test_a_capture_in_a_scratch_directory_says_whose_it_is(tmp_path: Path) -> None:
-    """It may be one of several jobs; what prof_dir is relative to stands in the manifest."""
+def test_a_capture_in_a_scratch_directory_names_its_job(tmp_path: Path) -> None:
+    """Several jobs may use the directory; the manifest has prof_dir's base directory."""
     root = tmp_path / "root"
     folder = left(tmp_path / "scratch", directory="/job/prof_config", prof_dir="./")
     (one,) = left_behind(root, [tmp_path / "scratch"])
     assert one.command == f"python -I -m dynprof.captures.sender {folder} /job/prof_config/{FOLDER}"
 
 
-def test_an_older_capture_in_a_scratch_directory_does_not_say_whose_it_is(tmp_path: Path) -> None:
-    """Where prof_dir is relative to an unknown directory whoever types the command has to know."""
+def test_an_older_capture_in_a_scratch_directory_names_no_job(tmp_path: Path) -> None:
+    """Without the base directory of a relative prof_dir, the user has to know the destination."""
     root = tmp_path / "root"
     left(tmp_path / "scratch", prof_dir="captures")
     (one,) = left_behind(root, [tmp_path / "scratch"])
     assert one.command.endswith(" URL-OR-DIRECTORY")
 
 
-def test_a_scratch_directory_that_is_noted_is_looked_into(tmp_path: Path) -> None:
-    """Though no rule names it; one that others than the job's user may have noted is not."""
+def test_a_noted_scratch_directory_is_searched(tmp_path: Path) -> None:
+    """No setting names it; a note that other users could have written is ignored."""
     root = tmp_path / "root"
     root.mkdir(mode=0o700)
     note_scratch(root, tmp_path / "scratch")
@@ -125,8 +125,8 @@ def test_a_scratch_directory_that_is_noted_is_looked_into(tmp_path: Path) -> Non
     assert left_behind(root) == []
 
 
-def test_names_that_make_lines_of_their_own_are_passed_over(tmp_path: Path) -> None:
-    """Whoever may write there would have `dynprof status` say what it does not."""
+def test_names_with_line_breaks_are_skipped(tmp_path: Path) -> None:
+    """A user who may write there cannot forge lines of `dynprof status`."""
     left(tmp_path / "outgoing\ntype rm", prof_dir="captures")
     assert left_behind(tmp_path) == []
     left(tmp_path / "outgoing", prof_dir="s3://a/b\ntype rm")
@@ -134,16 +134,16 @@ def test_names_that_make_lines_of_their_own_are_passed_over(tmp_path: Path) -> N
     assert not one.target
 
 
-def test_a_manifest_that_would_hold_the_job_up_is_not_read(tmp_path: Path) -> None:
-    """Others may write where captures wait, and reading one of 16 MB takes seconds."""
+def test_a_huge_manifest_is_not_read(tmp_path: Path) -> None:
+    """Other users may write where captures wait, and reading 16 MB takes seconds."""
     left(tmp_path / "outgoing", prof_dir="captures", metadata={"padding": "x" * 90_000})
     assert left_behind(tmp_path)
     left(tmp_path / "o", prof_dir="captures", metadata={"padding": "x" * 100_000})
     assert [one.folder.parts[-3] for one in left_behind(tmp_path)] == ["outgoing"]
 
 
-def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
-    """A FIFO, a link to an endless device, something else than a manifest."""
+def test_irregular_files_in_place_of_a_manifest_are_skipped(tmp_path: Path) -> None:
+    """This covers a FIFO, a link to an endless device, and files that are not manifests."""
     path = left(tmp_path / "outgoing", prof_dir="captures") / "info" / "rank_0.info.json"
     path.unlink()
     os.mkfifo(path)
@@ -158,15 +158,15 @@ def test_rubbish_in_its_place_is_passed_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "place", ["s3://key:secret@runs", "s3://runs/../other", "file:///etc", "s3://runs?x", "a\nb"]
 )
-def test_place_that_nothing_is_sent_to_is_not_in_the_command(tmp_path: Path, place: str) -> None:
-    """The manifest may be another user's: a person shall not paste what it says unchecked."""
+def test_an_invalid_destination_is_not_in_the_command(tmp_path: Path, place: str) -> None:
+    """The manifest may be another user's: its content must not be pasted unchecked."""
     left(tmp_path / "outgoing", prof_dir=place)
     (one,) = left_behind(tmp_path)
     assert one.command.endswith(" URL-OR-DIRECTORY")
 
 
-def test_folder_whose_name_changes_what_a_url_means_is_not_in_the_command(tmp_path: Path) -> None:
-    """Neither parameters nor another bucket."""
+def test_a_folder_name_that_changes_a_url_is_not_in_the_command(tmp_path: Path) -> None:
+    """Neither parameters nor another bucket get into the command."""
     folder = left(tmp_path / "outgoing", prof_dir="s3://runs")
     folder.rename(folder.with_name("step_1?acl=public"))
     (one,) = left_behind(tmp_path)
@@ -174,7 +174,7 @@ def test_folder_whose_name_changes_what_a_url_means_is_not_in_the_command(tmp_pa
 
 
 def test_words_of_a_shell_are_quoted_in_the_command(tmp_path: Path) -> None:
-    """Whatever a manifest names, a person pastes one command with two arguments."""
+    """Whatever a manifest has, the command is one with two arguments."""
     folder = left(tmp_path / "out; id", prof_dir="$(id) `id` 'a")
     (one,) = left_behind(tmp_path, [tmp_path / "out; id"])
     *_, sent, target = shlex.split(one.command)

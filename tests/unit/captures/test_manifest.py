@@ -1,4 +1,4 @@
-"""The manifest of a capture, read back."""
+"""Reading of a capture's manifest."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_is_no_manifest_says_so(tmp_path: Path) -> None:
-    """Rubbish in the place of a manifest is an error of ours."""
+def test_a_file_that_is_not_a_manifest_is_an_error(tmp_path: Path) -> None:
+    """Any other content raises dynprof's own error."""
     (tmp_path / "m.json").write_text('{"backend": 1}')
     with pytest.raises(CaptureError, match="not the manifest"):
         load_manifest(tmp_path / "m.json")
@@ -48,10 +48,10 @@ MANIFEST = {
         (load_window_record, RECORD, ("agreed_ms", "world_size", "asked")),
     ],
 )
-def test_numbers_that_nothing_can_count_with_make_a_file_unreadable(
+def test_unusable_numbers_make_a_manifest_unreadable(
     tmp_path: Path, load: Callable[[Path], object], record: dict[str, object], places: list[str]
 ) -> None:
-    """As a text with a NUL character does; a config may hold numbers of any size."""
+    """A text with a NUL character does the same. A config may have numbers of any size."""
     path = tmp_path / "file.json"
     path.write_text(json.dumps(record))
     load(path)
@@ -75,7 +75,7 @@ def test_numbers_that_nothing_can_count_with_make_a_file_unreadable(
 def test_an_error_shows_nothing_of_the_file(
     tmp_path: Path, load: Callable[[Path], object], content: str
 ) -> None:
-    """Neither values nor keys: whoever may write there could put any file in its place."""
+    """The error has neither values nor keys, because other users could plant any file there."""
     path = tmp_path / "file.json"
     path.write_text(content)
     with pytest.raises(CaptureError) as error:

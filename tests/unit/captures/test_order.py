@@ -1,4 +1,4 @@
-"""What is sent where, and when it is a rank's turn."""
+"""The destination of captures, and the turns of ranks."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ FOLDER = "step_1-2_20260101T000000Z"
 
 
 def delivery(root: Path, rank: int = 0, world_size: int = 1, **config: object) -> Delivery:
-    """Return how the captures of a rank get to where a config says."""
+    """Return the delivery of a rank's captures for a config."""
     parsed = parse_config(json.dumps(config).encode())
     layout = Layout(root, rank, "host", 42, follow_symlinks=True)
     return delivery_of(parsed.config, layout, Rank(rank, world_size, "test"))
 
 
 def waits(root: Path, world_size: int, **config: object) -> list[float]:
-    """Return how long each rank leaves the place to others, in seconds."""
+    """Return the delay of each rank in seconds."""
     return [delivery(root, rank, world_size, **config).wait_s() for rank in range(world_size)]
 
 
 def test_ranks_write_to_a_shared_place_one_after_the_other(tmp_path: Path) -> None:
-    """20 ms apart; the first at once."""
+    """Ranks are 20 ms apart; the first starts at once."""
     assert waits(tmp_path, 4, prof_dir=URL) == pytest.approx([0, 0.02, 0.04, 0.06])
 
 
-def test_however_many_ranks_there_are_a_minute_is_enough(tmp_path: Path) -> None:
-    """They come the closer together, the more they are; none waits for as long as a minute."""
+def test_no_number_of_ranks_waits_longer_than_a_minute(tmp_path: Path) -> None:
+    """With more ranks the distance shrinks; no rank waits as long as a minute."""
     last = delivery(tmp_path, 99_999, 100_000, prof_dir=URL).wait_s()
     before = delivery(tmp_path, 99_998, 100_000, prof_dir=URL).wait_s()
     assert 59.9 < last < 60
@@ -48,25 +48,25 @@ def test_however_many_ranks_there_are_a_minute_is_enough(tmp_path: Path) -> None
 
 
 def test_only_ranks_that_record_have_a_turn(tmp_path: Path) -> None:
-    """Ranks 8, 16 and 24 of 32 come as the first, second and third would."""
+    """Ranks 8, 16 and 24 of 32 have the delays of the first three."""
     asked = [delivery(tmp_path, rank, 32, prof_dir=URL, ranks="8,16,24") for rank in (8, 16, 24)]
     assert [one.wait_s() for one in asked] == pytest.approx([0, 0.02, 0.04])
 
 
-def test_the_machines_own_disk_is_nobody_elses(tmp_path: Path) -> None:
-    """There is nobody to leave it to."""
+def test_a_local_disk_needs_no_turns(tmp_path: Path) -> None:
+    """A local disk needs no turns."""
     assert waits(tmp_path, 4, prof_dir="captures") == [0] * 4
 
 
-def test_the_config_may_say_how_long(tmp_path: Path) -> None:
-    """Also for a directory of which dynprof does not know that it is shared; 0 for at once."""
+def test_the_config_may_set_the_delay(tmp_path: Path) -> None:
+    """This also works for a directory that is not known to be shared; 0 means at once."""
     said = waits(tmp_path, 4, prof_dir="captures", storage={"spread_s": 8})
     assert said == pytest.approx([0, 2, 4, 6])
     assert waits(tmp_path, 4, prof_dir=URL, storage={"spread_s": 0}) == [0] * 4
 
 
-def test_a_rank_alone_waits_for_nobody(tmp_path: Path) -> None:
-    """A job without ranks, or a rank that is the only one asked."""
+def test_a_single_rank_does_not_wait(tmp_path: Path) -> None:
+    """This is a job without ranks, or the only requested rank."""
     assert delivery(tmp_path, prof_dir=URL).wait_s() == 0
     assert delivery(tmp_path, 5, 8, prof_dir=URL, ranks="5").wait_s() == 0
 
@@ -82,7 +82,7 @@ def a_manifest(trace: str | None) -> Manifest:
 
 
 def write(folder: Path, *names: str) -> None:
-    """Write files in a folder and below."""
+    """Write files in a folder and its subfolders."""
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def write(folder: Path, *names: str) -> None:
 
 
 def test_the_manifest_is_sent_last(tmp_path: Path) -> None:
-    """Whoever finds it finds the others; what other ranks and captures left is not sent."""
+    """A reader of the manifest finds all files; those of other ranks and captures are not sent."""
     folder = tmp_path / "outgoing" / FOLDER
     mine = ["profiler_metadata.json", "info/rank_0.stacks", "info/rank_0.info.json"]
     others = [
@@ -108,7 +108,7 @@ def test_the_manifest_is_sent_last(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_several_files_is_sent_with_all_of_them(tmp_path: Path) -> None:
-    """As the Ascend folders are."""
+    """Ascend folders are such traces."""
     folder = tmp_path / FOLDER
     write(folder, "x_ascend_pt/a/1.bin", "x_ascend_pt/b.json", "info/rank_0.info.json")
     order = delivery(tmp_path, prof_dir=URL).order(
@@ -122,7 +122,7 @@ def test_a_trace_of_several_files_is_sent_with_all_of_them(tmp_path: Path) -> No
 def test_files_that_another_user_planted_next_to_a_capture_are_not_sent(
     shared_tmp: Path, trace: str
 ) -> None:
-    """Nor links, which would keep the capture from arriving at each try."""
+    """Links are not sent either: they would make every attempt fail."""
     folder = shared_tmp / FOLDER
     traced = "x_ascend_pt/a/1.bin" if trace.endswith("pt") else trace
     mine = [traced, "info/rank_0.stacks", "info/rank_0.info.json"]
@@ -138,15 +138,15 @@ def test_files_that_another_user_planted_next_to_a_capture_are_not_sent(
 
 
 def test_a_window_without_a_trace_sends_its_manifest(tmp_path: Path) -> None:
-    """It says why there is none."""
+    """The manifest has the reason."""
     write(tmp_path / FOLDER, "info/rank_0.info.json")
     path = tmp_path / FOLDER / "info/rank_0.info.json"
     order = delivery(tmp_path, prof_dir=URL).order(path, a_manifest(None))
     assert order.files == ("info/rank_0.info.json",)
 
 
-def test_the_process_that_sends_is_told_all_of_it(tmp_path: Path) -> None:
-    """What was written down reads back as the same order."""
+def test_an_order_reads_back_equal(tmp_path: Path) -> None:
+    """The written order reads back equal."""
     folder = tmp_path / FOLDER
     write(folder, "a.json", "info/rank_0.info.json", "info/window.json")
     limits = {"min_free_disk_mb": 7.5}
@@ -161,8 +161,8 @@ def test_the_process_that_sends_is_told_all_of_it(tmp_path: Path) -> None:
         assert Order.from_text(one.to_text()) == one
 
 
-def test_where_another_capture_has_the_names_others_are_given() -> None:
-    """Only files that are called after the rank have to change; no two come to be one."""
+def test_names_of_another_capture_are_not_reused() -> None:
+    """Only files named after the rank are renamed; no two get the same name."""
     files = [
         "host_1.rank0.1.json",
         "info/rank_0.info.json",

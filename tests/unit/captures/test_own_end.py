@@ -1,4 +1,4 @@
-"""What the process that sends says last is what the job hears."""
+"""The last line of the sending process is its result for the job."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ URL, FILES = "oss://runs/job", ("info/rank_0.info.json",)
 
 
 def said_with(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
-    """Return the last that is said where a cloud's package is this one."""
+    """Return the last line with this code as a cloud's package."""
     place, capture = folder / "packages", folder / "capture"
     (place / "ossfs").mkdir(parents=True)
     (place / "ossfs" / "__init__.py").write_text(package)
@@ -66,26 +66,26 @@ def said_with(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> st
     return sending.last_line(wait=True, most_s=patience_s())
 
 
-def test_a_package_that_does_not_end_quietly(
+def test_output_of_a_package_at_its_end_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has arrived has arrived, whatever a cloud's package says or waits for at the end."""
+    """An arrived capture counts, whatever a cloud's package prints or waits for at the end."""
     assert said_with(PACKAGE, tmp_path, monkeypatch) == f"{DELIVERED}{URL}/{FILES[0]}"
 
 
-def test_what_a_store_answers_is_not_taken_for_an_arrival(
+def test_an_error_of_a_store_is_not_taken_for_an_arrival(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reason is said in one line, whatever lines the store's has, and in no terminal's codes."""
+    """A reason has one line, however many the store's has, and no terminal codes."""
     said = said_with(LIAR, tmp_path, monkeypatch)
     assert said == r"OSError: no, key\x1b[31m\ndelivered oss://elsewhere"
     assert (tmp_path / "capture" / FILES[0]).exists()
 
 
-def test_one_that_hangs_ends_though_nobody_waits_for_it(
+def test_a_hanging_sender_ends_without_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job may have been killed; and it ignores the signal, as its children do then."""
+    """The job may have been killed, and the process then ignores the signal."""
     before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
     try:
         said = said_with(STUCK, tmp_path, monkeypatch)

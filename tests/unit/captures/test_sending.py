@@ -1,4 +1,4 @@
-"""What the process beside the training does with an order, once."""
+"""One attempt of the sending process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES = ("trace.json", "info/rank_0.stacks", "info/rank_0.info.json")
 
 @pytest.fixture
 def order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Order:
-    """Return one of three files, from a scratch directory to one below the config's."""
+    """Return an order of three files, from a scratch directory to one below the config's."""
     monkeypatch.setattr(os, "nice", lambda _: None)
     folder = tmp_path / "scratch" / "step_1"
     made = Order(
@@ -51,24 +51,24 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def arrived(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return where the sender says that the last file lies."""
+    """Return the path that the sender reports for the last file."""
     said = capsys.readouterr().err.strip()
     assert said.startswith(DELIVERED)
     return said.removeprefix(DELIVERED)
 
 
-def test_what_is_sent_is_there_and_no_longer_here(
+def test_a_sent_capture_is_moved(
     order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whole, under its names; the folders that it leaves empty go as well."""
+    """The capture arrives whole under its names, and its empty folders are removed."""
     main(order.to_text())
     assert arrived(capsys) == f"{order.target}/{FILES[-1]}"
     assert contents(tmp_path / "captures" / "step_1") == {name: f"one {name}" for name in FILES}
     assert not (tmp_path / "scratch" / "step_1").exists()
 
 
-def test_what_another_left_in_the_folder_stays(order: Order, tmp_path: Path) -> None:
-    """Only what was sent is removed."""
+def test_other_files_in_the_folder_stay(order: Order, tmp_path: Path) -> None:
+    """Only sent files are removed."""
     (tmp_path / "scratch/step_1/info/rank_1.info.json").write_text("another's")
     main(order.to_text())
     assert contents(tmp_path / "scratch") == {"step_1/info/rank_1.info.json": "another's"}
@@ -77,7 +77,7 @@ def test_what_another_left_in_the_folder_stays(order: Order, tmp_path: Path) -> 
 def test_a_second_capture_of_the_steps_gets_names_of_its_own(
     order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first is untouched; of its own files only those named after the rank change."""
+    """The first is unchanged; only files named after the rank are renamed."""
     main(order.to_text())
     fill(tmp_path / "scratch/step_1", "two")
     again = replace(order, files=FILES[1:])
@@ -90,7 +90,7 @@ def test_a_second_capture_of_the_steps_gets_names_of_its_own(
     assert found["info/rank_0.2.stacks"] == f"two {FILES[1]}"
 
 
-def test_metadata_that_is_there_already_stays(order: Order, tmp_path: Path) -> None:
+def test_existing_metadata_stays(order: Order, tmp_path: Path) -> None:
     """Captures with the same metadata share the target's file; others add their own."""
     name = "profiler_metadata.json"
     with_metadata = replace(order, files=(name, *FILES))
@@ -103,10 +103,10 @@ def test_metadata_that_is_there_already_stays(order: Order, tmp_path: Path) -> N
     assert told == {name: "run 7", "profiler_metadata_0.3.json": "run 8"}
 
 
-def test_others_choose_names_once_the_chosen_ones_are_there(
+def test_senders_choose_names_one_after_the_other(
     order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two jobs of one rank send their captures of the same steps at once: both arrive, whole."""
+    """Two jobs of one rank send captures of the same steps at once: both arrive, whole."""
     other = replace(order, folder=str(tmp_path / "others" / "step_1"))
     fill(Path(other.folder), "two")
     put = delivery_targets._Directory.put
@@ -132,10 +132,10 @@ def test_others_choose_names_once_the_chosen_ones_are_there(
     assert len(found) == 5  # both traces have one name here, and no lock is left
 
 
-def test_what_has_arrived_already_gets_no_second_name(
+def test_an_arrived_capture_gets_no_second_name(
     order: Order, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The sender died after its last file, and nobody was told: the next try finds it."""
+    """The sender died after its last file, before its report: the next attempt finds the files."""
     main(order.to_text())
     fill(tmp_path / "scratch/step_1", "one")
     capsys.readouterr()
@@ -145,20 +145,20 @@ def test_what_has_arrived_already_gets_no_second_name(
 
 
 class Full(io.StringIO):
-    """A file on a disk that is full."""
+    """A file on a full disk."""
 
     def write(self, _: str) -> int:
         """Fail."""
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_where_it_cannot_be_said_that_it_has_arrived_nothing_is_removed(
+def test_nothing_is_removed_if_the_arrival_cannot_be_reported(
     order: Order,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A full disk under its standard error, say: the next try says it, and finds its own names."""
+    """If stderr is on a full disk, the next attempt reports it, and recognises its own names."""
     with monkeypatch.context() as full:
         full.setattr("sys.stderr", Full())
         with pytest.raises(OSError, match="No space left"):
@@ -170,8 +170,8 @@ def test_where_it_cannot_be_said_that_it_has_arrived_nothing_is_removed(
     assert len(contents(tmp_path / "captures")) == 3
 
 
-def test_a_record_takes_the_place_of_the_last_and_stays_here(order: Order, tmp_path: Path) -> None:
-    """It is written again and again while a window goes on."""
+def test_a_window_record_replaces_the_last_one_and_stays_here(order: Order, tmp_path: Path) -> None:
+    """The record is written repeatedly during a window."""
     record = replace(order, files=("info/window.json",), keeps=True)
     for content in ("first", "second"):
         (tmp_path / "scratch/step_1/info/window.json").write_text(content)
@@ -181,10 +181,8 @@ def test_a_record_takes_the_place_of_the_last_and_stays_here(order: Order, tmp_p
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_others_put_in_the_place_of_a_file_is_not_sent(
-    order: Order, tmp_path: Path, name: str
-) -> None:
-    """A link to what only the job's user may read; nothing of it comes to lie there."""
+def test_a_link_in_place_of_a_file_is_not_sent(order: Order, tmp_path: Path, name: str) -> None:
+    """A link to a private file of the job's user; its content is not sent."""
     secret = tmp_path / "secret"
     secret.write_text("nobody may read this")
     path = tmp_path / "scratch/step_1" / name
@@ -196,8 +194,8 @@ def test_what_others_put_in_the_place_of_a_file_is_not_sent(
     assert path.is_symlink()
 
 
-def test_what_is_there_already_is_not_removed(order: Order, tmp_path: Path) -> None:
-    """Sent to where it lies, by whatever name, it would be gone."""
+def test_a_capture_at_its_destination_is_not_removed(order: Order, tmp_path: Path) -> None:
+    """A source that is also the destination under another name must not be lost."""
     (tmp_path / "link").symlink_to(tmp_path / "scratch")
     before = contents(tmp_path / "scratch")
     for place in ("scratch", "link"):
@@ -206,8 +204,8 @@ def test_what_is_there_already_is_not_removed(order: Order, tmp_path: Path) -> N
     assert contents(tmp_path / "scratch") == before
 
 
-def test_a_person_sends_to_a_place_that_lasts(order: Order, tmp_path: Path) -> None:
-    """What fsspec keeps in a process's memory would be gone with it."""
+def test_a_destination_in_memory_is_refused(order: Order, tmp_path: Path) -> None:
+    """The in-memory file system of fsspec would be lost with the process."""
     before = contents(tmp_path / "scratch")
     with pytest.raises(ValueError, match="captures go to directories"):
         send_all(Path(order.folder), "memory://runs/job")
@@ -216,7 +214,7 @@ def test_a_person_sends_to_a_place_that_lasts(order: Order, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("file", ["trace/key", "../../private/key"])
 def test_nothing_elsewhere_is_sent_or_removed(order: Order, tmp_path: Path, file: str) -> None:
-    """Also where a folder on the way is a link, which another may have put there meanwhile."""
+    """A folder on the way may be a link that another user has just created."""
     private = tmp_path / "private"
     private.mkdir()
     (private / "key").write_text("nobody may read this")
@@ -227,10 +225,10 @@ def test_nothing_elsewhere_is_sent_or_removed(order: Order, tmp_path: Path, file
     assert contents(private)
 
 
-def test_the_disk_there_keeps_what_the_job_needs(
+def test_sending_leaves_the_reserved_disk_space(
     order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is written; all of it stays here."""
+    """The check comes before any write; all files stay here."""
     monkeypatch.setattr("dynprof.captures.delivery_targets.free_disk_mb", lambda _: 100.0)
     with pytest.raises(OSError, match=r"100 MB are free in .*keeps 200 for the job"):
         main(replace(order, least_free_mb=200.0).to_text())
@@ -241,7 +239,7 @@ def test_the_disk_there_keeps_what_the_job_needs(
 def test_a_target_outside_what_the_owner_allows_is_not_written(
     order: Order, tmp_path: Path
 ) -> None:
-    """The process that sends asks the rules itself: a link may have come in between."""
+    """The sending process checks the rules itself: a link may be new."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "captures").symlink_to(outside)

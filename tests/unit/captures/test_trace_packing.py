@@ -1,4 +1,4 @@
-"""A trace is packed with our events and metadata in it."""
+"""A trace is packed with dynprof's events and metadata."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def packed(raw: bytes, events: Sequence[Event] = (), **first_members: Any) -> by
 
 @pytest.mark.parametrize("isal", [True, False], ids=["isal", "gzip"])
 def test_a_packed_trace_has_our_members_first(monkeypatch: pytest.MonkeyPatch, isal: bool) -> None:
-    """The same with isal and on a machine that has none; Python's gzip reads both."""
+    """The result is equal with isal and without it; Python's gzip reads both."""
     if not isal:
         monkeypatch.setitem(sys.modules, "isal", None)
     raw = b'{"traceEvents": [' + b"1," * CHUNK + b"2]}"
@@ -46,7 +46,7 @@ def test_a_packed_trace_has_our_members_first(monkeypatch: pytest.MonkeyPatch, i
 
 
 def test_a_line_break_in_a_name_does_not_break_the_trace() -> None:
-    """VizTracer writes names of functions as they are."""
+    """VizTracer writes function names unescaped."""
     read = json.loads(gzip.decompress(packed(b'{"traceEvents":[{"name":"one\n\ttwo"}]}', a=1)))
     assert read["traceEvents"] == [{"name": "one  two"}]
 
@@ -54,7 +54,7 @@ def test_a_line_break_in_a_name_does_not_break_the_trace() -> None:
 @pytest.mark.parametrize("head", [b"", b'"long": "' + b"x" * 2 * CHUNK + b'", '])
 @pytest.mark.parametrize(("rest", "count"), [(b'{"ph": "X"}]}', 1), (b"\n]}", 0)])
 def test_events_are_added_at_their_times(head: bytes, rest: bytes, count: int) -> None:
-    """They come first, in microseconds since the trace's base time, whatever stands before."""
+    """Added events come first, in us since the trace's base time, whatever is in the trace."""
     raw = b"{" + head + b'"baseTimeNanoseconds": 5000000, "traceEvents": [\n' + rest
     added = {"ph": "X", "name": "mine", "ts": 5_001_500, "dur": 250}
     read = json.loads(gzip.decompress(packed(raw, [added], a=1)))
@@ -63,26 +63,26 @@ def test_events_are_added_at_their_times(head: bytes, rest: bytes, count: int) -
 
 
 def test_a_base_time_of_ours_counts_too() -> None:
-    """VizTracer's traces get their base time as one of our members."""
+    """VizTracer's traces get their base time from dynprof's members."""
     raw = b'{"traceEvents": [{"ph": "X"}]}'
     added = {"ph": "i", "name": "mine", "ts": 9_000}
     read = json.loads(gzip.decompress(packed(raw, [added], baseTimeNanoseconds=1_000)))
     assert read["traceEvents"][0]["ts"] == 8.0
 
 
-def test_without_a_list_there_is_no_place_for_events() -> None:
-    """That is said, and nothing is torn."""
+def test_a_trace_without_a_list_gets_no_events() -> None:
+    """The problem is reported, and the trace stays whole."""
     with pytest.raises(BackendError, match="no list of events"):
         packed(b'{"events": 1}', [{"ph": "i", "ts": 1}], a=1)
 
 
 def test_packing_is_reproducible() -> None:
-    """No time of day in the compressed file."""
+    """The compressed file has no time of day."""
     assert packed(b'{"traceEvents": []}', b=2) == packed(b'{"traceEvents": []}', b=2)
 
 
 @pytest.mark.parametrize("raw", [b"", b"[1]", b"torn"])
-def test_what_is_no_object_is_not_packed(raw: bytes) -> None:
-    """A profiler that wrote nothing is named."""
+def test_output_that_is_not_an_object_is_not_packed(raw: bytes) -> None:
+    """An empty output of a profiler is reported."""
     with pytest.raises(BackendError, match="did not write a JSON object"):
         packed(raw)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_the_record_of_a_very_large_job_is_read(tmp_path: Path) -> None:
-    """It is longer than any manifest of a rank may be."""
+    """The record is larger than any rank's manifest may be."""
     capture = "/" + "c" * 150 + "/rank_0.info.json"
     record = WindowRecord(
         dynprof="0",

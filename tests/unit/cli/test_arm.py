@@ -1,4 +1,4 @@
-"""What ``arm`` says of what it asks for, and of the ranks that it asks."""
+"""The messages of ``arm`` on its request and the ranks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NO_SOURCE, Status
 
 
-def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
+def test_arm_names_a_rank_without_steps(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Else he would wait for the end of a first step that never comes."""
+    """The user then does not wait for a first step that never ends."""
     why = f"{NO_SOURCE}: no step has ended in 30 s: no torch optimizer has made a step"
     here = {"host": "node9", "heartbeat": time.time(), "longest_s": None}
     _print_request_notes(
@@ -34,10 +34,10 @@ def test_who_asks_a_rank_of_which_nobody_ends_steps_is_told(
         (LEADS, "waits for it for 7 s at most, then leaves the rank out (agreement.patience_s); "),
     ],
 )
-def test_for_how_long_a_request_waits_behind_an_open_window(
+def test_arm_tells_how_long_a_request_waits_for_an_open_window(
     capsys: pytest.CaptureFixture[str], agreement: str, waits: str
 ) -> None:
-    """Ranks that agree do not wait for one of them to the end of its window."""
+    """Ranks that agree do not wait for the end of one rank's window."""
     is_open = (Answer(1, "abc", 0.0, "open"),)
     there = Status("recording", agreement=agreement, progress=(23, 1800), edits=is_open)
     _print_conflicts([there], parse_config(b'{"agreement": {"patience_s": 7}}').config)
@@ -58,9 +58,9 @@ def test_for_how_long_a_request_waits_behind_an_open_window(
         ('"warmup": 2', ""),
     ],
 )
-def test_which_steps_are_recorded_after_a_warm_up(
+def test_arm_names_the_steps_recorded_after_a_warm_up(
     capsys: pytest.CaptureFixture[str], config: str, said: str
 ) -> None:
-    """A warm-up, which may stand in the file from before, comes at the step that is named."""
+    """The recording starts at the named step; a warm-up kept from the file comes before."""
     _print_recorded_steps(parse_config(f'{{"active": 4, {config}}}'.encode()).config)
     assert capsys.readouterr().err == said

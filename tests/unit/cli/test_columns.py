@@ -1,4 +1,4 @@
-"""What the commands print fits the screen, and names stay in one piece."""
+"""The output of commands fits the screen, and names stay whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = [["aten::mm", "1,092", "40.99"], ["void cutlass::Kernel<float, float>(int
 
 
 def shown(width: int, rows: Sequence[Sequence[str]] = ROWS) -> list[str]:
-    """Return the lines of a table on a screen of that width."""
+    """Return the lines of a table on a screen of this width."""
     screen = Console(file=io.StringIO(), width=width)
     with screen.capture() as capture:
         screen.print(table(COLUMNS, rows, width))
@@ -35,15 +35,15 @@ def shown(width: int, rows: Sequence[Sequence[str]] = ROWS) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [18, 25, 40, 69])
-def test_no_line_is_wider_than_the_screen_and_none_is_broken(width: int) -> None:
-    """A line for each row, whatever the width."""
+def test_no_line_is_wider_than_the_screen_or_broken(width: int) -> None:
+    """Each row has one line at any width."""
     lines = shown(width)
     assert len(lines) == 1 + len(ROWS)
     assert max(map(cell_len, lines)) <= width
 
 
 def test_names_lose_their_middle_before_a_column_goes() -> None:
-    """What matters least goes when the names are as short as they may be."""
+    """The least important column is dropped when names are at their minimum."""
     assert shown(80)[2] == "void cutlass::Kernel<float, float>(int)      3    7.00"
     assert shown(30)[2] == "void cu…t>(int)      3    7.00"
     assert shown(30)[0].split() == ["name", "count", "own", "ms"]
@@ -51,7 +51,7 @@ def test_names_lose_their_middle_before_a_column_goes() -> None:
 
 
 def test_a_text_is_shortened_in_its_middle() -> None:
-    """Begin and end tell names apart; characters that take two cells count as two."""
+    """Begin and end distinguish names; characters of two cells count as two."""
     assert shortened("abcdefghij", 10) == "abcdefghij"
     assert shortened("abcdefghij", 5) == "ab…ij"
     assert shortened("abcdefghij", 1) == "…"
@@ -59,7 +59,7 @@ def test_a_text_is_shortened_in_its_middle() -> None:
 
 
 def test_a_sentence_is_broken_between_words_only() -> None:
-    """A path that is longer than a line becomes one line."""
+    """A path that is longer than a line gets its own line."""
     screen = Console(file=io.StringIO(), width=20)
     with screen.capture() as capture:
         screen.print(wrapped("last capture: step_1-2_20261121T010124Z/info/rank_0.json", 20))
@@ -70,12 +70,12 @@ def test_a_sentence_is_broken_between_words_only() -> None:
 
 
 def test_control_characters_are_escaped() -> None:
-    """A name can move no cursor."""
+    """A name cannot move the cursor."""
     assert shown(80, [["a\x1b[2J", "1", "2"]])[1].startswith("a\\x1b[2J")
 
 
 def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody looks at a screen nothing is left out, unless ``COLUMNS`` says so."""
+    """Output to a pipe is complete, unless ``COLUMNS`` is set."""
     monkeypatch.delenv("COLUMNS", raising=False)
     assert console().width == UNLIMITED
     monkeypatch.setenv("COLUMNS", "44")
@@ -97,14 +97,14 @@ def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_a_narrow_screen_shows_what_tells_jobs_apart(command: str, shown: str) -> None:
-    """The script and its arguments, not the interpreter that all of them share."""
+def test_a_narrow_screen_shows_the_difference_between_jobs(command: str, shown: str) -> None:
+    """The screen shows the script and its arguments, not their common interpreter."""
     assert short_command(command) == shown
 
 
 @pytest.mark.parametrize("width", [80, UNLIMITED])
 def test_a_long_command_line_does_not_stretch_the_table(width: int) -> None:
-    """Neither on a screen nor in a pipe, where each line would be as long as the longest."""
+    """This holds on a screen and in a pipe; otherwise each line would be as long as the longest."""
     (row,) = _with_short_commands([["71", f"python train.py --data\n{'y' * 5000} --seed 3"]], width)
     assert row[1].replace("python ", "").startswith("train.py --data yyy")
     assert row[1].endswith("yyy --seed 3")

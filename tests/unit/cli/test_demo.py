@@ -1,4 +1,4 @@
-"""What ``demo`` says before it begins."""
+"""The output of ``demo`` before it begins."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_without_torch_it_says_what_to_do_instead(
+def test_demo_without_torch_names_the_alternative(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one line, before it starts a job that could only end with a traceback."""
+    """The message has one line, and comes before a job that would only fail."""
     monkeypatch.setitem(sys.modules, "torch", None)
     done = CliRunner().invoke(app, ["demo", "--dir", str(tmp_path / "demo")])
     assert (done.exit_code, done.output) == (

@@ -1,4 +1,4 @@
-"""What ``--help`` shows, on screens of several widths."""
+"""The output of ``--help`` on screens of several widths."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from dynprof.cli.options import SECTIONS, SHORT_HELP, changes, settings
 from tests.processes import DYNPROF, run
 
 NOT_OFFERED = {"$schema", "cancel", "is_rank", "rank_list", *SECTIONS}
-"""Not settings of a window, or with a better way beside them."""
+"""Keys that are not settings of a window, or for which a better option exists."""
 
 
 def shown(command: str, width: int) -> list[str]:
-    """Return the lines of a command's help, or without one of that of all."""
+    """Return the lines of a command's help; without a command, of the general help."""
     env = {"COLUMNS": str(width), "NO_COLOR": "1", "TERM": "dumb"}
     done = CliRunner().invoke(app, [*command.split(), "--help"], env=env)
     assert done.exit_code == 0, done.output
@@ -29,7 +29,7 @@ def shown(command: str, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [60, 120])
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_nothing_is_cut(command: str, width: int) -> None:
-    """No line is wider than the screen, no name is cut off, and no switch shows a value."""
+    """No line is wider than the screen, no name is cut, and no switch shows a value."""
     lines = shown(command, width)
     assert max(map(len, lines)) <= width
     text = "".join(lines)
@@ -38,13 +38,13 @@ def test_nothing_is_cut(command: str, width: int) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_list_of_commands_has_their_first_paragraphs(command: str) -> None:
-    """The list is printed without loading a command, so its words are kept in another place."""
+    """The list is printed without loading a command, so its texts are stored separately."""
     framed = " ".join(line.strip("│ ") for line in shown(command, 200))
     assert COMMANDS[command] in " ".join(framed.split())
 
 
 def test_on_forty_columns_the_options_keep_their_names() -> None:
-    """Where frames would cut the names of options, the help is plain, and no wider either."""
+    """Frames would cut the names of options, so the help is plain."""
     done = run([*DYNPROF, "arm", "--help"], env={**os.environ, "COLUMNS": "40"})
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 40
@@ -54,7 +54,7 @@ def test_on_forty_columns_the_options_keep_their_names() -> None:
 
 
 def test_every_setting_is_offered_once() -> None:
-    """The panels hold what the model has, and what comes first is what operators need most."""
+    """The panels have the model's settings, with those that operators need most first."""
     keys = [field.alias or name for model in SECTIONS.values()
             for name, field in model.model_fields.items()]  # fmt: skip
     offered = [setting.key for setting in settings()]
@@ -64,7 +64,7 @@ def test_every_setting_is_offered_once() -> None:
 
 
 def test_the_help_of_arm_is_read_at_a_glance() -> None:
-    """Common options first, the rest under titles, each in a line; all of it on two screens."""
+    """Common options come first, the rest in groups, a line each; the help fits two screens."""
     lines = shown("arm", 80)
     assert len(lines) <= 80
     titles = re.findall(r"╭─ ([\w ]+) ─", "\n".join(lines))
@@ -77,8 +77,8 @@ def test_the_help_of_arm_is_read_at_a_glance() -> None:
     assert len(names) == sum(1 for line in first if line.startswith("│ "))
 
 
-def test_what_is_on_or_off_is_switched_both_ways() -> None:
-    """The option that switches off is there, though the help does not list it; not both at once."""
+def test_each_switch_has_an_off_option() -> None:
+    """The off option exists though the help does not list it; both together are an error."""
     nothing = {"with_stack": False, "no_with_stack": False}
     assert changes(nothing) == {}
     assert changes({**nothing, "with_stack": True}) == {("with_stack",): True}

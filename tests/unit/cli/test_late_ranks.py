@@ -1,4 +1,4 @@
-"""Ranks that come up just as ``arm`` saves the config."""
+"""Ranks that start just as ``arm`` saves the config."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def rank(number: int, raw: bytes | None) -> Status:
 def armed(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *looks: bool, others: int = 0
 ) -> tuple[int, str]:
-    """Have a rank come up as ``arm`` saves; return the exit code, and what is said.
+    """Start a rank as ``arm`` saves; return the exit code and the output.
 
     Args:
-        folder: Of the config.
-        monkeypatch: Puts the rank there.
-        looks: Whether it has read the save at each look, the last of which goes on.
-        others: How many ranks have been there before.
+        folder: The config's directory.
+        monkeypatch: Starts the rank.
+        looks: Whether it has read the save at each look. The last value repeats.
+        others: The number of ranks that ran before.
     """
     (folder / CONFIG_NAME).write_text("{}")
     (folder / STATUS_DIR).mkdir()
@@ -70,28 +70,32 @@ def armed(
     return done.exit_code, done.output
 
 
-def test_who_has_read_the_save_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody was there a moment before it: "no process watches", arm said of a job that served."""
+def test_a_rank_that_has_read_the_save_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank's status appears just before; "no process watches" would be wrong."""
     code, said = armed(tmp_path, monkeypatch, True)
     assert (code, "requested from 1 live rank" in said, "superseded" in said) == (0, True, False)
 
 
-def test_who_reads_it_soon_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks again two seconds after it has begun, at the latest."""
+def test_a_rank_that_soon_reads_the_save_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank looks at the file again at most two seconds after its start."""
     code, said = armed(tmp_path, monkeypatch, False, False, True)
     assert (code, "requested from 1 live rank" in said) == (0, True)
 
 
-def test_who_comes_beside_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is none of those that are not there."""
+def test_a_rank_that_joins_others_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new rank is not among the ranks that are missing."""
     code, said = armed(tmp_path, monkeypatch, True, others=1)
     assert (code, "requested from 2 live ranks" in said, "not running" in said) == (0, True, False)
 
 
-def test_who_began_after_the_save_is_not_asked(
+def test_a_rank_that_started_after_the_save_is_not_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lay there as it began is no request; and it is no process that was last heard of."""
+    """A rank does not treat an older file as a request; it does not count as ended either."""
     code, said = armed(tmp_path, monkeypatch, False)
     assert (code, "last heard of" in said) == (3, False)
     assert "its process started after this save; save again to include it" in said

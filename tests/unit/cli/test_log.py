@@ -1,4 +1,4 @@
-"""``dynprof log`` follows a log that is put aside."""
+"""``dynprof log`` follows a log that is rotated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def test_the_rest_of_a_rotated_log_is_read(tmp_path: Path) -> None:
-    """Who follows a log misses nothing when it is put aside."""
+    """A follower misses no line when the log is rotated."""
     path, line = tmp_path / "dp_x.log", "2026-01-31 03:00:00.123 INFO    rank 0  "
     path.write_text(f"{line}one\n")
     tail = _Tail(path)

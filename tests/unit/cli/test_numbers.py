@@ -1,4 +1,4 @@
-"""Numbers on the command line that are none."""
+"""Invalid numbers on the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def answer(*command: str | Path) -> tuple[int, str]:
-    """Run a command here; return its exit code, and what it says in one line."""
+    """Run a command here; return its exit code, and its output as one line."""
     env = {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
     done = CliRunner().invoke(app, list(map(str, command)), env=env)
     return done.exit_code, re.sub(r"[\s│]+", " ", done.output)
@@ -33,10 +33,10 @@ def answer(*command: str | Path) -> tuple[int, str]:
         ("--patience-s", "1,5", "/agreement/patience_s: {} is not allowed; write a number greater"),
     ],
 )
-def test_a_setting_that_is_no_number_is_answered_as_in_the_file(
+def test_a_setting_that_is_not_a_number_gets_the_error_of_the_file(
     tmp_path: Path, option: str, given: str, instead: str
 ) -> None:
-    """By its place, with what to write instead, and the file stays as it is."""
+    """The error has the setting's place and a correct value, and the file stays unchanged."""
     answer("init", tmp_path)
     config = (tmp_path / "profiler_config.json").read_text()
     code, said = answer("arm", tmp_path, option, given)
@@ -58,10 +58,10 @@ def test_a_setting_that_is_no_number_is_answered_as_in_the_file(
         ("view", "--port", "70000", "a whole number of at least 0 and of at most 65535."),
     ],
 )
-def test_an_option_that_is_no_number_says_what_to_write(
+def test_an_option_that_is_not_a_number_gets_a_correct_value(
     command: str, option: str, given: str, instead: str
 ) -> None:
-    """In the same words, beside the name of the option."""
+    """The error has the same words, and the name of the option."""
     code, said = answer(command, option, given)
     assert code == 2
     assert f"'{option}': \"{given}\" is not allowed; write {instead}" in said.replace(
@@ -70,10 +70,10 @@ def test_an_option_that_is_no_number_says_what_to_write(
 
 
 def test_numbers_are_written_as_numbers(tmp_path: Path) -> None:
-    """Whole ones without a point."""
+    """Whole numbers have no point."""
     answer("init", tmp_path)
     given = ("--active", "3", "--start-step", "-1", "--max-seconds", "2.50", "--patience-s", "1e1")
-    assert answer("arm", tmp_path, *given)[0] == 3  # nobody watches it
+    assert answer("arm", tmp_path, *given)[0] == 3  # no process watches the directory
     text = (tmp_path / "profiler_config.json").read_text()
     for written in '"active": 3,', '"start_step": -1,', '"max_seconds": 2.5,', '"patience_s": 10\n':
         assert written in text

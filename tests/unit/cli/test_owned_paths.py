@@ -1,4 +1,4 @@
-"""Which commands act as the owner of what they are given."""
+"""The commands that act as the owner of a given path."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ COMMANDS = {
 }
 NO_PATH = {"env", "mstx"}
 AS_CALLER = {"run", "demo", "attach", "detach"}
-"""Start a job of the caller's, or reach into one."""
+"""Commands that start a job of the caller, or attach to one."""
 LOOKS = ((os, "open"), (os, "listdir"), (os, "scandir"), (os, "mkdir"), (io, "open"))
-"""Functions by which Python's own code opens, lists and makes what a path names."""
+"""Python functions that open, list or create a path."""
 
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what is opened below the test's folder, as it grows."""
+    """Return the growing list of paths that are opened below the test's folder."""
     noted: list[str] = []
 
     def noting(look: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_command_acts_as_owner_before_it_opens_a_path(
     name: str, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new command that takes a path does so too, or stands in one of the lists above."""
+    """A new command with a path does so too, or is in one of the lists above."""
 
     def act(path: Path, _: object, **__: object) -> NoReturn:
         assert path == tmp_path
@@ -64,7 +64,7 @@ def test_command_acts_as_owner_before_it_opens_a_path(
 
 
 def test_url_of_this_machine_is_a_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other URLs have no owner here."""
+    """URLs of other kinds have no owner here."""
     seen: list[Path] = []
 
     def act(path: Path, _: object, **__: object) -> Path:
@@ -77,10 +77,10 @@ def test_url_of_this_machine_is_a_path_too(tmp_path: Path, monkeypatch: pytest.M
     assert seen == [tmp_path]
 
 
-def test_shell_completes_a_line_as_the_caller(
+def test_shell_completion_acts_as_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is opened, so nothing is said."""
+    """Completion opens nothing, so it prints nothing."""
     monkeypatch.setattr(config_directory, "act_as_owner", pytest.fail)
     for name in set(COMMANDS) - NO_PATH - AS_CALLER:
         count = sum(one.param_type_name == "argument" for one in COMMANDS[name].params)
@@ -90,17 +90,17 @@ def test_shell_completes_a_line_as_the_caller(
 def test_process_id_is_no_path_of_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root looks at a process of its own, though it stands in a user's folder."""
+    """Root's process is root's own, though it may be in a user's folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(config_directory, "act_as_owner", pytest.fail)
     done = CliRunner().invoke(app, ["status", str(2**22 + 1)])
     assert (done.exit_code, "no process" in done.output) == (2, True)
 
 
-def test_directory_of_a_process_is_what_the_command_line_names_by_its_id(
+def test_a_process_id_selects_the_directory_that_the_process_watches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner's command gets the directory: it may not ask root's process."""
+    """The owner's command gets the directory, because it may not inspect root's process."""
     seen = []
     monkeypatch.setattr(config_directory, "_directory_of_process", lambda _: tmp_path)
     monkeypatch.setattr(config_directory, "act_as_owner", lambda *_, named: seen.append(named))
@@ -108,10 +108,10 @@ def test_directory_of_a_process_is_what_the_command_line_names_by_its_id(
     assert seen == [str(2**22 + 1)]
 
 
-def test_lack_of_a_browser_is_said(
+def test_a_missing_browser_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in a command that root's process runs as another user."""
+    """This is the case in a command that root runs as another user."""
     monkeypatch.setattr(webbrowser, "open", lambda _: False)
     browser.open_page("http://127.0.0.1/")
     assert "no browser can be opened here" in capsys.readouterr().err

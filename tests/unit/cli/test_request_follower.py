@@ -1,4 +1,4 @@
-"""What whoever waits for a request is told of one whose ranks have ended."""
+"""The output for a command that waits for a request of ranks that have ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAVED = JobStatus(
 
 
 def write(directory: Path, *found: Status) -> None:
-    """Have ranks write their status."""
+    """Write the status of ranks."""
     (directory / STATUS_DIR).mkdir(exist_ok=True)
     for one in found:
         path = directory / STATUS_DIR / f"rank_{one.rank}.json"
@@ -39,7 +39,7 @@ def write(directory: Path, *found: Status) -> None:
 
 
 def told(directory: Path, capsys: pytest.CaptureFixture[str], *after: Status) -> tuple[int, str]:
-    """Return the exit code of who waits for the request of ranks, and what he is told."""
+    """Return exit code and output of a command that waits for the request of ranks."""
     (directory / CONFIG_NAME).touch()
     write(directory, *after)
     before = [dataclasses.replace(one, state="idle", edits=()) for one in after]
@@ -54,17 +54,17 @@ def ended(job: JobStatus | None, cut: str = CUT) -> Status:
     return dataclasses.replace(here, job=job, agreement=LEADS if job else "")
 
 
-def test_a_rank_by_itself_says_why_it_was_cut_short(
+def test_a_single_rank_prints_why_it_was_cut_short(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the end of the process, or by a limit: the capture has not all the steps."""
+    """The process's end or a limit cut it: the capture lacks steps."""
     assert told(tmp_path, capsys, ended(None)) == (0, f"rank 0 was cut short: {CUT}")
 
 
-def test_what_a_window_will_cost_is_said_once(
+def test_the_expected_cost_of_a_window_is_printed_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the first rank that tells it, however many do."""
+    """The cost is printed for the first rank that reports it, not for each."""
     (answer,) = ended(None, "").edits
     costly = dataclasses.replace(answer, expected="5 steps take about 9.0 s to save")
     ranks = [dataclasses.replace(ended(None, ""), rank=rank, edits=(costly,)) for rank in (0, 1)]
@@ -76,17 +76,17 @@ def test_what_a_window_will_cost_is_said_once(
     assert said == ["rank 0: 5 steps take about 9.0 s to save"]
 
 
-def test_nothing_is_said_of_a_whole_capture(
+def test_a_whole_capture_gives_no_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That the process has ended since is of no interest."""
+    """The later end of the process does not matter."""
     assert told(tmp_path, capsys, ended(None, "")) == (0, "")
 
 
-def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
+def test_a_leader_that_has_ended_reports_all_known_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Who saved it, where the record lies, and each rank that was cut short, once."""
+    """The output has the saved ranks, the record's place, and each rank cut short, once."""
     code, said = told(tmp_path, capsys, ended(SAVED))
     record = tmp_path / SAVED.record
     assert (code, said.splitlines()) == (
@@ -95,10 +95,10 @@ def test_a_leader_that_has_ended_says_what_it_had_heard_of_all(
     )
 
 
-def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again(
+def test_a_leader_that_ended_earlier_does_not_report_a_repeated_save(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The answer of a process that was gone is about an older save of the same bytes."""
+    """An ended process's result belongs to an older save of the same bytes."""
     (tmp_path / CONFIG_NAME).touch()
     rank = dataclasses.replace(ended(None, ""), rank=1, pid=8)
     write(tmp_path, ended(SAVED), rank)
@@ -107,38 +107,38 @@ def test_a_leader_that_had_ended_before_says_nothing_of_the_same_save_made_again
     assert capsys.readouterr().err.strip() == ""
 
 
-def test_a_cut_is_said_once_though_a_later_request_is_known(
+def test_a_cut_is_printed_once_despite_a_later_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The newest that the rank leads is another's."""
+    """The newest request of the leader is another one."""
     window = {one.name: getattr(SAVED, one.name) for one in dataclasses.fields(WindowStatus)}
     job = JobStatus(ranks=4, request=2, asked=4, earlier=(WindowStatus(**window),))
     _, said = told(tmp_path, capsys, ended(job))
     assert said.splitlines()[1:] == [*SAVED.remarks]
 
 
-def test_a_leader_that_has_ended_names_who_was_missing(
+def test_a_leader_that_has_ended_names_missing_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is that of a rank that was lost."""
+    """The exit code is that of a lost rank."""
     job = dataclasses.replace(SAVED, saved=3, stragglers={2: "it does not answer"})
     code, said = told(tmp_path, capsys, ended(job))
     assert (code, "rank 2: it does not answer" in said.splitlines()) == (RANK_LOST, True)
 
 
 @pytest.mark.parametrize("pending", [2, None])
-def test_a_leader_that_ended_too_early_speaks_for_itself(
+def test_a_leader_that_ended_early_reports_only_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pending: int | None
 ) -> None:
-    """What it has not heard of, and will not, nobody waits for."""
+    """The command does not wait for results that the leader will never hear."""
     job = dataclasses.replace(SAVED, saved=2, pending=pending)
     assert told(tmp_path, capsys, ended(job)) == (0, f"rank 0 was cut short: {CUT}")
 
 
-def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
+def test_a_record_outside_the_directory_is_named_by_its_whole_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the manifests beside it are, not by a way up from the config's directory."""
+    """Manifests next to it are named the same way, not relative to the config's directory."""
     (tmp_path / "prof_config").mkdir()
     job = dataclasses.replace(SAVED, record="../captures/step_1-3/info/window.json")
     _, said = told(tmp_path / "prof_config", capsys, ended(job))
@@ -147,14 +147,14 @@ def test_a_record_that_lies_elsewhere_is_named_by_its_whole_path(
 
 
 def alive(rank: int, *edits: Answer, job: JobStatus | None = None) -> Status:
-    """Return the status of a rank on another machine that goes on."""
+    """Return the status of a live rank on another machine."""
     now_s = time.time()
     here = Status("idle", rank=rank, host="node9", pid=7 + rank, heartbeat=now_s, edits=edits)
     return dataclasses.replace(here, job=job, agreement=LEADS if job else "follows rank 0")
 
 
 def never(_: float) -> None:
-    """Stand in for a pause where nothing is waited for."""
+    """Fail: no pause is expected."""
     raise AssertionError("it is over, and waited for")
 
 
@@ -162,20 +162,20 @@ SUPERSEDED = "superseded by request 2"
 
 
 def superseded_by_start() -> tuple[Answer, Answer]:
-    """Return what became of a save that a rank has superseded by ``dp.start()``: the same bytes."""
+    """Return the results of a save and of the ``dp.start()`` that superseded it; equal bytes."""
     saved_s = time.time()
     by_start = Answer(2, "abc", saved_s + 5.0, "saved", capture="step_7-9/info/rank.json")
     return Answer(1, "abc", saved_s, "superseded", SUPERSEDED), by_start
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
+def test_a_window_of_the_script_is_not_a_result_of_the_save(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     rank: int,
 ) -> None:
-    """Though it asks for the same bytes; the save is over, and who has lost it is named once."""
+    """The script's window has the same bytes. The save is over, and its rank is named once."""
     monkeypatch.setattr(time, "sleep", never)
     job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={rank: SUPERSEDED}, remarks=())
     saved = Answer(1, "abc", time.time(), "saved", capture=f"step_1-3/info/rank_{1 - rank}.json")
@@ -185,10 +185,10 @@ def test_what_a_script_starts_itself_meanwhile_is_no_result_of_the_save(
     assert (code, said.splitlines()) == (RANK_LOST, names)
 
 
-def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
+def test_other_ranks_are_waited_for_if_the_leader_has_lost_the_window(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until it has heard of all ranks; they may watch where nobody sees them from here."""
+    """The leader may still hear of ranks in directories that are not visible here."""
     looked: list[float] = []
 
     def hear(pause_s: float) -> None:
@@ -204,20 +204,20 @@ def test_what_goes_on_elsewhere_is_waited_for_where_the_leader_has_lost_it(
     assert f"1 of 2 ranks saved it: {tmp_path / SAVED.record}" in said.splitlines()
 
 
-def test_a_window_that_all_ranks_give_up_is_said_to_be_that(
+def test_a_window_that_all_ranks_give_up_is_named_by_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By each rank; how many have saved it is of no interest."""
+    """In one line for all ranks with the same reason; the number of saved ranks is left out."""
     job = dataclasses.replace(SAVED, asked=2, saved=0, remarks=())
-    (answer, _), words = superseded_by_start(), [f"rank {rank}: {SUPERSEDED}" for rank in (0, 1)]
+    answer, _ = superseded_by_start()
     code, said = told(tmp_path, capsys, alive(0, answer, job=job), alive(1, answer))
-    assert (code, said.splitlines()) == (NOT_SERVED, words)
+    assert (code, said) == (NOT_SERVED, f"ranks 0 to 1: {SUPERSEDED}")
 
 
-def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
+def test_the_leaders_result_of_a_rank_that_rejoined_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after ``dp.shutdown()`` and ``dp.init()``: it knows nothing of the save, for good."""
+    """After ``dp.shutdown()`` and ``dp.init()`` the rank does not know the save any more."""
     monkeypatch.setattr(time, "sleep", never)
     why = "not served, shutdown() was called"
     job = dataclasses.replace(SAVED, asked=2, saved=1, stragglers={1: why}, remarks=())
@@ -227,10 +227,10 @@ def test_of_a_rank_that_has_joined_again_is_told_what_the_leader_had_heard(
     assert said.splitlines()[0].startswith("1 of 2 ranks saved it")
 
 
-def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
+def test_an_ending_process_saves_but_answers_no_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A capture on its way is waited for, an answer is not; no cancel is proposed for either."""
+    """The command waits for a capture, but not for an answer; it suggests no cancel."""
     why = "the process ended; it waits up to 600 s for what is being saved and sent"
     on_its_way = Answer(1, "abc", time.time(), "saving", "its capture is not in s3://b yet: denied")
     ends = dataclasses.replace(alive(0), agreement="", still_s=99.0, ending=why)
@@ -245,8 +245,8 @@ def test_a_process_that_ends_goes_on_with_what_it_saves_and_hears_no_more(
     assert f"rank 0: still saving: {on_its_way.text}" in capsys.readouterr().err
 
 
-def test_who_waits_for_a_first_step_learns_that_nobody_ends_it() -> None:
-    """As where ``dp.step()`` was forgotten: a step of minutes is a compilation, or that."""
+def test_waiting_for_a_first_step_hints_at_a_missing_step_call() -> None:
+    """Perhaps ``dp.step()`` is missing: a step of minutes is a compilation, or that."""
     status = Status("waiting", heartbeat=time.time(), still_s=51.0)
     why = f"{NO_SOURCE}: no step has ended in 30 s: dp.step() was not called"
     said = _stuck_note(status, "starting")

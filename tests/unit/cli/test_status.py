@@ -1,4 +1,4 @@
-"""What ``dynprof status`` shows of ranks, by what they have written."""
+"""``dynprof status``: the output for given statuses of ranks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def rank(number: int, **fields: Any) -> Status:
 
 
 def lines(*found: Status) -> list[str]:
-    """Return what is shown of ranks."""
+    """Return the lines for ranks."""
     shown = Console(file=io.StringIO(), width=120)
     with shown.capture() as captured:
         shown.print(screen(list(found), shown.width))
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def test_steps_are_of_a_second_that_all_ranks_have_written() -> None:
-    """A rank that wrote two seconds later has gone on, and is shown where it was."""
+def test_steps_are_those_of_a_common_second() -> None:
+    """A rank that wrote two seconds later is shown at its step of that second."""
     now_s = float(int(time.time()))
     second = rank(
         1, step=600, heartbeat=now_s - 2.5, recent_steps=((now_s - 5, 350), (now_s - 3, 550))
@@ -40,24 +40,24 @@ def test_steps_are_of_a_second_that_all_ranks_have_written() -> None:
     assert [row.split()[4] for row in rows] == ["350", "350"]
 
 
-def test_progress_is_that_of_the_warm_up_or_of_what_is_recorded() -> None:
-    """Ten steps that are asked for are not shown as fifteen."""
+def test_progress_counts_warm_up_and_recording_separately() -> None:
+    """Ten requested steps are not shown as fifteen."""
     warming = rank(0, state="warmup", progress=(3, 15), warmup=5)
     recording = rank(1, state="recording", progress=(6, 15), warmup=5)
     _, *rows = lines(warming, recording)
     assert ["warmup 3/5" in rows[0], "recording 1/10" in rows[1]] == [True, True]
 
 
-def test_of_many_ranks_those_that_do_as_they_should_are_counted() -> None:
-    """With the steps where they are; the others have a line each."""
+def test_healthy_ranks_among_many_are_counted() -> None:
+    """The steps are shown where the ranks are equal; the other ranks have a line each."""
     shown = lines(*(rank(n, step=409 + n % 2) for n in range(98)), rank(98, state="waiting"))
     assert len(shown) == 3
     assert shown[1].startswith("98 ")
     assert shown[2] == "98 more ranks, alive and idle, at steps 409 to 410"
 
 
-def test_ranks_that_stand_at_one_place_share_a_line() -> None:
-    """So that the one elsewhere, for which they wait, is found at a look."""
+def test_ranks_that_hang_at_one_place_share_a_line() -> None:
+    """A rank at another place, for which they wait, is then easy to find."""
     stuck = {"still_s": 60.0, "longest_s": 1.0}
     wait, load = "all_reduce (c10d.py:3026)", "/data/job.py:7 in load"
     places = {0: wait, 1: wait, 2: load, 3: wait}
@@ -66,15 +66,15 @@ def test_ranks_that_stand_at_one_place_share_a_line() -> None:
     assert loading == f"rank 2: still in step 409; the main thread is in {load}"
 
 
-def test_a_request_that_waits_says_for_what() -> None:
-    """A step that is far away looks like a request that was forgotten."""
+def test_a_waiting_request_names_the_reason() -> None:
+    """A far start step looks like a forgotten request."""
     text = "accepted, saved 03:15:00.002; opens at step 999999, 3 steps with torch (CPU)"
     waiting = rank(0, state="waiting", edits=(Answer(1, "a", 1.0, "waiting", text),))
     assert lines(waiting)[-1] == f"rank 0: request 1: {text}"
 
 
 def test_a_refused_request_is_named_with_each_of_its_problems() -> None:
-    """Before them the log, and ``arm``, may have had requests of other numbers."""
+    """Earlier problems may belong to requests with other numbers."""
     why = ("line 3: no", "line 4: neither")
     refused = rank(0, problems=why, edits=(Answer(7, "a", 1.0, "refused", why[0]),))
     assert lines(refused)[-2:] == [f"rank 0: request 7 refused: {problem}" for problem in why]

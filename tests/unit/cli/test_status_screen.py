@@ -1,4 +1,4 @@
-"""What ``dynprof status`` shows below the table."""
+"""The lines of ``dynprof status`` below its table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TORCH = Capabilities("torch", ("CPU",), inline="it crashed", inline_on_device="i
 
 
 def shown(*ranks: Status) -> str:
-    """Return what is printed of some ranks."""
+    """Return the output for some ranks."""
     console = Console(file=io.StringIO(), width=200)
     with console.capture() as capture:
         console.print(screen(list(ranks), 200))
@@ -29,7 +29,7 @@ def rank(number: int, capable: Capabilities) -> Status:
 
 
 def test_ranks_that_close_inline_share_a_line() -> None:
-    """However many they are; a rank that closes detached is not among them."""
+    """Any number of ranks share it, without those that close detached."""
     found = shown(rank(0, TORCH), rank(1, TORCH), rank(2, Capabilities("torch", ("CPU",))))
     (line,) = [line for line in found.splitlines() if "inline" in line]
     assert line.startswith("ranks 0 to 1: windows close inline: about ")
@@ -37,7 +37,7 @@ def test_ranks_that_close_inline_share_a_line() -> None:
 
 
 def test_a_dead_rank_shows_neither_state_nor_pace() -> None:
-    """Both are from before its death."""
+    """Both are from before its end."""
     old = Status("idle", rank=3, host="n", pid=7, step=5, step_ms=12.5, heartbeat=time.time() - 99)
     (line,) = [line for line in shown(old).splitlines() if "dead for" in line]
     assert line.split() == ["3", "n:7", "dead", "for", "99", "s", "5"]

@@ -1,4 +1,4 @@
-"""Which packages a command imports: imports are most of the time that a short command takes."""
+"""The imports of each command, which are most of a short command's time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOB = {"torch", "viztracer", "watchdog", "dynprof.session", "dynprof.launch.atta
 
 
 def loaded(*arguments: str | Path) -> set[str]:
-    """Return what a command that ends well imports, without what Typer imports itself."""
+    """Return the imports of a command that succeeds, without those of Typer."""
     done = run([sys.executable, "-c", CODE, *arguments])
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("\nloaded ")[2].split())
@@ -58,7 +58,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_version_and_list_of_commands_load_no_command(option: str) -> None:
-    """Neither a command's module nor what commands need is imported for them."""
+    """Neither a command's module nor its dependencies are imported."""
     found = loaded(option)
     assert option == "--help" or not found & SCREEN
     assert not found & {"psutil", "msgspec", "dynprof.journal", *ANALYSIS, *CONFIG, *JOB}
@@ -67,7 +67,7 @@ def test_version_and_list_of_commands_load_no_command(option: str) -> None:
 
 @pytest.mark.parametrize("command", ["status", "log"])
 def test_command_that_only_reads_loads_no_config(command: str, directory: Path) -> None:
-    """A status file is decoded without pydantic, which Typer does not load for the directory."""
+    """A status file is decoded without pydantic; Typer does not need it for the directory."""
     found = loaded(command, directory)
     assert not found & {"rich.live", "rich.progress", *ANALYSIS, *CONFIG, *JOB}
     assert f"dynprof.cli.{command}" in found
@@ -75,5 +75,5 @@ def test_command_that_only_reads_loads_no_config(command: str, directory: Path) 
 
 @pytest.mark.parametrize("command", ["validate", "arm"])
 def test_command_for_the_config_loads_no_screen(command: str, directory: Path) -> None:
-    """Tables and bars are for commands that show them; traces are read by none of these."""
+    """Only commands that show tables and bars load them; these commands read no traces."""
     assert not loaded(command, directory) & {*SCREEN, *ANALYSIS, *JOB}

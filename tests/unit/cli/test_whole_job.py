@@ -1,4 +1,4 @@
-"""What is said of all ranks of a job, where the one that leads watches."""
+"""The output on all ranks of a job, in the leader's directory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOB = JobStatus(
 
 
 def test_status_shows_a_bar_and_names_the_stragglers() -> None:
-    """Of all ranks, though the status of one of them lies here."""
+    """All ranks count, though only one status is here."""
     shown = Console(file=io.StringIO(), width=120)
     here = Status("idle", host="node9", heartbeat=time.time(), agreement=LEADS, job=JOB)
     with shown.capture() as captured:
@@ -51,7 +51,7 @@ def test_status_shows_a_bar_and_names_the_stragglers() -> None:
 
 
 def test_status_says_why_the_last_capture_was_cut_short() -> None:
-    """Of that one alone, not of one before."""
+    """Only the last one's reason is shown."""
     earlier = Answer(1, "a", 1.0, "saved", capture="step_1-3/info/rank_0.json", cut="cancelled")
     last = Answer(2, "b", 2.0, "saved", capture="step_5-9/info/rank_0.json", cut="calls are lost")
     here = Status("idle", heartbeat=time.time(), edits=(earlier, last), last_capture=last.capture)
@@ -66,7 +66,7 @@ def test_status_says_why_the_last_capture_was_cut_short() -> None:
 
 
 def test_status_says_why_the_last_request_failed() -> None:
-    """Until there is another one."""
+    """The reason is shown until the next request."""
     lost = Answer(1, "a", 1.0, "failed", "no trace; the thread that it was opened on has ended")
     later = Answer(2, "b", 2.0, "saved", capture="step_5-9/info/rank_0.json")
     for edits, said in (((lost,), True), ((lost, later), False)):
@@ -76,28 +76,28 @@ def test_status_says_why_the_last_request_failed() -> None:
         assert (f"rank 0: request 1 failed: {lost.text}" in captured.get()) == said
 
 
-def test_a_window_that_was_called_off_does_not_look_as_if_it_were_to_come() -> None:
-    """It is said how it ended, without a bar that stands still."""
+def test_a_cancelled_window_has_no_progress_bar() -> None:
+    """The line says how it ended, without a bar."""
     job = replace(JOB, saved=0, pending=0, unsaved={"disarmed": 7, "failed": 1})
     here = Status("idle", host="node9", heartbeat=time.time(), agreement=LEADS, job=job)
     texts = [text for text, _ in job_lines(here)]
     assert texts[1] == "request 4: 0 of 8 ranks saved, disarmed on 7, failed on 1"
 
 
-def test_who_waits_for_a_window_that_was_called_off_has_lost_no_rank(
+def test_a_cancelled_window_is_not_a_lost_rank(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It was not served, where all that did not save it say so."""
+    """If all other ranks disarmed it, the request counts as not served."""
     job = replace(JOB, asked=8, saved=1, pending=0, stragglers={}, unsaved={"disarmed": 7})
     assert report_job(Path("prof_config"), job) == NOT_SERVED
     assert report_job(Path("prof_config"), replace(job, saved=0)) == RANK_LOST
     assert capsys.readouterr().err.startswith("1 of 8 ranks saved it, disarmed on 7: prof_config/")
 
 
-def test_who_waits_for_a_window_is_told_what_was_noticed(
+def test_remarks_on_a_window_are_printed_to_the_waiting_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """After who saved it, and who did not."""
+    """The remarks follow the saved and the missing ranks."""
     assert report_job(Path("prof_config"), JOB) == RANK_LOST
     assert capsys.readouterr().err.splitlines() == [
         "6 of 8 ranks saved it: prof_config/step_1-3/info/window.json",
@@ -107,10 +107,10 @@ def test_who_waits_for_a_window_is_told_what_was_noticed(
     ]
 
 
-def test_who_waits_for_a_window_is_told_of_that_though_a_later_one_is_asked_for(
+def test_an_earlier_windows_result_is_printed_despite_a_later_request(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What took its place is another's."""
+    """The window that replaced it belongs to another request."""
     earlier = (
         WindowStatus(2, asked=2, saved=1, stragglers={1: "it does not answer"}),
         WindowStatus(3, problems=("superseded by request 4",)),

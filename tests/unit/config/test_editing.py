@@ -1,4 +1,4 @@
-"""Commands that change a config."""
+"""Commands that edit a config."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
         ),
     ],
 )
-def test_what_is_wrong_is_named_where_the_file_has_it(
+def test_errors_are_named_at_their_place_in_the_file(
     tmp_path: Path, text: str, changes: dict[tuple[str, ...], object], where: list[str]
 ) -> None:
-    """Not where the text would have it that a command did not write; that changes nothing."""
+    """The place is that in the user's own file, not in the new text; the file stays."""
     config = tmp_path / "profiler_config.json"
     config.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_named_where_the_file_has_it(
 
 
 def test_a_link_is_not_replaced_by_a_command(tmp_path: Path) -> None:
-    """As of a ConfigMap; the script may follow links all the same, so advice on it is wrong."""
+    """A ConfigMap is such a link. The script may follow links, so the error has no advice."""
     config, target = tmp_path / "profiler_config.json", tmp_path / "real.json"
     target.write_text("{}")
     config.symlink_to(target)
@@ -56,8 +56,8 @@ def test_a_link_is_not_replaced_by_a_command(tmp_path: Path) -> None:
 
 
 @as_root
-def test_what_a_member_of_the_group_saves_the_job_reads(shared_tmp: Path) -> None:
-    """The file is the member's then; root may save it as well."""
+def test_a_save_of_a_group_member_is_readable_by_the_job(shared_tmp: Path) -> None:
+    """The file then belongs to the member; root may save it as well."""
     config = shared_tmp / "prof_config" / "profiler_config.json"
     config.parent.mkdir()
     config.write_text("{}")
@@ -75,7 +75,7 @@ def test_what_a_member_of_the_group_saves_the_job_reads(shared_tmp: Path) -> Non
 
 
 def test_permissions_stay_without_setuid_and_setgid(tmp_path: Path) -> None:
-    """The bits that have a file run as its owner mean nothing for a config."""
+    """The setuid and setgid bits have no meaning for a config."""
     path = tmp_path / "profiler_config.json"
     path.write_text("{}")
     path.chmod(0o6740)

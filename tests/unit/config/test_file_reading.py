@@ -1,4 +1,4 @@
-"""Reading the file without trusting what lies in its place."""
+"""Reading of the config without trust in the file."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 def refusal(path: Path) -> str:
-    """Return why ``path`` is not read."""
+    """Return the reason why ``path`` is not read."""
     with pytest.raises(ConfigError) as caught:
         read_source(path)
     return str(caught.value)
 
 
 def test_a_regular_file_is_read(tmp_path: Path) -> None:
-    """The bytes, the inode and the time of writing come from the same open file."""
+    """Content, inode and modification time come from the same open file."""
     path = tmp_path / "c.json"
     path.write_bytes(b"{}")
     source = read_source(path)
@@ -33,14 +33,14 @@ def test_a_regular_file_is_read(tmp_path: Path) -> None:
     assert source.owner == facts.st_uid
 
 
-def test_nothing_there(tmp_path: Path) -> None:
-    """A missing file is told apart from one that is refused."""
+def test_a_missing_file_is_not_a_refused_one(tmp_path: Path) -> None:
+    """A missing file differs from a refused one."""
     with pytest.raises(FileNotFoundError):
         read_source(tmp_path / "c.json")
 
 
 def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
-    """A symbolic link in the place of the file is refused."""
+    """A symbolic link in place of the file is refused."""
     (tmp_path / "real").write_text("{}")
     (tmp_path / "c.json").symlink_to(tmp_path / "real")
     assert "symbolic link" in refusal(tmp_path / "c.json")
@@ -54,7 +54,7 @@ def test_a_symlink_is_not_followed(tmp_path: Path) -> None:
 def test_a_config_that_its_owner_keeps_private_is_named_with_its_mode(
     shared_tmp: Path, group: int, how: str
 ) -> None:
-    """As an editor of a group member's leaves it whose umask is 077."""
+    """An editor of a group member with umask 077 leaves such a file."""
     path = shared_tmp / "c.json"
     path.write_text("{}")
     path.chmod(0o600)
@@ -64,26 +64,26 @@ def test_a_config_that_its_owner_keeps_private_is_named_with_its_mode(
     assert f"belongs to uid {MALLORY.uid}, gid {group}, and has mode 0600; {how}" in said
 
 
-def test_a_directory(tmp_path: Path) -> None:
-    """A directory in the place of the file is refused."""
+def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    """A directory in place of the file is refused."""
     assert "a directory is in" in refusal(tmp_path)
 
 
 def test_a_fifo_does_not_block(tmp_path: Path) -> None:
-    """A named pipe that nobody writes to is refused at once."""
+    """A named pipe without a writer is refused at once."""
     os.mkfifo(tmp_path / "c.json")
     assert "named pipe" in refusal(tmp_path / "c.json")
 
 
-def test_a_socket(tmp_path: Path) -> None:
-    """A socket in the place of the file is refused."""
+def test_a_socket_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    """A socket in place of the file is refused."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "c.json"))
         assert "socket" in refusal(tmp_path / "c.json")
 
 
-def test_a_file_that_everybody_may_write(tmp_path: Path) -> None:
-    """A world-writable file is refused, with the command that mends it."""
+def test_a_world_writable_file_is_refused(tmp_path: Path) -> None:
+    """A world-writable file is refused with the command that corrects it."""
     path = tmp_path / "c.json"
     path.write_text("{}")
     path.chmod(0o666)
@@ -91,7 +91,7 @@ def test_a_file_that_everybody_may_write(tmp_path: Path) -> None:
 
 
 def test_a_file_over_the_limit(tmp_path: Path) -> None:
-    """A file over 1 MiB is refused without being read, a sparse one of 2 GB as well."""
+    """A file over 1 MiB is refused unread, also a sparse one of 2 GB."""
     path = tmp_path / "c.json"
     with path.open("wb") as file:
         file.truncate(2_000_000_000)
@@ -99,7 +99,7 @@ def test_a_file_over_the_limit(tmp_path: Path) -> None:
 
 
 def read_by_the_job(path: Path) -> str:
-    """Return why a job of Alice's does not read a file; empty where it does."""
+    """Return why a job of Alice's does not read a file; empty if it does."""
     with ALICE.acting():
         try:
             read_source(path, as_job=True)
@@ -110,7 +110,7 @@ def read_by_the_job(path: Path) -> str:
 
 @pytest.fixture
 def config(shared_tmp: Path) -> Path:
-    """Return a config of Alice's in a directory of hers."""
+    """Return a config of Alice's in her directory."""
     path = shared_tmp / "prof_config" / "profiler_config.json"
     path.parent.mkdir()
     path.write_text("{}")
@@ -122,7 +122,7 @@ def config(shared_tmp: Path) -> Path:
 @as_root
 @pytest.mark.parametrize("mode", [0o755, 0o1777, 0o3777])
 def test_a_file_of_another_user_is_refused(config: Path, mode: int) -> None:
-    """It may be there by a rename in a directory that everybody may write; root's is read."""
+    """Any user may rename a file into a world-writable directory; root's files are read."""
     config.parent.chmod(mode)
     MALLORY.own(config)
     assert "the file belongs to uid 61002, which may not request captures" in read_by_the_job(
@@ -135,7 +135,7 @@ def test_a_file_of_another_user_is_refused(config: Path, mode: int) -> None:
 @as_root
 @pytest.mark.parametrize("mode", [0o770, 0o2775, 0o3770])
 def test_a_file_of_a_member_is_read_where_a_group_may_write(config: Path, mode: int) -> None:
-    """The owner of the directory has chosen the group."""
+    """The directory's owner has chosen the group."""
     config.parent.chmod(mode)
     MALLORY.own(config)
     assert read_by_the_job(config) == ""
@@ -143,7 +143,7 @@ def test_a_file_of_a_member_is_read_where_a_group_may_write(config: Path, mode: 
 
 @as_root
 def test_a_file_in_a_directory_of_another_user_is_refused(config: Path) -> None:
-    """That was put in the place of the job's own; a command of Alice's may still look into it."""
+    """The directory could have been put in place of the job's; Alice's commands still read it."""
     MALLORY.own(config.parent)
     config.parent.chmod(0o775)
     assert f"{config.parent}, which belongs to uid 61002" in read_by_the_job(config)
@@ -153,7 +153,7 @@ def test_a_file_in_a_directory_of_another_user_is_refused(config: Path) -> None:
 
 @as_root
 def test_a_link_into_a_directory_of_another_user_is_refused(config: Path) -> None:
-    """Where links are followed at all, they lead where only the job's user or root may write."""
+    """A link may only lead to places that only the job's user or root may write."""
     apart = config.parent.parent / "apart"
     apart.mkdir()
     apart.chmod(0o775)
@@ -167,7 +167,7 @@ def test_a_link_into_a_directory_of_another_user_is_refused(config: Path) -> Non
 
 
 @as_root
-def test_a_command_of_a_member_reads_what_the_job_reads(config: Path) -> None:
-    """Also where the group may only read: the owner of the directory is the job's user to it."""
+def test_a_members_command_reads_the_config_that_the_job_reads(config: Path) -> None:
+    """The group may have only read access: the directory's owner counts as the job's user."""
     with MALLORY.acting():
         assert read_source(config).raw == b"{}"

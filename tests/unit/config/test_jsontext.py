@@ -1,4 +1,4 @@
-"""The JSON reader that keeps places and goes on after slips."""
+"""The JSON reader that keeps positions and continues after errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS, st.sampled_from([None, 0, 2, "\t"]))
-def test_it_reads_what_json_reads(value: Any, indent: int | str | None) -> None:
-    """Any JSON document, compact or indented, gives the value that ``json.loads`` gives."""
+def test_json_documents_give_the_value_of_json_loads(value: Any, indent: int | str | None) -> None:
+    """Any JSON document, compact or indented, gives the value of ``json.loads``."""
     text = json.dumps(value, indent=indent)
     document = read_json(text)
     assert document.value == json.loads(text)
@@ -31,8 +31,8 @@ def test_it_reads_what_json_reads(value: Any, indent: int | str | None) -> None:
 
 @given(st.text() | DOCUMENTS.map(json.dumps).flatmap(lambda t: st.integers(0, len(t)).map(
     lambda n: t[:n])))  # fmt: skip
-def test_what_json_refuses_it_refuses(text: str) -> None:
-    """A text that is not JSON always ends in at least one problem, never in another error."""
+def test_a_text_that_is_not_json_has_a_problem(text: str) -> None:
+    """A text that is not JSON always gives at least one problem, and never an exception."""
     try:
         document = read_json(text)
     except ConfigError as error:
@@ -84,8 +84,8 @@ def test_what_json_refuses_it_refuses(text: str) -> None:
         ('{"a": "\\ud800"}', 1, 15, "half of a surrogate pair"),
     ],
 )
-def test_each_slip_has_its_sentence(text: str, line: int, column: int, words: str) -> None:
-    """Each slip is named at its line and column, in words."""
+def test_each_error_has_its_message(text: str, line: int, column: int, words: str) -> None:
+    """Each error is named at its line and column."""
     try:
         problems = read_json(text).problems
     except ConfigError as error:
@@ -94,8 +94,8 @@ def test_each_slip_has_its_sentence(text: str, line: int, column: int, words: st
     assert words in problems[0].text
 
 
-def test_what_is_spelt_otherwise_is_read_on_with() -> None:
-    """So that one save shows also what is wrong with the value; one too long ends the reading."""
+def test_reading_continues_after_a_misspelt_value() -> None:
+    """One save then also shows problems of the value; a value that is too long ends the reading."""
     document = read_json("[0x10, 5., +.5, 0_0, -007, 1e2]")
     assert document.value == [16, 5, 0.5, 0, -7, 100.0]
     assert len(document.problems) == 5
@@ -116,8 +116,8 @@ def test_nesting_is_bounded() -> None:
         read_json("[" * 100_000)
 
 
-def test_slips_are_reported_together() -> None:
-    """A text with several slips names each of them."""
+def test_errors_are_reported_together() -> None:
+    """A text with several errors names each of them."""
     problems = read_json('{"a": True, // x\n"a": NaN,}').problems
     assert [p.line for p in problems] == [1, 1, 2, 2, 2]
 

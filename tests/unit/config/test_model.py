@@ -120,14 +120,14 @@ def test_vendor_files_are_accepted(host_sys: Any, export_type: Any) -> None:
     ],
 )
 def test_ranks(document: dict[str, Any], inside: list[int], outside: list[int]) -> None:
-    """The ranks asked for are those written, in each of the spellings."""
+    """Each spelling gives the written ranks."""
     asked = parse_config(json.dumps(document).encode()).config.selected_ranks
     assert all(rank in asked for rank in inside)
     assert not any(rank in asked for rank in outside)
 
 
 def values(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Return values for a setting: mostly allowed ones, sometimes not."""
+    """Return values for a setting: mostly allowed ones, sometimes others."""
     anything: st.SearchStrategy[Any] = st.sampled_from(
         [None, True, 0, 1, -1, 1.0, 2.5, "", "text", [], ["CPU"], {}]
     )
@@ -167,7 +167,7 @@ CONFIGS = documents(SCHEMA).flatmap(
 
 
 def without_what_is_no_export_type(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document as it is taken: what is no type of export counts as not written."""
+    """Return a document as it is accepted: an invalid export type counts as missing."""
     settings = document.get("experimental_config") or {}
     right = jsonschema.Draft202012Validator(EXPORT_TYPE)
     is_one = right.is_valid(settings.get("export_type", "text"))
@@ -191,7 +191,7 @@ def test_a_document_gives_a_config_that_round_trips_or_a_problem(document: dict[
 
 @given(CONFIGS)
 def test_the_model_accepts_only_what_the_schema_accepts(document: dict[str, Any]) -> None:
-    """Whatever pydantic lets through, the published schema lets through as well."""
+    """The published schema accepts everything that pydantic accepts."""
     try:
         ProfilerConfig.model_validate(document)
     except ValidationError:
@@ -200,8 +200,8 @@ def test_the_model_accepts_only_what_the_schema_accepts(document: dict[str, Any]
 
 
 @pytest.mark.parametrize("section", [ProfilerConfig, ExperimentalConfig, Limits])
-def test_every_key_is_described_and_has_an_effect(section: Any) -> None:
-    """No key lacks a description for editors, or a word on what each backend makes of it."""
+def test_every_key_has_a_description_and_an_effect(section: Any) -> None:
+    """No key lacks a description for editors, or its effect on each backend."""
     from dynprof.requests.plan import effects
 
     name = section.__name__
@@ -219,10 +219,10 @@ def test_every_key_is_described_and_has_an_effect(section: Any) -> None:
         ("every 12th", (), "every 12th"),
     ],
 )
-def test_ranks_that_only_those_who_agree_can_tell(
+def test_ranks_that_only_the_agreement_can_choose(
     ranks: str, chosen: tuple[str, ...], shown: str
 ) -> None:
-    """Each may be one of them; what is shown can be written again."""
+    """Each of these ranks may record; the shown text can be written again."""
     asked = parse_config(json.dumps({"ranks": ranks}).encode()).config.selected_ranks
     assert (asked.chosen, str(asked)) == (chosen, shown)
     assert asked.may_include(5) == bool(chosen)
@@ -234,6 +234,6 @@ def test_ranks_that_only_those_who_agree_can_tell(
     [(0, None, 1), (-1, None, 1), (7, 7, 1), ("next multiple of 100", None, 100)],
 )
 def test_where_a_window_starts(start_step: int | str, named: int | None, multiple: int) -> None:
-    """By its number, or by what divides it."""
+    """A window starts at a step number, or at a multiple of a number."""
     config = parse_config(json.dumps({"start_step": start_step}).encode()).config
     assert (config.named_step, config.multiple) == (named, multiple)

@@ -1,4 +1,4 @@
-"""Bytes -> config, or every problem in them."""
+"""From bytes to a config, or to every problem in them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def problems_of(document: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("document", ['{"active": 5.0}', '{"ranks": [5.0]}'])
-def test_a_whole_number_with_a_point_is_said_what_to_write(document: str) -> None:
-    """JSON Schema lets 5.0 pass for a whole number; the job does not, and says 5."""
+def test_a_whole_number_with_a_point_gets_a_correct_value(document: str) -> None:
+    """JSON Schema accepts 5.0 as a whole number; the job does not, and suggests 5."""
     with pytest.raises(ConfigError) as caught:
         parse_config(document.encode())
     (problem,) = caught.value.problems
     assert problem.text == "5.0 is not allowed; write 5, without a decimal point."
 
 
-def test_a_whole_number_with_a_point_is_no_mistake_that_comes_later() -> None:
-    """It is told beside the others, not once these are mended."""
+def test_a_whole_number_with_a_point_is_reported_with_other_problems() -> None:
+    """The problem comes with the others, not after their correction."""
     assert problems_of('{"active": 0, "warmup": 1.0, "analyse": "True"}') == [
         "line 1, column 2, /active: 0 is not allowed; write a whole number of at least 1.",
         "line 1, column 15, /warmup: 1.0 is not allowed; write 1, without a decimal point.",
@@ -54,16 +54,16 @@ def test_a_whole_number_with_a_point_is_no_mistake_that_comes_later() -> None:
          'or "median".'),
     ],
 )  # fmt: skip
-def test_a_value_that_only_quotes_make_wrong_is_said_what_to_write(
+def test_a_value_with_wrong_quotes_gets_a_correct_value(
     document: dict[str, object], wanted: str
 ) -> None:
-    """A number in quotes, and one that has to be a text; else what the setting takes."""
+    """A quoted number and an unquoted text get the right form; others get the allowed values."""
     (problem,) = problems_of(document)
     assert problem.endswith(wanted)
 
 
 def test_all_problems_are_reported_at_once() -> None:
-    """Slips, unknown keys, wrong values and wrong types come in one report, in file order."""
+    """Errors, unknown keys, wrong values and wrong types are in one report, in file order."""
     problems = problems_of(
         '{\n"activties": ["CPU"],\n"active": 0, // five\n"warmup": "2",\n'
         '"experimental_config": {"profiler_level": "level1", "l2_cache": True},\n'
@@ -135,8 +135,8 @@ def test_all_problems_are_reported_at_once() -> None:
         ('{"x": ' + "9" * 5000 + "}", "too many digits"),
     ],
 )
-def test_each_wrong_value_says_what_is_right(document: Any, words: str) -> None:
-    """An error names the place of a wrong value and what to write instead."""
+def test_each_wrong_value_gets_a_correct_one(document: Any, words: str) -> None:
+    """An error names the place of a wrong value and a correct one."""
     assert any(words in problem for problem in problems_of(document))
 
 
@@ -152,8 +152,8 @@ def test_each_wrong_value_says_what_is_right(document: Any, words: str) -> None:
         ("NaN", "NaN is not a number that JSON knows; write digits"),
     ],
 )
-def test_a_number_that_cannot_be_kept_is_answered_once(document: str, problem: str) -> None:
-    """One sentence, with the number as it was written, and none about what stands in for it."""
+def test_a_number_that_is_too_large_gives_one_problem(document: str, problem: str) -> None:
+    """There is one message, with the number as written, and none on its replacement."""
     (found,) = problems_of(document)
     assert problem in found
 
@@ -166,15 +166,15 @@ def test_a_number_that_cannot_be_kept_is_answered_once(document: str, problem: s
         (b" " * (1 << 20) + b"{}", "larger than 1 MiB"),
     ],
 )
-def test_bytes_that_are_no_text_are_refused(raw: bytes, words: str) -> None:
-    """Bytes that are not UTF-8, or too many, are refused in words."""
+def test_bytes_that_are_not_text_are_refused(raw: bytes, words: str) -> None:
+    """Bytes that are not UTF-8, or too many, are refused with a reason."""
     with pytest.raises(ConfigError) as caught:
         parse_config(raw)
     assert words in str(caught.value)
 
 
 def test_a_byte_order_mark_is_skipped_with_a_remark() -> None:
-    """A file of an editor that writes a byte order mark works, and that is said."""
+    """A byte order mark of an editor works, with a remark."""
     parsed = parse_config(b'\xef\xbb\xbf{"active": 3}')
     assert parsed.config.active == 3
     assert "byte order mark" in parsed.remarks[0].text
@@ -189,16 +189,16 @@ def test_a_byte_order_mark_is_skipped_with_a_remark() -> None:
     ],
     ids=["keys", "elements", "metadata"],
 )
-def test_what_would_take_seconds_is_not_looked_into(document: dict[str, object]) -> None:
-    """A file of more values than any config has is refused for that alone."""
+def test_a_file_with_too_many_values_is_not_checked(document: dict[str, object]) -> None:
+    """A file with more values than any config has is refused for that alone."""
     with pytest.raises(ConfigError) as caught:
         parse_config(json.dumps(document).encode())
     (problem,) = caught.value.problems
     assert problem.text == "there are more than 10,000 values; no config needs that."
 
 
-def test_after_fifty_slips_nobody_reads_on() -> None:
-    """Comments and the like are listed up to a number."""
+def test_only_fifty_errors_are_listed() -> None:
+    """Comments and similar errors are listed up to a number."""
     with pytest.raises(ConfigError) as caught:
         parse_config(b"{" + b"// x\n" * 1000 + b"}")
     assert len(caught.value.problems) == 50
@@ -244,7 +244,7 @@ def test_analysis_in_a_process_of_its_own_needs_an_analysis() -> None:
 
 
 def test_settings_that_go_together_are_not_remarked() -> None:
-    """What another setting allows passes without a word."""
+    """Allowed combinations give no remark."""
     experimental = {
         "op_attr": True,
         "export_type": ["text", "db"],
@@ -255,7 +255,7 @@ def test_settings_that_go_together_are_not_remarked() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["Db", 7, ["text", "Db"], [], None, {"a": 1}])
-def test_what_is_no_export_type_becomes_text(wrong: Any) -> None:
+def test_an_invalid_export_type_becomes_text(wrong: Any) -> None:
     """A wrong ``export_type`` becomes text, with a remark at its place."""
     raw = json.dumps({"active": 3, "experimental_config": {"export_type": wrong, "mstx": True}})
     parsed = parse_config(raw.encode())
@@ -268,8 +268,8 @@ def test_what_is_no_export_type_becomes_text(wrong: Any) -> None:
         assert (remark.line, remark.text.endswith("Until then, text is used.")) == (1, True)
 
 
-def test_beside_another_mistake_a_wrong_export_type_is_one_too() -> None:
-    """Whoever mends the file reads all at once."""
+def test_a_wrong_export_type_is_reported_with_other_problems() -> None:
+    """All problems are reported at once."""
     raw = b'{"active": 0, "experimental_config": {"export_type": "Db"}}'
     with pytest.raises(ConfigError) as caught:
         parse_config(raw)

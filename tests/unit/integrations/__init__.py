@@ -1,1 +1,1 @@
-"""Tests of the callbacks, without their frameworks."""
+"""Tests of the callbacks without their frameworks."""

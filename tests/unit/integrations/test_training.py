@@ -1,4 +1,4 @@
-"""A training in a framework watches the directory that it was given."""
+"""A training in a framework watches its directory."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def _ends() -> Iterator[None]:
     dp.shutdown()
 
 
-def test_another_directory_is_not_passed_over_in_silence(tmp_path: Path) -> None:
-    """Where one is watched already, both are named, and the training goes on."""
+def test_another_directory_gives_a_warning(tmp_path: Path) -> None:
+    """If another directory is watched already, a warning names both, and the training continues."""
     Training("Some", tmp_path / "one", {}).watch(0)
     with pytest.warns(UserWarning, match="one is watched since the first call"):
         Training("Some", tmp_path / "two", {}).watch(0)
     assert not (tmp_path / "two").exists()
 
 
-def test_the_next_training_in_the_same_directory_says_nothing(
+def test_the_next_training_in_the_same_directory_gives_no_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However the directory is written."""
+    """The spelling of the directory does not matter."""
     monkeypatch.chdir(tmp_path)
     training = Training("Some", "one", {})
     with warnings.catch_warnings():

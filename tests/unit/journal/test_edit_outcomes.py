@@ -1,4 +1,4 @@
-"""What became of the last edits."""
+"""The results of the last edits."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from dynprof.journal.edit_outcomes import MAX_IN_STATUS, MAX_KEPT, EditOutcomes, in_words
 
 
-def test_what_was_superseded_waits_no_more() -> None:
-    """A step that finds at the same moment that it has to wait does not take that back."""
+def test_a_superseded_request_does_not_wait() -> None:
+    """A step that finds at the same moment that it must wait does not undo that."""
     outcomes = EditOutcomes()
     outcomes.enter(1, "", 0.0)
     assert outcomes.wait(1, "waits, the disk is full")
@@ -21,7 +21,7 @@ def test_what_was_superseded_waits_no_more() -> None:
 
 
 def test_open_requests_are_remembered_longest() -> None:
-    """Newer edits push out what has ended, not what is still on its way."""
+    """Newer edits replace ended ones, not open ones."""
     outcomes = EditOutcomes()
     outcomes.enter(1, "", 0.0)
     for number in range(2, MAX_KEPT + 40):
@@ -37,8 +37,8 @@ def test_open_requests_are_remembered_longest() -> None:
     assert outcomes.answer(MAX_KEPT)
 
 
-def test_the_status_tells_of_fewer_than_are_remembered() -> None:
-    """Ranks are asked what became of a window when many more edits may have come since."""
+def test_the_status_has_fewer_edits_than_are_remembered() -> None:
+    """Commands ask ranks for a window's result after many more edits."""
     outcomes = EditOutcomes()
     for number in range(1, 101):
         outcomes.enter(number, "", 0.0)
@@ -58,5 +58,5 @@ def test_the_status_tells_of_fewer_than_are_remembered() -> None:
     ],
 )
 def test_an_outcome_is_named_once(outcome: str, text: str, words: str) -> None:
-    """Before the reason, unless that does so itself, or there is none."""
+    """The outcome precedes the reason, unless the reason begins with it or is empty."""
     assert in_words(outcome, text) == words

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Office:
-    """A journal of a process whose state the test sets."""
+    """The journal of a process whose state the test sets."""
 
     def __init__(self, root: Path) -> None:
         self.layout = Layout(root, 3, "host", 42)
@@ -35,7 +35,7 @@ class Office:
         self.journal = Journal(self.layout, self.status, self.ticked.set)
 
     def status(self) -> Status:
-        """Return the state of now."""
+        """Return the present state."""
         return Status(
             self.state,
             step_ms=self.step_ms,
@@ -48,7 +48,7 @@ class Office:
 
 
 def test_a_line_is_readable_at_night(tmp_path: Path) -> None:
-    """Time, level, rank and words; further lines are indented; no control code gets through."""
+    """A line has time, level, rank and text; more lines are indented, control codes escaped."""
     office = Office(tmp_path)
     office.journal.start()
     office.journal.info("first\nsecond \x1b[2Jline")
@@ -62,7 +62,7 @@ def test_a_line_is_readable_at_night(tmp_path: Path) -> None:
 
 
 def test_the_status_is_whole_and_comes_back(tmp_path: Path) -> None:
-    """What is written is what ``load_status`` returns; the last one says how it ended."""
+    """``load_status`` returns what was written; the last status says how the process ended."""
     office = Office(tmp_path)
     office.journal.start()
     assert office.ticked.wait(patience_s())
@@ -75,7 +75,7 @@ def test_the_status_is_whole_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_first_step_time_does_not_wait_for_the_heartbeat(tmp_path: Path) -> None:
-    """Whoever looks at a job that has just begun, or has just saved, sees how fast it is."""
+    """The step time is visible right after a start or a save."""
     office = Office(tmp_path)
     office.journal.start()
     while not office.layout.status.exists():
@@ -86,7 +86,7 @@ def test_the_first_step_time_does_not_wait_for_the_heartbeat(tmp_path: Path) -> 
 
 
 def test_a_status_is_written_after_the_clock_is_set_back(tmp_path: Path) -> None:
-    """The next heartbeat is not a day away."""
+    """The next heartbeat is not a day late."""
     office = Office(tmp_path)
     office.journal.start()
     while not office.layout.status.exists():
@@ -98,7 +98,7 @@ def test_a_status_is_written_after_the_clock_is_set_back(tmp_path: Path) -> None
 
 
 def test_files_are_private_to_user_and_group(tmp_path: Path) -> None:
-    """Others may neither read nor write what lies there, whatever the umask allows."""
+    """Others may neither read nor write these files, whatever the umask."""
     before = os.umask(0)
     try:
         office = Office(tmp_path / "new")
@@ -113,7 +113,7 @@ def test_files_are_private_to_user_and_group(tmp_path: Path) -> None:
 
 
 def test_a_removed_log_comes_back(tmp_path: Path) -> None:
-    """A log that somebody deletes is written anew from the next line on."""
+    """A log that is deleted is created again at the next line."""
     office = Office(tmp_path)
     office.journal.start()
     office.journal.info("one")
@@ -126,7 +126,7 @@ def test_a_removed_log_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_moved_away(tmp_path: Path) -> None:
-    """Where another file of its name stands, as with a copy of the directory, lines go there."""
+    """If another file has its name, as after a copy of the directory, lines go to that file."""
     office = Office(tmp_path)
     office.journal.start()
     office.journal.info("one")
@@ -140,8 +140,8 @@ def test_a_log_that_was_moved_away(tmp_path: Path) -> None:
     assert "two" in office.layout.log.read_text()
 
 
-def test_a_log_that_has_a_second_name_is_given_up_for_a_new_one(tmp_path: Path) -> None:
-    """A file of the job's user's own may lie there under the log's name."""
+def test_a_log_with_a_second_name_is_replaced_by_a_new_one(tmp_path: Path) -> None:
+    """The file with the log's name may be another one of the job's user."""
     office = Office(tmp_path)
     office.layout.log.parent.mkdir()
     own = tmp_path / "own"
@@ -157,7 +157,7 @@ def test_a_log_that_has_a_second_name_is_given_up_for_a_new_one(tmp_path: Path) 
 def test_a_log_folder_that_becomes_a_link_at_the_last_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is written through it where others may write, though it was checked before."""
+    """Nothing is written through it if other users may write there, despite an earlier check."""
     office, elsewhere = Office(tmp_path / "root"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "root").mkdir()
@@ -175,8 +175,8 @@ def test_a_log_folder_that_becomes_a_link_at_the_last_moment(
     assert list(elsewhere.glob("*.log")) == []
 
 
-def test_the_log_takes_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much there is to say; the newest lines are there."""
+def test_the_log_has_at_most_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit holds for any number of lines; the newest lines are there."""
     monkeypatch.setattr("dynprof.journal.journal.LOG_BYTES", 300)
     office = Office(tmp_path)
     office.journal.start()
@@ -190,7 +190,7 @@ def test_the_log_takes_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_directory_in_the_place_of_an_old_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log begins anew, and the newest lines are there."""
+    """The log starts again, and the newest lines are there."""
     monkeypatch.setattr("dynprof.journal.journal.LOG_BYTES", 300)
     office = Office(tmp_path)
     office.layout.log.parent.mkdir()
@@ -205,7 +205,7 @@ def test_a_directory_in_the_place_of_an_old_log(
 
 
 def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: Path) -> None:
-    """Lines that cannot be written are dropped; the status goes on."""
+    """Lines that cannot be written are dropped; the status continues."""
     office = Office(tmp_path)
     office.journal.start()
     office.journal.info("one")
@@ -220,7 +220,7 @@ def test_a_log_directory_replaced_by_a_file_does_not_end_the_journal(tmp_path: P
 
 
 def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
-    """A status that cannot be written is in the log, once, and the log goes on."""
+    """A status that cannot be written is logged once, and the log continues."""
     office = Office(tmp_path)
     office.journal = Journal(office.layout, lambda: 1 / 0, office.ticked.set)  # type: ignore[arg-type,return-value]
     office.journal.start()
@@ -233,12 +233,12 @@ def test_the_journal_outlives_a_status_that_fails(tmp_path: Path) -> None:
 
 
 def test_printable_keeps_words_of_all_languages() -> None:
-    """Only what is not printable is escaped."""
+    """Only unprintable characters are escaped."""
     assert printable("größe 步 \t\x00") == "größe 步 \\t\\x00"
 
 
 class _NewQueue(queue.SimpleQueue[Any]):
-    """A queue that notes whether anybody waits at it before it was seen to be empty."""
+    """A queue that notes whether a thread waits for it before it was seen empty."""
 
     was_seen_empty = False
     was_waited_at_first = False
@@ -255,7 +255,7 @@ class _NewQueue(queue.SimpleQueue[Any]):
 def test_a_log_that_cannot_be_closed_ends_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a disk that is full or has become read-only, lines may be left to write then."""
+    """On a full or read-only disk, buffered lines may fail to be written at the close."""
 
     def close(_: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -270,6 +270,6 @@ def test_a_log_that_cannot_be_closed_ends_no_thread(
 
 
 def test_ticks_come_at_whole_seconds() -> None:
-    """One that was late is followed by the next whole second, never by two ticks at once."""
+    """After a late tick the next one is at a whole second, and never two at once."""
     times = (5.0, 5.01, 5.4, 5.9999)
     assert [round(wall_s + _to_next_tick_s(wall_s), 6) for wall_s in times] == [6, 6, 6, 7]

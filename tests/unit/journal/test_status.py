@@ -1,4 +1,4 @@
-"""The status file, read back: what became of a process."""
+"""The status file, read back: the state of a process."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     ],
     ids=["empty", "list", "half", "types", "text", "deep", "large"],
 )
-def test_what_is_no_status_says_so(tmp_path: Path, text: str) -> None:
-    """Rubbish in the place of a status is an error of ours."""
+def test_a_file_that_is_not_a_status_is_an_error(tmp_path: Path, text: str) -> None:
+    """Any other content raises dynprof's own error."""
     (tmp_path / "rank_0.json").write_text(text)
     with pytest.raises(CaptureError, match="not a status file"):
         load_status(tmp_path / "rank_0.json")
 
 
 def test_error_does_not_quote_a_wrong_value(tmp_path: Path) -> None:
-    """Another user may have put any file in the place of the status."""
+    """Another user may have put any file there."""
     edit = {"number": 1, "sha256": "", "edited_at": 0, "outcome": "S3CRET"}
     (tmp_path / "rank_0.json").write_text(json.dumps({"state": "idle", "edits": [edit]}))
     with pytest.raises(CaptureError) as error:
@@ -49,7 +49,7 @@ def test_error_does_not_quote_a_wrong_value(tmp_path: Path) -> None:
 
 
 def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
-    """Neither a link to an endless device nor a pipe without a writer holds anybody up."""
+    """A link to an endless device or a pipe without a writer does not block."""
     (tmp_path / "link.json").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("link.json", "pipe.json"):
@@ -60,20 +60,20 @@ def test_a_status_is_read_from_a_file_only(tmp_path: Path) -> None:
 
 
 def test_a_status_of_a_newer_version_is_read(tmp_path: Path) -> None:
-    """Fields that this version does not know are passed over."""
+    """Unknown fields of a newer version are ignored."""
     (tmp_path / "rank_0.json").write_text(json.dumps({"state": "idle", "mood": "good"}))
     assert load_status(tmp_path / "rank_0.json").state == "idle"
 
 
 def test_liveness() -> None:
-    """A process is live while its heartbeat is young and it has not stopped."""
+    """A process is live while its heartbeat is recent and it has not stopped."""
     assert Status("idle", heartbeat=100).is_live(110)
     assert not Status("idle", heartbeat=100).is_live(116)
     assert not Status("stopped", heartbeat=100).is_live(101)
 
 
-def test_a_process_that_is_there_is_not_dead() -> None:
-    """On this machine it is looked for, however old its status is; a number may be reused."""
+def test_a_process_that_exists_is_not_dead() -> None:
+    """A process of this machine is looked up, however old its status; pids are reused."""
     now_s = time.time()
     mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), heartbeat=now_s)
     assert mine.health(now_s) == "alive"
@@ -84,16 +84,16 @@ def test_a_process_that_is_there_is_not_dead() -> None:
 
 
 def test_the_first_step_may_take_long() -> None:
-    """Before it has ended a process is starting; only half an hour later it is stuck."""
+    """Until it ends, a process is starting; after half an hour it is stuck."""
     here = Status("idle", pid=1, host="node9", heartbeat=100.0, still_s=125.0)
     assert replace(here, longest_s=None).health(100) == "starting"
     assert replace(here, longest_s=None, still_s=1801.0).health(100) == "stuck"
-    assert replace(here, longest_s=None).health(116) == "dead"  # unheard of, elsewhere
+    assert replace(here, longest_s=None).health(116) == "dead"  # another machine, no heartbeat
     assert here.health(100) == "stuck"
 
 
 def test_a_process_that_ends_is_not_stuck() -> None:
-    """No step of it has to end, however long it waits for a capture; it must write its status."""
+    """An ending process may wait for a capture without steps, but must write its status."""
     here = Status("sending", host=host_name(), pid=os.getpid(), pid_namespace=pid_namespace())
     ends = replace(here, heartbeat=time.time(), still_s=500.0, ending="the process ended")
     assert ends.health(ends.heartbeat) == "ending"
@@ -102,16 +102,16 @@ def test_a_process_that_ends_is_not_stuck() -> None:
     assert replace(ends, state="stopped").health(ends.heartbeat) == "stopped"
 
 
-def test_a_step_may_take_as_long_as_one_did() -> None:
-    """Half as long again as the longest, up to half an hour: a second compilation is not stuck."""
+def test_a_step_may_take_as_long_as_an_earlier_one() -> None:
+    """The limit is 1.5 times the longest step, up to half an hour: a recompilation is not stuck."""
     here = Status("idle", host="node9", heartbeat=100.0, longest_s=125.0)
     assert replace(here, still_s=180.0).health(100) == "alive"
     assert replace(here, still_s=190.0).health(100) == "stuck"
     assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"
 
 
-def test_the_step_at_a_moment_lies_between_those_seen_before_and_after() -> None:
-    """In proportion; before the first that is known it is that one, after the last that."""
+def test_the_step_at_a_moment_is_interpolated() -> None:
+    """Outside the known samples the step is the first or the last one."""
     here = Status("idle", step=400, heartbeat=104.5, recent_steps=((102.0, 100), (104.0, 300)))
     found = [here.step_at(moment) for moment in (90, 102, 103, 103.999, 104, 104.25, 104.5, 110)]
     assert found == [100, 100, 200, 299, 300, 350, 400, 400]
@@ -121,7 +121,7 @@ def test_the_step_at_a_moment_lies_between_those_seen_before_and_after() -> None
 
 
 def test_ranks_are_compared_at_a_whole_second_that_all_have_written() -> None:
-    """A rank that is dead, has ended or does not write any more holds nobody up."""
+    """A rank that is dead, has ended or stopped writing does not delay the others."""
     ranks = [Status("idle", host="node9", heartbeat=heartbeat) for heartbeat in (104.7, 108.2)]
     gone = Status("idle", host="node9", heartbeat=80.0)
     assert common_moment([*ranks, gone, Status("stopped", heartbeat=101.0)], 109) == 104

@@ -1,4 +1,4 @@
-"""The text that an attached process runs."""
+"""The code that an attached process runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(("action", "may_fork"), [("attach", False), ("detach", True)])
-def test_forks_wait_for_what_is_loaded_not_for_what_is_saved(
+def test_forks_wait_for_imports_but_not_for_saves(
     monkeypatch: pytest.MonkeyPatch, action: str, may_fork: bool
 ) -> None:
-    """The end of a session may take minutes, in which a loader's workers begin as ever."""
+    """The end of a session may take minutes; loader workers can start during that time."""
     no_forks, found = _thread.RLock(), []
 
     def another_thread() -> None:
@@ -40,13 +40,13 @@ def test_forks_wait_for_what_is_loaded_not_for_what_is_saved(
     assert found == [may_fork]
 
 
-def test_an_answer_that_the_command_waits_for_no_more_is_dropped(tmp_path: Path) -> None:
-    """Its folder has gone; the job's standard error hears nothing of that."""
+def test_an_answer_after_the_timeout_is_dropped(tmp_path: Path) -> None:
+    """The answer's folder is gone; nothing is printed on the job's stderr."""
     injected.write_answer(str(tmp_path / "gone"), 0.0, {"begun": "x"})
 
 
-def test_one_that_was_reached_and_does_not_answer_is_given_up(tmp_path: Path) -> None:
-    """A call that holds Python's lock may keep it from going on for ever."""
+def test_a_process_that_does_not_answer_times_out(tmp_path: Path) -> None:
+    """A call that holds Python's lock may block it forever."""
     (tmp_path / "taken").touch()
     with (
         Target(os.getpid()) as target,

@@ -1,4 +1,4 @@
-"""Which variable of the environment names the directory to watch."""
+"""The environment variable that names the directory to watch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_the_vendors_variable_counts_where_ours_is_not_set(
+def test_the_vendors_variable_is_used_without_dynprof_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without DYNPROF_CONFIG, PROF_CONFIG_PATH is used unless torch_npu is installed."""

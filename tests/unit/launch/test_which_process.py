@@ -1,4 +1,4 @@
-"""Ranks are told from launchers, tools and helpers by their command line and environment."""
+"""Command line and environment distinguish ranks from launchers, tools and helpers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dynprof.launch.which_process import Program, rank_text, why_not_a_rank
 
 
 def program(line: str) -> Program:
-    """Return what an interpreter runs that was called so; what follows ``|`` are its arguments."""
+    """Return the program of an interpreter's command line; its arguments follow ``|``."""
     before, _, after = line.partition(" | ")
     called, rest = before.split(), after.split()
     kind = next((word[:2] for word in called[1:] if word[:2] in ("-m", "-c")), None)
@@ -29,8 +29,8 @@ def program(line: str) -> Program:
         ("python", "terminal", ""),
     ],
 )
-def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
-    """Its own options and the script's arguments are told apart."""
+def test_the_program_of_an_interpreter_is_found(line: str, kind: str, name: str) -> None:
+    """The interpreter's options and the script's arguments are separated."""
     assert program(line) == Program(kind, name)
 
 
@@ -57,8 +57,8 @@ def test_what_an_interpreter_runs(line: str, kind: str, name: str) -> None:
         "python",
     ],
 )
-def test_what_is_no_rank(line: str) -> None:
-    """Launchers, tools, the workers of pools and a terminal are left alone, in words."""
+def test_processes_that_are_not_ranks(line: str) -> None:
+    """Launchers, tools, pool workers and a terminal are left alone, with a reason."""
     assert why_not_a_rank(program(line), {}, 1)
 
 
@@ -74,12 +74,12 @@ def test_what_is_no_rank(line: str) -> None:
     ],
 )
 def test_a_script_is_a_rank(line: str) -> None:
-    """Whatever else is started with the variable is what it was meant for, by any name."""
+    """Any other program that starts with the variable is a rank, whatever its name."""
     assert why_not_a_rank(program(line), {}, 1) == ""
 
 
-def test_children_of_a_rank_are_told_from_ranks_of_a_launcher() -> None:
-    """What a watched process starts is none, unless it has been made another rank."""
+def test_children_of_a_rank_are_not_ranks_of_a_launcher() -> None:
+    """A child of a watched process is none, unless it has become another rank."""
     script = program("python other.py")
     first = {"RANK": "0", "LOCAL_RANK": "0"}
     left = {**first, WATCHED: f"7 {rank_text(first)}"}

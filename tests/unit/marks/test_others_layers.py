@@ -1,4 +1,4 @@
-"""What somebody puts over torch's functions while a window listens, and leaves there."""
+"""Wrappers that other code puts over torch's functions during a window, and leaves there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Heard(Sink):
-    """Keeps what it hears."""
+    """Keeps the marks that it receives."""
 
     def __init__(self) -> None:
         self.marks: list[str] = []
@@ -28,12 +28,12 @@ class Heard(Sink):
 
 
 def over(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what calls a method, and does not say which, as functools.wraps would."""
+    """Return a wrapper of a method without functools.wraps."""
     return lambda *given: method(*given)
 
 
-def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours is left below somebody's; the one that is put on top of both tells alone."""
+def test_the_next_window_records_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wrapper of dynprof stays below another one; only the newest wrapper reports."""
     module = SimpleNamespace(_nvtx=SimpleNamespace(markA=lambda _: None))
     monkeypatch.setitem(sys.modules, "torch.cuda.nvtx", module)
     source, heard = NvtxMarks(), [Heard(), Heard()]
@@ -45,8 +45,8 @@ def test_the_next_window_hears_of_nvtx_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert [sink.marks for sink in heard] == [["a"], ["a"]]
 
 
-def test_the_next_window_hears_of_a_record_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So too with those."""
+def test_the_next_window_records_record_function_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same holds for record_function."""
 
     class Annotation:
         def __enter__(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Marks that go to NVTX as well; what stands for CUDA's functions notes what it is told."""
+"""Marks that also go to NVTX; a fake of CUDA's functions notes its calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Functions:
-    """What torch's module calls on a torch with CUDA."""
+    """The functions that torch's module calls with CUDA."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
     def markA(self, message: str) -> None:  # noqa: N802 - NVTX's name
         """Note a moment."""
-        message.encode()  # as what is written in C++ does
+        message.encode()  # as C++ does
         self.calls.append(("mark", message))
 
     def rangeStartA(self, message: str) -> int:  # noqa: N802
@@ -35,12 +35,12 @@ class Functions:
         return len(self.calls) + 2**63
 
     def rangeEnd(self, number: int) -> None:  # noqa: N802
-        """Note the end of what was begun."""
+        """Note the end of a range."""
         self.calls.append(("end", self.calls[number - 2**63 - 1][1]))
 
 
 class Without:
-    """The same on a torch without CUDA."""
+    """The functions on a torch without CUDA."""
 
 
 @pytest.fixture
@@ -52,8 +52,8 @@ def nvtx(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     mstx.to_nvtx(on=False)
 
 
-def test_every_mark_and_range_goes_there_without_a_window(nvtx: Any) -> None:
-    """Under its name, with its domain before it; no more once that is switched off."""
+def test_every_mark_and_range_goes_to_nvtx_without_a_window(nvtx: Any) -> None:
+    """The message is the domain and the name; after switching off, none is sent."""
     before = mstx.range_start("before")
     mstx.to_nvtx()
     mstx.to_nvtx()
@@ -74,8 +74,8 @@ def test_every_mark_and_range_goes_there_without_a_window(nvtx: Any) -> None:
     assert len(nvtx._nvtx.calls) == 7
 
 
-def test_a_window_that_hears_nvtx_does_not_hear_what_is_sent(nvtx: Any) -> None:
-    """Nothing goes in a circle, whichever of the two began first; all is there once."""
+def test_a_window_does_not_record_marks_that_are_sent_to_nvtx(nvtx: Any) -> None:
+    """No mark loops, whichever started first; each is recorded once."""
     functions = nvtx._nvtx
     for first in ("window", "sending"):
         functions.calls.clear()
@@ -96,8 +96,8 @@ def test_a_window_that_hears_nvtx_does_not_hear_what_is_sent(nvtx: Any) -> None:
         assert nvtx._nvtx is functions
 
 
-def test_what_nvtx_cannot_take_costs_the_mark(nvtx: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """A message that is no text of UTF-8, say: one line, and the script goes on."""
+def test_a_mark_that_nvtx_refuses_is_dropped(nvtx: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """A message that is not UTF-8, for example: one warning, and the script continues."""
     mstx.to_nvtx()
     mstx.mark("\udc80")
     mstx.mark("here")
@@ -105,16 +105,16 @@ def test_what_nvtx_cannot_take_costs_the_mark(nvtx: Any, capfd: pytest.CaptureFi
     assert "sending a mark to NVTX failed: UnicodeEncodeError" in capfd.readouterr().err
 
 
-def test_a_torch_without_nvtx_is_said(nvtx: Any) -> None:
-    """Once, when it is asked for; marks go nowhere then."""
+def test_a_torch_without_nvtx_gives_a_warning(nvtx: Any) -> None:
+    """The warning comes once, at the call; marks are not sent."""
     nvtx._nvtx = Without()
     with pytest.warns(UserWarning, match="sends no marks to NVTX: this torch has no NVTX"):
         mstx.to_nvtx()
     mstx.mark("here")
 
 
-def test_so_is_one_that_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to do."""
+def test_a_torch_that_is_not_imported_gives_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warning says what to do."""
     monkeypatch.delitem(sys.modules, "torch.cuda.nvtx", raising=False)
     with pytest.warns(UserWarning, match="import torch first"):
         mstx.to_nvtx()
@@ -124,7 +124,7 @@ def test_so_is_one_that_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None
 def test_init_begins_it(
     nvtx: Any, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its argument goes before the variable."""
+    """The argument of init() starts it, and takes precedence over the variable."""
     asked = {"argument": True, "argument against it": False}.get(how)
     monkeypatch.setenv("DYNPROF_NVTX", "0" if how in ("argument", "nothing") else "1")
     dp.init(tmp_path, nvtx=asked, watch="poll")

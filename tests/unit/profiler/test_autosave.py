@@ -1,4 +1,4 @@
-"""Traces that the script never requested: submitted from anywhere, and waited for with a limit."""
+"""Traces that no script requested: submitted from anywhere, and waited for with a timeout."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class _Window:
-    """One that can be saved while the training continues."""
+    """A window that can be saved while the training continues."""
 
     class recording:  # noqa: N801
         saves_concurrently = True
 
 
 class _Profile:
-    """What may be thrown away."""
+    """A profile that can be freed."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> Exporter:
 
 
 def thrown_away(number: int = 1) -> None:
-    """Throw profiles away whose window was not requested."""
+    """Free profiles whose window was not requested."""
     for _ in range(number):
         profile = _Profile()
         kept = autosave.Autosave(profile)
@@ -45,7 +45,7 @@ def thrown_away(number: int = 1) -> None:
 def test_a_profile_ends_inside_any_lock_of_the_exporter(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end of a profile waits for no lock: garbage may be collected inside any."""
+    """A profile's end takes no lock, because a garbage collection may occur inside any."""
     saved = threading.Event()
     monkeypatch.setattr(autosave, "_save", lambda _: saved.set())
     with exporter._publishing:
@@ -53,10 +53,8 @@ def test_a_profile_ends_inside_any_lock_of_the_exporter(
     assert saved.wait(patience_s())
 
 
-def test_a_saved_window_stays_in_no_memory(
-    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A window that was saved is freed, though its profile lives."""
+def test_a_saved_window_is_freed(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A saved window is freed while its profile still exists."""
     monkeypatch.setattr(autosave, "_save", lambda _: None)
     profile, window = _Profile(), _Window()
     kept = autosave.Autosave(profile)
@@ -71,7 +69,7 @@ def test_a_saved_window_stays_in_no_memory(
 def test_the_end_names_how_many_wait_behind_a_save_that_hangs(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where a disk hangs, the end of the process gives up in time and says what is lost, once."""
+    """If a disk hangs, the process ends at the timeout and names the loss once."""
     disk, hanging, saved = threading.Event(), threading.Event(), list[object]()
 
     def save(kept: object) -> None:
@@ -94,7 +92,7 @@ def test_the_end_names_how_many_wait_behind_a_save_that_hangs(
 def test_the_end_waits_longer_for_a_trace_of_a_handler(
     exporter: Exporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a submitted trace is being saved, the limit is that of handlers."""
+    """While a submitted trace is being saved, the timeout is that of handlers."""
     waits = list[float]()
 
     def wait(_: Exporter, limit_s: float) -> bool:

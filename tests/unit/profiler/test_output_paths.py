@@ -1,4 +1,4 @@
-"""Which symbolic links a script's output path may have, and whose files an export replaces."""
+"""The symbolic links that a script's output path may have, and the files that exports replace."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_link_directly_in_the_root_folder_is_followed() -> None:
 @as_root
 def test_a_link_of_roots_is_followed_where_only_root_can_make_one(place: Path) -> None:
     """Root's link in root's folder is followed; other links are not."""
-    for folder in place.parents:  # pytest's own, which other users may not enter
+    for folder in place.parents:  # pytest's folders, which other users may not enter
         if folder.stat().st_mode & 0o777 == 0o700:
             folder.chmod(0o755)
     (home := place / "home").mkdir(mode=0o755)
@@ -119,7 +119,7 @@ def test_a_file_of_another_process_stays(place: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_failed_export_leaves_nothing(place: Path) -> None:
-    """An export that fails keeps what was there, and leaves no hidden file."""
+    """A failed export keeps the old file, and leaves no hidden file."""
     before = sorted(place.rglob("*"))
 
     def fail(file: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_failed_export_leaves_nothing(place: Path) -> None:
 @as_root
 def test_a_folder_that_cannot_be_written_is_named(place: Path) -> None:
     """An export into a read-only folder names that folder, and no temporary file."""
-    for folder in place.parents:  # pytest's own, which other users may not enter
+    for folder in place.parents:  # pytest's folders, which other users may not enter
         if folder.stat().st_mode & 0o777 == 0o700:
             folder.chmod(0o755)
     place.chmod(0o755)
@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_written_is_named(place: Path) -> None:
         write_file("real/a.json", lambda file: write_atomic(file, "x"))
 
 
-def test_what_is_no_regular_file_is_not_replaced() -> None:
-    """A folder in the place of a file is named, and nothing is written."""
+def test_a_folder_in_place_of_a_file_is_not_replaced() -> None:
+    """A folder in place of a file is named, and nothing is written."""
     with pytest.raises(CaptureError, match="real exists and is not a regular file"):
         write_file("real", lambda file: file.write_text("x"))

@@ -1,4 +1,4 @@
-"""The key-value store of a job, for ranks that are threads of one process."""
+"""A fake of a job's key-value store, for ranks that are threads of one process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class MemoryStore:
-    """Does what is used of a ``torch.distributed.TCPStore``; threads may share it.
+    """The used part of a ``torch.distributed.TCPStore``; threads may share it.
 
     Attributes:
-        values: What it holds.
-        calls: How often it was asked for something.
-        is_lost: Whether it answers no call.
+        values: The stored values.
+        calls: The number of calls.
+        is_lost: Whether every call fails.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class MemoryStore:
         return number
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a value where it is what is expected; return what it is, else what is expected."""
+        """Set a value if it equals the expected one; return the value, else the expected one."""
         with self._change():
             found = self.values.get(key, expected.encode())
             is_there = key in self.values or not expected
@@ -53,7 +53,7 @@ class MemoryStore:
         return found
 
     def wait(self, keys: list[str], timeout: datetime.timedelta) -> None:
-        """Block until there are values, as another thread sets them."""
+        """Block until other threads have set the values."""
         with self._changed:
             self.calls += 1
             if not self._changed.wait_for(
@@ -65,7 +65,7 @@ class MemoryStore:
                 raise RuntimeError("the server is gone")
 
     def delete_key(self, key: str) -> bool:
-        """Remove one."""
+        """Remove a value."""
         with self._change():
             return self.values.pop(key, None) is not None
 
@@ -79,7 +79,7 @@ class MemoryStore:
             self._changed.notify_all()
 
     def lose(self) -> None:
-        """Answer nothing more."""
+        """Make every later call fail."""
         with self._changed:
             self.is_lost = True
             self._changed.notify_all()

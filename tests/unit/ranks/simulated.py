@@ -1,7 +1,7 @@
-"""A job of ranks in virtual time: a real leader, and ranks that follow by the protocol.
+"""A job in virtual time: a real leader, and ranks that follow by the protocol.
 
-The ranks here are a second implementation of the protocol, in place of ``Member``. What they show
-is how the leader decides; test_member.py tests the real ``Member``.
+These ranks are a second implementation of the protocol, in place of ``Member``. They show the
+leader's decisions. test_member.py tests the real ``Member``.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ PLAIN = Profiler("torch", ("CPU", "CUDA"))
 
 @dataclass
 class Rank:
-    """One rank; its steps advance with virtual time, except while it stands still.
+    """A rank whose steps advance with virtual time, except while it is stopped.
 
     Attributes:
         number: Its number.
-        step_s: How long its steps take.
-        is_new: Whether it does not know that yet.
-        ahead: By how much its numbers of steps are ahead of rank 0's.
+        step_s: The duration of its steps.
+        is_new: Whether it does not know that duration yet.
+        ahead: The difference of its step numbers to those of rank 0.
         runs: Whether it runs dynprof.
         problem: Why it cannot record.
-        busy_until_s: Until when an earlier window is being saved.
-        usable: What it can record with.
-        is_dead: Whether its process is gone.
+        busy_until_s: The end of the save of an earlier window.
+        usable: The backends that it can use.
+        is_dead: Whether its process has ended.
         recorded: Number and first step of each window that it has recorded.
     """
 
@@ -81,7 +81,7 @@ class Rank:
 
 
 class Records:
-    """What the leader notes, as :class:`dynprof.ranks.record.JobWindows` does."""
+    """The leader's notes, as in :class:`dynprof.ranks.record.JobWindows`."""
 
     def __init__(self) -> None:
         self.told: dict[int, dict[int, str]] = {}
@@ -123,11 +123,11 @@ class Records:
 
 
 class Job:
-    """Ranks, and the leader among them.
+    """Ranks with their leader.
 
     Args:
-        ranks: All of them, in their order.
-        delay_s: Returns how long the next message takes.
+        ranks: All ranks, in order.
+        delay_s: Returns the delay of the next message.
     """
 
     def __init__(self, ranks: list[Rank], delay_s: Callable[[], float] = lambda: 0.001) -> None:
@@ -153,7 +153,7 @@ class Job:
         return self.now_s
 
     def run(self, seconds: float) -> None:
-        """Let time go by."""
+        """Let time pass."""
         until_s = self.now_s + seconds
         while True:
             due_s = self._due[0][0] if self._due else math.inf
@@ -171,7 +171,7 @@ class Job:
         self.now_s = until_s
 
     def arm(self, number: int, ranks: str = "all", **terms: object) -> Agreement | None:
-        """Propose a window, and see for a while what comes of it."""
+        """Propose a window, and run for a while."""
         self.propose(number, ranks, **terms)
         self.run(1.0)
         return next((one for one in self.made if one.number == number), None)
@@ -191,21 +191,21 @@ class Job:
             self._hear(self.ranks[rank], message, place)
 
     def lose_store(self, rank: int) -> None:
-        """Have a rank lose the store, refuse what was proposed, and join again."""
+        """Make a rank lose the store, refuse the proposal, and join again."""
         one = self.ranks[rank]
         if one.is_dead or one.stopped is not None:
             return
         if one.proposed:
             one.outcomes[one.proposed.number], one.proposed = "refused", None
-        one.hears_from = next(self._places)  # what is on its way to it is lost
+        one.hears_from = next(self._places)  # messages in transit to it are lost
         self._tell(Joined(rank, one.hears_from + 1))
 
     def stand(self, rank: int) -> None:
-        """Have a rank stay in its step."""
+        """Keep a rank in its step."""
         self.ranks[rank].still_since_s = self.now_s
 
     def move(self, rank: int) -> None:
-        """Have it end that step; it tells the leader, as it has been in it for long."""
+        """End that step; the rank reports it, because it was in it for long."""
         one = self.ranks[rank]
         one.lost_s += self.now_s - (one.still_since_s or self.now_s)
         one.still_since_s = None
@@ -214,7 +214,7 @@ class Job:
             self._tell(reply) if rank else self.leader.refresh(reply)
 
     def step(self, rank: Rank) -> int:
-        """Return the number of the step that a rank is in."""
+        """Return the number of a rank's present step."""
         now_s = self.now_s if rank.still_since_s is None else rank.still_since_s
         return int((now_s - rank.lost_s) / (rank.step_s or 1.0)) + rank.ahead
 
@@ -225,7 +225,7 @@ class Job:
         heapq.heappush(self._due, (moment_s, next(self._order), action))
 
     def _arrives(self, way: int) -> float:
-        """Return when a message arrives that overtakes none before it, as in the store's log."""
+        """Return a message's arrival time; messages keep their order, as in the store's log."""
         arrives_s = max(self.now_s + self._delay_s(), self._arrives_s.get(way, 0.0))
         self._arrives_s[way] = arrives_s
         return arrives_s

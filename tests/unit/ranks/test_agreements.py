@@ -1,4 +1,4 @@
-"""When a process takes part in a group of ranks, and when no more."""
+"""When a process takes part in a group of ranks, and when it leaves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Part:
-    """Takes part in a group, with no threads."""
+    """A part in a group, without threads."""
 
     made: list[Part] = []
     leads, leader, newest, away_s = True, "", 6, 0.0
@@ -30,28 +30,28 @@ class Part:
         self.made.append(self)
 
     def begin(self, on_joined: object) -> None:
-        """Begin nothing."""
+        """Start nothing."""
 
     def check_store(self) -> None:
-        """See nothing."""
+        """Check nothing."""
 
     changed = ask_store = check_store
 
     def end(self, *, waits_for_reports: bool = True) -> None:
-        """Note it."""
+        """Note the end."""
         self.ended = not waits_for_reports or self.ended
 
     def wait_until_decided(self, timeout_s: float) -> None:
-        """Know at once."""
+        """Return at once."""
 
     def propose(self, *given: object) -> None:
-        """Note it."""
+        """Note the proposal."""
         self.proposed.append(given[0])
 
     broadcast = propose
 
     def give_up(self, outcome: str, why: str) -> None:
-        """Note it."""
+        """Note the cancel."""
         self.given_up.append((outcome, why))
 
 
@@ -72,7 +72,7 @@ def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[object]) -> None:
-    """Torch still has it for a moment, and another thread may look then; the next is joined."""
+    """Torch still returns the group for a moment; the next group is joined."""
     parts = job.session._agreements
     store.append("one")
     parts.check()
@@ -85,10 +85,10 @@ def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[obje
     assert [part.group.store for part in Part.made][1:] == ["two"]
 
 
-def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
+def test_ranks_behind_a_lost_store_are_missing_until_they_report(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a minute the record says so; what they report later still counts."""
+    """After a minute the record says so; their later reports still count."""
     store.append("one")
     job.edit(active=3)
     windows = job.session._agreements._windows
@@ -103,10 +103,10 @@ def test_ranks_behind_a_store_that_stays_away_are_missing_until_they_are_heard(
     assert windows.pending == {7: {1}}
 
 
-def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
+def test_a_save_between_two_groups_is_served_alone_with_a_log_line(
     job: Job, store: list[object]
 ) -> None:
-    """The ranks agree in no group then, and may open at different steps."""
+    """The ranks have no group then, and may open at different steps."""
     store.append("one")
     job.session._agreements.check()
     job.session._agreements._leave_in_order()
@@ -115,16 +115,18 @@ def test_a_save_between_two_groups_is_served_alone_and_the_log_says_so(
     assert "the process group is gone; this rank serves the new save alone" in job.log()
 
 
-def test_a_leader_counts_on_from_what_others_have_used(job: Job, store: list[object]) -> None:
-    """A rank served edits of its own before; the next request has a number that is new on all."""
+def test_a_leader_continues_the_numbers_of_other_ranks(job: Job, store: list[object]) -> None:
+    """A rank served its own edits before; the next request has a number that is new for all."""
     store.append("one")
     job.edit(active=3)
     job.edit(active=4)
     assert [one.number for one in Part.made[0].proposed] == [7, 8]
 
 
-def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[object]) -> None:
-    """The leader refuses what others may have asked for, and says why to all; it proposes none."""
+def test_the_leader_refuses_a_place_that_its_owner_does_not_allow(
+    job: Job, store: list[object]
+) -> None:
+    """The leader refuses possible proposals of others with the reason, and proposes none."""
     store.append("one")
     (job.root / "profiler_config.json").touch(0o600)
     for mode in (0o777, 0o700):
@@ -138,9 +140,7 @@ def test_a_place_that_the_leaders_owner_does_not_allow(job: Job, store: list[obj
     assert job.session.status().edits[0].outcome == "refused"
 
 
-def test_a_cancel_gives_up_what_is_being_agreed_on_and_reaches_all_ranks(
-    job: Job, store: list[object]
-) -> None:
+def test_a_cancel_ends_an_agreement_and_reaches_all_ranks(job: Job, store: list[object]) -> None:
     """The leader waits for no rank any longer, and tells each of them to cancel."""
     store.append("one")
     job.edit(active=3)
@@ -153,7 +153,7 @@ def test_a_cancel_gives_up_what_is_being_agreed_on_and_reaches_all_ranks(
 def test_a_save_before_the_leader_began_is_refused_if_it_is_not_proposed(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leader may not have seen it: it takes no file that it finds for a request."""
+    """The leader may have missed it: it does not treat a file that it finds as a request."""
     now, layout = [1000.0], job.session._process.layout
     leader = agreements.describe_leader(LEADER, layout.host, layout)
     monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -172,10 +172,10 @@ def test_a_save_before_the_leader_began_is_refused_if_it_is_not_proposed(
     )
 
 
-def test_a_leader_that_says_nothing_is_waited_for_five_minutes(
+def test_a_silent_leader_is_waited_for_five_minutes(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the rank serves what it has read alone."""
+    """The rank then serves its own file alone."""
     now, layout = [1000.0], job.session._process.layout
     monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Part, "leads", False)

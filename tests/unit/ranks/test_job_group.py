@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """A store of torch's.
+    """A fake of torch's store.
 
     Attributes:
-        timeouts: Those that were set.
+        timeouts: The timeouts that were set.
     """
 
     def __init__(self, *, extended: bool = True) -> None:
@@ -46,16 +46,16 @@ class Store:
         return Store()
 
     def has_extended_api(self) -> bool:
-        """Return whether it knows append()."""
+        """Return whether the store supports append()."""
         return self._extended
 
     def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Note it."""
+        """Note the timeout."""
         self.timeouts.append(timeout)
 
 
-def test_the_connections_are_others_and_patient() -> None:
-    """The job's own keeps its timeout; torch complains on stderr of a call that times out."""
+def test_connections_are_separate_and_have_a_long_timeout() -> None:
+    """The job's connection keeps its timeout; torch prints on stderr if a call times out."""
     of_job = Store()
     mine = [connection._store for connection in JobGroup(1, 8, lambda: of_job).connect()]
     assert of_job not in mine
@@ -63,7 +63,7 @@ def test_the_connections_are_others_and_patient() -> None:
 
 
 def test_roles_that_share_a_store_have_keys_of_their_own() -> None:
-    """Each role of a shared store has a leader and messages of its own."""
+    """Each role of a shared store has its own leader and messages."""
     distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
     shared = distributed.TCPStore("127.0.0.1", 0, is_master=True)
     for role in ("", "trainer", "rollout"):
@@ -76,8 +76,8 @@ def test_roles_that_share_a_store_have_keys_of_their_own() -> None:
         assert (reader.leader(), reader.place) == (role.encode(), 1)
 
 
-def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> None:
-    """Torch would write pages to stderr."""
+def test_a_store_without_a_connection_is_away_without_a_call_of_torch() -> None:
+    """Torch would print pages on stderr."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     store = Store()
@@ -86,8 +86,8 @@ def test_a_store_that_takes_no_connection_is_away_and_torch_is_not_asked() -> No
         JobGroup(1, 8, lambda: store).connect()
 
 
-def test_what_closes_connections_at_once_is_no_store() -> None:
-    """A proxy takes them while its store is away; torch would try for half an hour."""
+def test_a_proxy_that_closes_connections_is_not_a_store() -> None:
+    """A proxy accepts connections while its store is away; torch would try for half an hour."""
     with socket.create_server(("127.0.0.1", 0)) as proxy:
         store = Store()
         store.host, store.port = proxy.getsockname()  # type: ignore[attr-defined]
@@ -100,7 +100,7 @@ def test_what_closes_connections_at_once_is_no_store() -> None:
 
 @pytest.mark.parametrize("store", [object(), Store(extended=False)])
 def test_a_store_that_cannot_serve_is_named(store: object) -> None:
-    """As that of files."""
+    """A FileStore is one."""
     with pytest.raises(CannotServeError, match=f"the job's {type(store).__name__} supports no"):
         JobGroup(1, 8, lambda: store).connect()
 
@@ -114,7 +114,7 @@ def test_the_store_beneath_its_prefixes_is_named() -> None:
 
 
 def test_a_store_that_may_run_out_of_files_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where each rank's connection fills it, the job's own next one would fail."""
+    """If each rank's connection fills its limit of files, the job's own next one fails."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     JobGroup(1, 206, Store).connect()
     with pytest.raises(CannotServeError, match=r"1024 files may be open here, .* 1,000 ranks"):
@@ -123,17 +123,17 @@ def test_a_store_that_may_run_out_of_files_is_left_alone(monkeypatch: pytest.Mon
     JobGroup(1, 100_000, Store).connect()
 
 
-def test_a_store_that_the_job_has_let_go_of_is_not_reached() -> None:
-    """It is that of a process group that is no more."""
+def test_a_released_store_is_not_reached() -> None:
+    """The store belongs to a process group that no longer exists."""
     with pytest.raises(CannotServeError, match="the job has left its process group"):
         JobGroup(1, 8, lambda: None).connect()
 
 
 class World:
-    """A default group of torch's, with its store.
+    """A fake of torch's default group, with its store.
 
     Attributes:
-        error: What it raises where it is used.
+        error: The exception that its use raises.
     """
 
     def __init__(self, backend: str = "gloo", error: Exception | None = None) -> None:
@@ -144,11 +144,11 @@ class World:
         return self._backend
 
     def rank(self) -> int:
-        """Return the first."""
+        """Return rank 0."""
         return 0
 
     def size(self) -> int:
-        """Return how many there are."""
+        """Return the number of ranks."""
         return 2
 
     def _get_sequence_number_for_group(self) -> int:
@@ -158,7 +158,7 @@ class World:
 
 
 def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.13.0+cpu") -> None:
-    """Put a torch in place that has initialised that group."""
+    """Install a fake torch with this group."""
     c10d = SimpleNamespace(_get_default_store=lambda: world.store, _get_default_group=lambda: world)
     distributed = SimpleNamespace(
         is_available=lambda: True,
@@ -172,21 +172,23 @@ def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
 
 
-def test_a_group_that_is_being_destroyed_has_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread may do that at any moment."""
+def test_a_group_that_is_being_destroyed_counts_no_collectives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another thread may destroy it at any moment."""
     torch_with(monkeypatch, World(error=ValueError("Default process group has not been")))
     group = job_group()
     assert group
     assert group.collectives() is None
 
 
-def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is forked finds it as if it had made it; it has one once it has made one."""
+def test_a_child_does_not_take_part_in_its_parents_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forked child finds the group as if it were its own; one that it makes counts."""
     monkeypatch.setattr(rank, "_inherited", None)
     torch_with(monkeypatch, World())
     assert job_group()
     assert find_rank() == Rank(0, 2, GROUP)
-    rank.ignore_inherited_group()  # as a child just forked does
+    rank.ignore_inherited_group()  # as in a child just after the fork
     assert job_group() is None
     assert find_rank().source != GROUP
     torch_with(monkeypatch, World())
@@ -194,8 +196,8 @@ def test_a_child_has_no_part_in_the_group_of_its_parent(monkeypatch: pytest.Monk
     assert find_rank() == Rank(0, 2, GROUP)
 
 
-def test_where_it_is_switched_off_no_rank_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``DYNPROF_AGREE=0``: each serves what it reads itself."""
+def test_no_rank_agrees_if_agreements_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``DYNPROF_AGREE=0`` each rank serves its own file."""
     torch_with(monkeypatch, World())
     layout, rank = Layout(Path(), 0, "host", 42), Rank(0, 2, GROUP)
     processes = [ProcessContext(layout, rank, (), store=store) for store in (None, Store())]

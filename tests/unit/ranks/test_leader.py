@@ -1,4 +1,4 @@
-"""The leader, in virtual time: who records, from which step, or why none does."""
+"""The leader in virtual time: the recording ranks and their first step, or the reason for none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.ranks.simulated import Job, Rank
 
 
 def job(count: int, **of_last: object) -> Job:
-    """Return a job whose ranks have joined; the last has other traits."""
+    """Return a job whose ranks have joined; the last one has other traits."""
     ranks = [Rank(number) for number in range(count - 1)]
     found = Job([*ranks, Rank(count - 1, **of_last)])  # type: ignore[arg-type]
     found.run(1.0)
@@ -27,12 +27,12 @@ def job(count: int, **of_last: object) -> Job:
 
 
 def recorded(job: Job) -> list[list[tuple[int, int]]]:
-    """Return what each rank has recorded."""
+    """Return the windows that each rank has recorded."""
     return [rank.recorded for rank in job.ranks]
 
 
 def test_all_ranks_open_at_one_step_soon() -> None:
-    """It is the first that all reach after they know of it, some 50 ms from the proposal."""
+    """The step is the first that all reach after they know it, some 50 ms after the proposal."""
     found = job(4)
     made = found.arm(1)
     assert made is not None
@@ -43,7 +43,7 @@ def test_all_ranks_open_at_one_step_soon() -> None:
 
 
 def test_a_named_step_is_taken_and_a_past_one_refused() -> None:
-    """The reason names a rank and where it is."""
+    """The reason names a rank and its step."""
     found = job(2)
     assert found.arm(1, start=150) is not None
     assert recorded(found) == [[(1, 150)]] * 2
@@ -52,8 +52,8 @@ def test_a_named_step_is_taken_and_a_past_one_refused() -> None:
     assert made.reasons == ("step 100 has begun already: rank 0 is at step 200",)
 
 
-def test_the_next_multiple_is_one() -> None:
-    """It is the first that all reach."""
+def test_all_ranks_choose_the_same_multiple() -> None:
+    """The step is the first multiple that all reach."""
     found = job(2)
     found.run(0.0)
     found.arm(1, multiple=64)
@@ -84,7 +84,7 @@ def test_ranks_are_chosen_by_numbers_hosts_and_step_times(
     assert [rank.number for rank in found.ranks if rank.recorded] == list(ranks)
 
 
-def test_what_one_rank_cannot_serve_none_opens() -> None:
+def test_a_window_that_one_rank_cannot_record_opens_on_none() -> None:
     """The reason names the rank."""
     found = job(3, problem="no such profiler")
     made = found.arm(1)
@@ -94,8 +94,8 @@ def test_what_one_rank_cannot_serve_none_opens() -> None:
 
 
 @pytest.mark.parametrize("downgrade", [True, False])
-def test_a_rank_with_fewer_activities_is_refused_or_all_come_down_to_it(downgrade: bool) -> None:
-    """As ``agreement.unable`` says."""
+def test_a_rank_with_fewer_activities_is_refused_or_limits_all(downgrade: bool) -> None:
+    """``agreement.unable`` decides."""
     less = Profiler("torch", ("CPU",))
     found = job(2, usable=(less,))
     made = found.arm(1, downgrade=downgrade)
@@ -109,7 +109,7 @@ def test_a_rank_with_fewer_activities_is_refused_or_all_come_down_to_it(downgrad
 
 
 def test_a_busy_rank_delays_the_start_until_it_is_free() -> None:
-    """The status names it, and why."""
+    """The status names it with the reason."""
     found = job(3, busy_until_s=4.0)
     found.propose(1)
     found.run(1.0)
@@ -121,8 +121,8 @@ def test_a_busy_rank_delays_the_start_until_it_is_free() -> None:
     assert [len(one) for one in recorded(found)] == [1, 1, 1]
 
 
-def test_what_a_rank_said_before_it_was_ready_may_come_late() -> None:
-    """Replies and news are read from two keys."""
+def test_an_earlier_reply_of_a_rank_may_arrive_late() -> None:
+    """Replies and news have two separate keys."""
     found = job(2, busy_until_s=100.0)
     found.propose(1)
     found.run(1.0)
@@ -136,7 +136,7 @@ def test_what_a_rank_said_before_it_was_ready_may_come_late() -> None:
 
 
 def test_a_busy_rank_is_left_out_past_the_patience() -> None:
-    """By name; the others record."""
+    """The busy rank is named; the others record."""
     found = job(3, busy_until_s=100.0)
     found.propose(1, patience_s=2.0)
     found.run(3.0)
@@ -145,7 +145,7 @@ def test_a_busy_rank_is_left_out_past_the_patience() -> None:
 
 
 def test_a_rank_in_a_long_step_is_left_out_past_the_patience() -> None:
-    """By name, with how long it has been in it; the others record."""
+    """The rank is named with the time in that step; the others record."""
     found = job(3)
     found.stand(1)
     found.run(5.0)
@@ -158,7 +158,7 @@ def test_a_rank_in_a_long_step_is_left_out_past_the_patience() -> None:
 
 
 def test_a_rank_in_a_long_step_delays_the_start_but_of_a_named_step() -> None:
-    """An evaluation that the others do not wait for; where all stand, none is waited for."""
+    """Examples are an evaluation on one rank. If all ranks are stopped, none is waited for."""
     found = job(3)
     found.stand(1)
     found.run(5.0)
@@ -175,7 +175,7 @@ def test_a_rank_in_a_long_step_delays_the_start_but_of_a_named_step() -> None:
 
 
 def test_a_silent_rank_is_left_out_past_the_patience_and_takes_part_again_later() -> None:
-    """It was waited for once; the next window does not wait."""
+    """A silent rank is waited for once; the next window does not wait."""
     found = job(3)
     found.stop(2)
     found.propose(1, patience_s=REPLY_TIMEOUT_S)
@@ -192,8 +192,8 @@ def test_a_silent_rank_is_left_out_past_the_patience_and_takes_part_again_later(
     assert made.ranks == (0, 1, 2)
 
 
-def test_a_silent_rank_that_goes_on_in_time_takes_part() -> None:
-    """Its late reply ends the waiting."""
+def test_a_silent_rank_that_replies_in_time_takes_part() -> None:
+    """The late reply ends the wait."""
     found = job(2)
     found.stop(1)
     found.propose(1)
@@ -215,8 +215,8 @@ def test_a_rank_without_dynprof_is_named_once_the_job_is_not_young() -> None:
     assert found.made[0].ranks == (0, 1)
 
 
-def test_a_rank_that_joins_late_takes_part_in_what_waits_and_in_what_follows() -> None:
-    """Its ``init()`` comes some seconds after that of the others, or after minutes."""
+def test_a_rank_that_joins_late_takes_part_in_waiting_and_later_requests() -> None:
+    """The rank's ``init()`` comes seconds or minutes after that of the others."""
     for late_s in (1.0, 100.0):
         found = job(3, runs=False)
         found.propose(1)
@@ -234,7 +234,7 @@ def test_a_rank_that_joins_late_takes_part_in_what_waits_and_in_what_follows() -
 def test_a_rank_that_dies_before_or_after_its_reply_costs_the_others_no_window(
     dies_s: float,
 ) -> None:
-    """Who dies before is left out, who dies after is found silent in the window."""
+    """A rank that dies before is left out; one that dies after is found silent in the window."""
     found = job(3)
     found.propose(1, patience_s=2.0)
     found.run(dies_s)
@@ -246,7 +246,7 @@ def test_a_rank_that_dies_before_or_after_its_reply_costs_the_others_no_window(
     assert recorded(found) == [[(1, made.step)]] * 2 + [[]]
 
 
-def test_of_two_edits_at_once_the_newer_is_recorded() -> None:
+def test_the_newer_of_two_simultaneous_edits_is_recorded() -> None:
     """The ranks hear both proposals before they have replied to the first."""
     found = job(3)
     found.propose(1)
@@ -257,7 +257,7 @@ def test_of_two_edits_at_once_the_newer_is_recorded() -> None:
     assert recorded(found) == [[(2, made.step)]] * 3
 
 
-def test_a_newer_edit_takes_the_place_of_one_that_waits() -> None:
+def test_a_newer_edit_supersedes_a_waiting_one() -> None:
     """Each is answered once."""
     found = job(2, busy_until_s=1e9)
     found.propose(1)
@@ -271,7 +271,7 @@ def test_a_newer_edit_takes_the_place_of_one_that_waits() -> None:
 
 
 def test_a_cancel_ends_the_waiting_and_disarms_a_window_that_is_agreed() -> None:
-    """All ranks hear it, one that was stopped as it was said too."""
+    """All ranks hear it, also one that was stopped at that time."""
     found = job(2, busy_until_s=5.0)
     found.propose(1)
     found.run(1.0)
@@ -288,7 +288,7 @@ def test_a_cancel_ends_the_waiting_and_disarms_a_window_that_is_agreed() -> None
 
 
 def test_a_window_that_waits_far_off_is_superseded_on_all_ranks() -> None:
-    """Also on those that the newer one does not ask for."""
+    """This includes ranks that the newer one does not request."""
     found = job(3)
     found.arm(1, start=100_000)
     found.arm(2, "0-1")
@@ -297,7 +297,7 @@ def test_a_window_that_waits_far_off_is_superseded_on_all_ranks() -> None:
 
 
 def test_a_window_that_opens_first_is_waited_for() -> None:
-    """Else some ranks would record it, and some not."""
+    """The window is recorded by all its ranks, not only by some."""
     found = job(2)
     found.arm(1, start=250)
     found.propose(2, start=300)
@@ -306,7 +306,7 @@ def test_a_window_that_opens_first_is_waited_for() -> None:
 
 
 def test_a_window_for_other_ranks_is_served_next_to_a_long_one() -> None:
-    """Neither knows of the other."""
+    """Neither affects the other."""
     found = job(4)
     found.arm(1, "0-1", start=400)
     found.arm(2, "2-3")
@@ -315,7 +315,7 @@ def test_a_window_for_other_ranks_is_served_next_to_a_long_one() -> None:
 
 
 def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> None:
-    """A window over several ranks waits some seconds until it has, and is refused then."""
+    """A window over several ranks waits some seconds for them, and is then refused."""
     found = job(3, has_own_numbers=True)
     found.propose(1)
     found.run(DECIDE_S - 0.5)
@@ -332,7 +332,7 @@ def test_a_rank_whose_steps_have_no_numbers_in_common_records_alone_or_not() -> 
 
 
 def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
-    """The reason says what to call; where one steps alone, a remark names both numbers."""
+    """The reason names the call to make. If a rank steps alone, a remark names both numbers."""
     for together in (True, False):
         other = Rank(1, ahead=70, steps_together=together)
         found = Job([Rank(0, steps_together=True), other, Rank(2)])
@@ -346,8 +346,8 @@ def test_ranks_that_step_together_with_other_numbers_are_refused() -> None:
             assert remark.startswith("rank 1 is at step 170, rank 0 at step 100: each opens")
 
 
-def test_ranks_with_other_numbers_wait_until_it_is_known_whether_they_step_together() -> None:
-    """They are refused then, as later in the job."""
+def test_ranks_with_other_numbers_wait_until_their_relation_is_known() -> None:
+    """The ranks are then refused, as later in the job."""
     found = Job([Rank(0, steps_together=None), Rank(1, ahead=70, steps_together=None)])
     found.run(1.0)
     found.propose(1)
@@ -359,8 +359,8 @@ def test_ranks_with_other_numbers_wait_until_it_is_known_whether_they_step_toget
     assert any("call dp.set_state()" in reason for reason in found.made[0].reasons)
 
 
-def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
-    """Then its pace is known well enough."""
+def test_a_rank_with_unknown_step_times_is_asked_twice() -> None:
+    """At the second reply the rank's pace is known well enough."""
     found = job(2)
     for rank in found.ranks:
         rank.step_s = None
@@ -370,8 +370,8 @@ def test_a_rank_whose_step_times_are_unknown_is_looked_at_twice() -> None:
     assert opening.step < 60
 
 
-def test_ranks_whose_first_step_ends_as_they_are_looked_at_open_together() -> None:
-    """Their next ones are a hundred times as short."""
+def test_ranks_whose_first_step_ends_during_the_agreement_open_together() -> None:
+    """The ranks' next steps are a hundred times shorter."""
     found = Job([Rank(rank, step_s=0.002, is_new=True) for rank in range(2)], lambda: 0.005)
     found.run(1.0)
     for rank in range(2):
@@ -385,7 +385,7 @@ def test_ranks_whose_first_step_ends_as_they_are_looked_at_open_together() -> No
 
 
 def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
-    """The ranks are asked again, and the lead is that of the second round."""
+    """The ranks are asked again, and the second round decides the lead."""
     found = job(3)
     found.stop(1)
     found.propose(1)
@@ -399,7 +399,7 @@ def test_one_slow_reply_puts_the_window_no_seconds_away() -> None:
 
 @pytest.mark.parametrize("asked", ["all", "0,1,one per host"])
 def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again(asked: str) -> None:
-    """It has lost what was proposed, with its connection."""
+    """The rank has lost the proposal with its connection."""
     found = job(2)
     found.ranks[1].is_dead = True
     found.propose(1, asked)
@@ -411,7 +411,7 @@ def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again(asked
 
 
 def test_a_leader_that_is_cut_off_from_all_that_agreed_opens_no_window_alone() -> None:
-    """The others refuse what was proposed, as they lost the store."""
+    """The others refuse the proposal, because they lost the store."""
     found = job(3, busy_until_s=100.0)
     found.propose(1, patience_s=8.0)
     found.run(1.0)
@@ -425,7 +425,7 @@ def test_a_leader_that_is_cut_off_from_all_that_agreed_opens_no_window_alone() -
 
 
 def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:
-    """Nothing is asked while nothing is under way."""
+    """Without a window, no rank is asked."""
     found = job(2)
     said = len(found.said)
     found.run(3600.0)
@@ -437,7 +437,7 @@ def test_a_rank_that_dies_in_its_window_is_asked_and_found_silent() -> None:
 
 
 def test_a_question_about_another_window_ends_no_waiting() -> None:
-    """It is open as the patience ends; the ranks that are ready record all the same."""
+    """The question is open as the patience ends; the ready ranks record all the same."""
     found = Job([Rank(0), Rank(1, busy_until_s=1e9), Rank(2), Rank(3)])
     found.run(1.0)
     found.arm(1, "0", start=100_000)
@@ -449,8 +449,8 @@ def test_a_question_about_another_window_ends_no_waiting() -> None:
     assert [number for number, _ in found.ranks[3].recorded] == [2]
 
 
-def test_a_leader_that_ends_waits_for_what_others_still_save_but_not_forever() -> None:
-    """Then it leaves, and all that live leave too."""
+def test_a_leader_that_ends_waits_for_other_ranks_saves_with_a_timeout() -> None:
+    """After the timeout the leader leaves, and all live ranks leave too."""
     found = job(3)
     found.arm(1, start=100_000)
     found.leader.end()

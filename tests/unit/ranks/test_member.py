@@ -1,4 +1,4 @@
-"""A rank's reaction to its leader's messages, and its own reports."""
+"""A rank's reactions to its leader's messages, and its own reports."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """A process group in which each step begins this many collectives."""
+    """A process group in which each step begins this number of collectives."""
 
     def __init__(self, job: Job, rank: int = 0, each: float = 2) -> None:
         self._job, self.rank, self._each = job, rank, each
 
     def collectives(self) -> int:
-        """Return how many there have been."""
+        """Return the number of collectives so far."""
         return int(self._job.session.inbox.step * self._each)
 
 
 def consider(job: Job, number: int, active: int = 3, at_s: float | None = None) -> Reply:
-    """Have a rank consider a proposal."""
+    """Let a rank consider a proposal."""
     text = f'{{"active": {active}}}'
     at_s = float(number) if at_s is None else at_s
     return job.session._member.answer(Proposal(number, text, at_s), 0)
 
 
 def open_at(job: Job, number: int, step: int) -> str:
-    """Have it open at a step; return its problem."""
+    """Let a rank open at a step; return its problem."""
     return job.session._member.answer(Opening(number, step), 0).problem
 
 
 def outcome(job: Job, number: int) -> str:
-    """Return what it says of a request."""
+    """Return its report on a request."""
     return job.session._member.answer(Question(number), 0).report.outcome
 
 
@@ -73,7 +73,7 @@ def outcome(job: Job, number: int) -> str:
 def test_ranks_whose_steps_have_collectives_step_together(
     job: Job, each: float, together: bool
 ) -> None:
-    """Those that have one every some steps, as a checkpoint's barrier, need not."""
+    """Ranks with a collective only every few steps, as for a checkpoint's barrier, need not."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, each=each))
     for _ in range(3):
@@ -82,8 +82,8 @@ def test_ranks_whose_steps_have_collectives_step_together(
     assert member.answer(Question(0), 0).steps_together == together
 
 
-def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job) -> None:
-    """The step before was seen in its collective, this one is not."""
+def test_a_step_counts_as_collective_before_its_collective_begins(job: Job) -> None:
+    """The previous step was seen in its collective, the present one not yet."""
     member, counts = job.session._member, iter([11, 20])
     member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: next(counts), rank=0))
     member.count_collectives()
@@ -92,8 +92,8 @@ def test_a_step_whose_collective_has_yet_to_begin_counts_as_one_with_it(job: Job
     assert member.answer(Question(0), 0).steps_together
 
 
-def test_how_long_steps_take_is_told_once_some_have_ended(job: Job) -> None:
-    """The first stands for none of the others: it may have compiled."""
+def test_step_times_are_reported_after_some_steps(job: Job) -> None:
+    """The first step does not represent the others: it may have compiled."""
     member, found = job.session._member, []
     for steps in (0, 1, 0, 1, 400, 500, 450):
         job.clock.advance(1)
@@ -107,7 +107,7 @@ def test_how_long_steps_take_is_told_once_some_have_ended(job: Job) -> None:
     ("named", "recorded"),
     [({}, ["CPU", "CUDA"]), ({"activities": ["CPU"]}, ["CPU"])],
 )
-def test_ranks_that_agree_record_all_that_the_template_asks_for(
+def test_ranks_that_agree_record_all_devices_of_the_template(
     named: dict[str, list[str]], recorded: list[str]
 ) -> None:
     """CPU and NPU mean all devices of the ranks; other activities stay."""
@@ -120,10 +120,10 @@ def test_ranks_that_agree_record_all_that_the_template_asks_for(
 
 
 @pytest.mark.parametrize("where", ["plan", "serve"])
-def test_what_dynprof_fails_at_is_said_to_the_leader_and_answered(
+def test_a_failure_of_dynprof_is_reported_to_the_leader(
     job: Job, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """As a working directory that is gone; the next proposal is considered as any."""
+    """For example, the working directory is gone. The next proposal is considered as usual."""
     member, edits = job.session._member, job.session._edit_handler
 
     def fail(*given: object) -> None:
@@ -143,8 +143,8 @@ def test_what_dynprof_fails_at_is_said_to_the_leader_and_answered(
 
 
 @pytest.mark.parametrize("edited_at_s", [-1e18, -1.0, 1e300, float("inf"), float("nan")])
-def test_the_clock_of_the_leader_may_say_anything(job: Job, edited_at_s: float) -> None:
-    """What is saved there is recorded all the same, in a folder that has a name."""
+def test_the_clock_of_the_leader_may_have_any_time(job: Job, edited_at_s: float) -> None:
+    """The save is recorded all the same, in a folder with a valid name."""
     assert consider(job, 1, 2, edited_at_s).takes_part
     assert open_at(job, 1, 3) == ""
     job.step(8)
@@ -157,7 +157,7 @@ def test_the_clock_of_the_leader_may_say_anything(job: Job, edited_at_s: float) 
 
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, hours: int) -> None:
-    """Its window opens at the agreed step, in the folder that the leader's clock names."""
+    """The rank opens at the agreed step, in the folder that the leader's clock names."""
     job.clock.wall = time.time()
     job.step(2)
     saved_s = job.clock.wall + hours * 3600
@@ -171,8 +171,8 @@ def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, 
     assert folder.name == window_dir_name(5, 6, saved_s)
 
 
-def test_what_was_proposed_is_refused_once_no_leader_will_open_it(job: Job) -> None:
-    """A rank that is left alone says why, and to save it again."""
+def test_a_proposal_is_refused_if_no_leader_will_open_it(job: Job) -> None:
+    """A rank that is left alone says why, and that the config has to be saved again."""
     assert consider(job, 1).takes_part
     job.session._member.refuse_pending("this rank was away")
     (answer,) = job.session.status().edits
@@ -183,7 +183,7 @@ def test_what_was_proposed_is_refused_once_no_leader_will_open_it(job: Job) -> N
 
 
 def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
-    """What it proposes is what it says, not what the leader before proposed by that number."""
+    """The number means its own request, not the one of the previous leader."""
     member = job.session._member
     for active, edited_at_s in ((3, 1.0), (7, 2.0)):
         assert consider(job, 1, active, edited_at_s).takes_part
@@ -197,13 +197,13 @@ def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
 def test_a_window_that_opens_between_two_looks_is_waited_for(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another request is agreed on once it is over, and not refused as it comes too late then."""
+    """Another request is then agreed after it, and not refused as too late."""
     consider(job, 1, 30, 1.0)
     open_at(job, 1, 5)
     occupied = type(job.session._loop).occupied
 
     def look(loop: Loop) -> bool:
-        """Return what was so a moment ago."""
+        """Return the result of a moment ago."""
         seen = cast("bool", occupied.__get__(loop))
         job.step(10)
         return seen
@@ -213,8 +213,8 @@ def test_a_window_that_opens_between_two_looks_is_waited_for(
     assert (reply.problem, reply.busy) == ("", "its previous window is not closed and saved")
 
 
-def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> None:
-    """A rank that forgot it would count as one that began again."""
+def test_an_open_window_is_known_after_any_number_of_requests(job: Job) -> None:
+    """A rank that forgot it would seem to have started again."""
     consider(job, 1)
     open_at(job, 1, 1_000_000)
     for number in range(2, MAX_KEPT + 5):
@@ -223,8 +223,8 @@ def test_a_window_on_its_way_is_known_after_any_number_of_requests(job: Job) -> 
     assert len(job.session._member._numbers) < MAX_KEPT + 5
 
 
-def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
-    """An open window, and requests that they did not mean, continue."""
+def test_a_request_that_others_superseded_does_not_wait(job: Job) -> None:
+    """An open window, and other requests, continue."""
     member = job.session._member
 
     def outcomes() -> list[str]:
@@ -245,7 +245,7 @@ def test_what_others_have_superseded_is_not_waited_with(job: Job) -> None:
 
 
 def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
-    """Also if this rank has had fewer edits; its own edits and cancels continue from there."""
+    """A rank may have had fewer edits; its own edits and cancels continue from there."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
     job.edit(active=2)
@@ -258,7 +258,7 @@ def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
     assert "where rank 0 runs" not in job.log()
 
 
-def test_a_number_that_is_taken_here_is_said_to_be_another(job: Job) -> None:
+def test_a_request_number_that_is_taken_is_replaced_and_named(job: Job) -> None:
     """The leader has not heard of this rank's own edits yet, or counts from one again."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
@@ -272,7 +272,7 @@ def test_a_number_that_is_taken_here_is_said_to_be_another(job: Job) -> None:
 
 
 def test_a_rank_waits_to_agree_while_its_backend_would_refuse(job: Job) -> None:
-    """What the training thread alone can see, a graph capture, does not count there."""
+    """A graph capture, which only the training thread sees, does not count there."""
     job.backend.in_the_way = "a graph is being captured"
     assert consider(job, 1, 2, 1.0).busy == ""
     job.backend.blocked = (Blocked("another profiler is on", "refused"),)
@@ -280,7 +280,7 @@ def test_a_rank_waits_to_agree_while_its_backend_would_refuse(job: Job) -> None:
 
 
 def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:
-    """The others have recorded other steps by then: this rank has no part in their window."""
+    """The others have recorded other steps by then: this rank does not take part."""
     admission = job.session._loop.admission
     consider(job, 1, 2, 1.0)
     open_at(job, 1, 5)
@@ -296,10 +296,10 @@ def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:
 
 @pytest.mark.parametrize("when", ["as they agree", "while it waits"])
 @pytest.mark.parametrize("number", [2, 600])
-def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
+def test_a_rank_with_a_new_step_number_records_no_agreed_window(
     job: Job, number: int, when: str
 ) -> None:
-    """The step of that number is another iteration than that of the others: it refuses at once."""
+    """That step is another iteration on the others: it refuses at once."""
     member = job.session._member
     job.step(20)
     consider(job, 1, 2, 1.0)
@@ -320,8 +320,8 @@ def test_a_rank_that_goes_on_from_another_number_records_no_agreed_window(
     assert job.manifests()[0].complete
 
 
-def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> None:
-    """And the next one that there is nothing."""
+def test_a_cancel_during_an_agreement_disarms_the_request(job: Job) -> None:
+    """A second cancel says that there is nothing to cancel."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, 1))
     consider(job, 1, 2, 1.0)
@@ -333,8 +333,8 @@ def test_a_cancel_of_what_is_being_agreed_on_says_that_it_disarms(job: Job) -> N
     assert "nothing is open or waiting" in answers[3]
 
 
-def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: Job) -> None:
-    """It is not proposed: each rank reports it with the reason."""
+def test_a_request_refused_by_the_leader_is_answered_once(job: Job) -> None:
+    """No proposal is sent: each rank reports the refusal with the reason."""
     member = job.session._member
     for _ in range(2):
         member.answer(Withdrawal(4, ("rank 0 refused it: no such place",), '{"active": 2}'), 0)
@@ -356,10 +356,10 @@ def test_what_the_leader_has_refused_as_it_was_saved_is_answered_here_once(job: 
         {"prof_dir": "s3://bucket/captures"},
     ],
 )
-def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
+def test_a_proposal_from_the_store_may_only_go_to_listed_places(
     tmp_path: Path, asked: dict[str, object], rules: tuple[str, ...]
 ) -> None:
-    """Whatever the rights to the config here: another process may have written the proposal."""
+    """The config's permissions do not matter: another process may have written the proposal."""
     job = Job(tmp_path / "prof_config")
     text = json.dumps({"active": 1, **asked}).replace("{tmp}", str(tmp_path))
     (job.root / "profiler_config.json").write_text(text)  # and only this user can change it
@@ -385,8 +385,8 @@ def test_what_comes_over_the_store_is_recorded_where_the_script_lists_it(
     assert job.session.status().edits[-1].outcome == "refused"
 
 
-def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job) -> None:
-    """It is busy until its next step has the number; where none is known, it says so."""
+def test_an_attached_rank_takes_over_the_leaders_step_numbers(job: Job) -> None:
+    """The rank is busy until its next step has the number; without a known one it says so."""
     member, counts = job.session._member, iter(range(10, 100, 2))
     member.group = cast("JobGroup", Group(job, rank=1))
     taken: list[int] = []
@@ -408,8 +408,8 @@ def test_an_attached_rank_takes_the_leaders_numbers_before_it_is_ready(job: Job)
     assert not member.answer(Question(2, ((70, first - 4), (71, first - 2))), 4).has_own_numbers
 
 
-def test_a_folder_whose_name_is_not_utf_8_is_told_as_well_as_it_can_be(tmp_path: Path) -> None:
-    """The message is JSON; its reader sees the byte, escaped."""
+def test_a_folder_name_that_is_not_utf_8_is_sent_escaped(tmp_path: Path) -> None:
+    """The message is JSON; its reader gets the byte in escaped form."""
     job = Job(tmp_path / os.fsdecode(b"caf\xe9"))
     consider(job, 1, 2)
     open_at(job, 1, 3)

@@ -1,4 +1,4 @@
-"""What the leader knows of a window on all ranks, and what it writes down."""
+"""The leader's knowledge of a window on all ranks, and the record that it writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RAW = b'{"active": 3, "warmup": 2}'
 
 
 def attempt(doing: str, action: Callable[[], object]) -> Exception | None:
-    """Do it, and return the exception that it ended with."""
+    """Run the action, and return its exception."""
     assert doing == "writing the record of a window"
     try:
         action()
@@ -65,25 +65,25 @@ class Known(JobWindows):
         self.warned.clear()
 
     def say(self, rank: int, outcome: str, state: str = "idle", **more: object) -> None:
-        """Hear a rank."""
+        """Deliver a report of a rank."""
         self.receive(Report(rank, 4, f"h{rank}", 0, state, outcome, f"/c{rank}", **more))  # type: ignore[arg-type]
 
     @property
     def record(self) -> WindowRecord:
-        """What is on disk."""
+        """The record on disk."""
         self.clock.advance(2.0)
         self.write()
         return load_window_record(self.root / "step_9-11_19700101T000000Z/info/window.json")
 
 
 def asked(edited_at_s: float = 0.0) -> UnplannedRequest:
-    """Return what an edit asks for."""
+    """Return the request of an edit."""
     parsed = parse_config(RAW)
     return UnplannedRequest(Edit(RAW, edited_at_s), parsed.config, parsed, now=False)
 
 
-def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
-    """Steps are counted from the end of the warm-up, as the folder's name is."""
+def test_the_record_lists_the_ranks_from_the_start(tmp_path: Path) -> None:
+    """Steps are counted from the end of the warm-up, as in the folder's name."""
     record = Known(tmp_path).record
     assert (record.start_step, record.first, record.last) == (7, 9, 11)
     assert record.agreed_ms == 250.0
@@ -93,7 +93,7 @@ def test_the_record_says_who_is_there_from_the_start(tmp_path: Path) -> None:
 
 
 def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
-    """Who is still at it is named once most are done."""
+    """Once most ranks are done, the remaining ones are named."""
     known = Known(tmp_path)
     known.say(0, "saved")
     known.say(1, "open", "recording")
@@ -104,7 +104,7 @@ def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
     assert status.stragglers == {1: "still recording", 3: "it does not run dynprof"}
     known.say(1, "saved")
     assert not known.pending
-    known.say(1, "open", "recording")  # it said so before, which is read late
+    known.say(1, "open", "recording")  # an older report that is read late
     assert not known.pending
     assert [(one.host, one.capture) for one in known.record.ranks.values()] == [
         ("h0", "/c0"), ("h1", "/c1"), ("h2", "/c2"),
@@ -112,7 +112,7 @@ def test_each_rank_is_followed_until_it_has_saved(tmp_path: Path) -> None:
 
 
 def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) -> None:
-    """A capture that was cut short is named, and why."""
+    """A capture that was cut short is named with the reason."""
     for cut in ("", "stopped by the script"):
         known = Known(tmp_path)
         known.conclude(Agreement(4, 7, (0, 1, 2), remarks=("rank 1: it is elsewhere",)))
@@ -125,7 +125,7 @@ def test_the_record_is_complete_once_all_steps_of_all_are_saved(tmp_path: Path) 
         assert known.record.remarks == ("rank 1: it is elsewhere",)
 
 
-def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -> None:
+def test_a_rank_that_refuses_at_the_step_is_missing_with_a_reason(tmp_path: Path) -> None:
     """The log and the record name it; the others have their captures."""
     known = Known(tmp_path)
     known.say(2, "refused", why="another profiler")
@@ -134,8 +134,8 @@ def test_who_refuses_as_the_step_comes_is_missing_and_says_why(tmp_path: Path) -
     assert known.warned == ["request 4: rank 2 has no capture of it: refused: another profiler"]
 
 
-def test_a_window_that_all_ranks_give_up_is_lost_by_none(tmp_path: Path) -> None:
-    """It was superseded or disarmed everywhere; had it begun somewhere, it is lost."""
+def test_a_window_that_all_ranks_give_up_counts_as_lost_on_none(tmp_path: Path) -> None:
+    """All ranks superseded or disarmed it. If one rank saved it, the others have lost it."""
     known = Known(tmp_path)
     for rank in range(3):
         known.say(rank, "superseded")
@@ -145,8 +145,8 @@ def test_a_window_that_all_ranks_give_up_is_lost_by_none(tmp_path: Path) -> None
     assert known.record.missing.keys() == {1, 2, 3}
 
 
-def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) -> None:
-    """What it has saved before stays in the record."""
+def test_a_lost_rank_is_missing_until_it_reports_again(tmp_path: Path) -> None:
+    """An earlier save of it stays in the record."""
     known = Known(tmp_path)
     known.say(0, "saved")
     known.say(2, "open")
@@ -159,8 +159,8 @@ def test_a_rank_that_is_gone_is_missing_until_it_is_heard_again(tmp_path: Path) 
     assert known.record.ranks[2].outcome == "saved"
 
 
-def test_a_rank_that_began_again_knows_nothing_of_the_window(tmp_path: Path) -> None:
-    """But what it had saved is there all the same."""
+def test_a_rank_that_restarted_has_lost_the_window(tmp_path: Path) -> None:
+    """An earlier save still counts."""
     known = Known(tmp_path)
     known.say(0, "saved")
     known.say(0, "")
@@ -169,15 +169,15 @@ def test_a_rank_that_began_again_knows_nothing_of_the_window(tmp_path: Path) -> 
     assert known.record.ranks[0].outcome == "saved"
 
 
-def test_a_rank_that_records_though_it_was_not_heard_is_no_missing_one(tmp_path: Path) -> None:
-    """Its reply came too late, its capture did not."""
+def test_a_rank_that_records_despite_a_late_reply_is_not_missing(tmp_path: Path) -> None:
+    """The rank's reply was too late, its capture was not."""
     known = Known(tmp_path)
     known.say(3, "saved")
     assert known.record.ranks.keys() == {0, 1, 2, 3}
 
 
-def test_where_the_leader_leaves_the_record_comes_to_its_end(tmp_path: Path) -> None:
-    """A rank that stands still is worth no waiting."""
+def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
+    """A stopped rank is not waited for."""
     known = Known(tmp_path, (1,))
     known.say(1, "open", still_s=STALLED_S + 1, step_s=0.1)
     assert known.is_stalled
@@ -186,8 +186,8 @@ def test_where_the_leader_leaves_the_record_comes_to_its_end(tmp_path: Path) -> 
     assert known.status().pending == 0
 
 
-def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -> None:
-    """In the status at once, in the log after some seconds, once."""
+def test_a_rank_that_delays_an_agreement_is_named(tmp_path: Path) -> None:
+    """The status names it at once, the log after some seconds, once."""
     known = Known(tmp_path)
     known.begin(5, asked(1.0))
     known.wait_for(5, {2: "it saves"})
@@ -200,8 +200,8 @@ def test_who_holds_a_request_up_is_named_while_the_ranks_agree(tmp_path: Path) -
     assert known.warned == ["request 5 waits for rank 2: it saves"]
 
 
-def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None:
-    """Of the newest; where no rank opens there is no record, but a reason."""
+def test_results_of_earlier_requests_are_kept(tmp_path: Path) -> None:
+    """The newest ones are kept. If no rank opens, there is a reason instead of a record."""
     known = Known(tmp_path)
     for number in range(5, 5 + 2 * MAX_IN_STATUS):
         known.begin(number, asked(float(number)))
@@ -216,10 +216,10 @@ def test_what_became_of_earlier_requests_is_told_as_well(tmp_path: Path) -> None
     assert known.pending == {4: {0, 1, 2}}
 
 
-def test_a_record_that_cannot_be_written_is_tried_until_it_is(
+def test_a_record_that_cannot_be_written_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk keeps no rank from agreeing."""
+    """A full disk does not stop the agreement."""
     known = Known(tmp_path)
 
     def fail(*_: object) -> None:
@@ -234,16 +234,16 @@ def test_a_record_that_cannot_be_written_is_tried_until_it_is(
     assert known.record.ranks[0].outcome == "saved"
 
 
-def test_what_was_proposed_is_refused_where_the_store_is_lost(tmp_path: Path) -> None:
-    """A client that waits for it gets the reason."""
+def test_a_proposal_is_refused_when_the_store_is_lost(tmp_path: Path) -> None:
+    """A waiting client gets the reason."""
     known = Known(tmp_path)
     known.begin(5, asked(1.0))
     known.refuse_open("the job's store was lost")
     assert known.status().problems == ("the job's store was lost",)
 
 
-def test_a_file_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
-    """Whatever is in its place."""
+def test_a_file_that_is_not_a_record_is_an_error(tmp_path: Path) -> None:
+    """Any other content is an error."""
     path = tmp_path / "window.json"
     path.write_text('{"ranks": 3}')
     with pytest.raises(CaptureError, match="is not the record of a window"):

@@ -1,4 +1,4 @@
-"""Whatever happens to ranks and messages, all that record a window record the same steps."""
+"""Whatever happens to ranks and messages, all ranks of a window record the same steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ANY = st.integers(1, RANKS - 1)
 
 
 class Training(RuleBasedStateMachine):
-    """A job, its operator and its misfortunes."""
+    """A job with its operator and random faults."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Training(RuleBasedStateMachine):
         self.job.run(1.0)
 
     def delay_s(self) -> float:
-        """Return how long the next message takes."""
+        """Return the delay of the next message."""
         return next(self.delays, 0.001)
 
     @rule(
@@ -47,24 +47,24 @@ class Training(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.0, 0.0005, 0.003, 0.02, 0.3, 3.0, 40.0]))
     def wait(self, seconds: float) -> None:
-        """Let time go by."""
+        """Let time pass."""
         self.job.run(seconds)
 
     @rule(delays=st.lists(st.sampled_from([0.0001, 0.002, 0.05, 0.7, 6.0]), max_size=12))
     def delay(self, delays: list[float]) -> None:
-        """Have the next messages take other times."""
+        """Change the delay of the next messages."""
         self.delays = iter(delays)
 
     @rule(rank=ANY, step_s=st.sampled_from([0.001, 0.01, 0.2]))
     def slow_down(self, rank: int, step_s: float) -> None:
-        """Have the steps of a rank take another time from now on."""
+        """Change the duration of a rank's steps from now on."""
         one, step = self.job.ranks[rank], self.job.step(self.job.ranks[rank])
         one.step_s = step_s
         one.ahead += step - self.job.step(one)
 
     @rule(rank=ANY, seconds=st.sampled_from([0.5, 20.0]))
     def save_long(self, rank: int, seconds: float) -> None:
-        """Have a rank be busy."""
+        """Make a rank busy."""
         self.job.ranks[rank].busy_until_s = self.job.now_s + seconds
 
     @rule(rank=ANY)
@@ -80,7 +80,7 @@ class Training(RuleBasedStateMachine):
 
     @rule(rank=ANY)
     def lose_store(self, rank: int) -> None:
-        """Cut the way to the store, for a moment."""
+        """Cut a rank's connection to the store for a moment."""
         self.job.lose_store(rank)
 
     @precondition(lambda self: not self.job.ranks[RANKS - 1].is_dead)
@@ -91,7 +91,7 @@ class Training(RuleBasedStateMachine):
 
     @invariant()
     def all_that_record_have_the_same_steps(self) -> None:
-        """One request has one step, on each rank at most once."""
+        """A request has one step, at most once on each rank."""
         steps: dict[int, int] = {}
         for rank in self.job.ranks:
             numbers = [number for number, _ in rank.recorded]
@@ -101,18 +101,18 @@ class Training(RuleBasedStateMachine):
 
     @invariant()
     def each_request_is_answered_once(self) -> None:
-        """None twice, and none that was not asked."""
+        """No request is answered twice, and each answer belongs to one."""
         numbers = [made.number for made in self.job.made]
         assert len(numbers) == len(set(numbers))
         assert set(numbers) <= set(range(1, self.asked + 1))
 
     def teardown(self) -> None:
-        """In the end each request has an answer, and each window is recorded or known not to be."""
+        """In the end each request has an answer; each window is recorded, or known to be lost."""
         for rank in range(1, RANKS):
             self.job.go_on(rank)
         self.job.run(60.0)
         newest = max(map(self.job.step, self.job.ranks))
-        for one in self.job.ranks:  # else a slow rank takes hours to the step of a fast one
+        for one in self.job.ranks:  # a slow rank would take hours to reach a fast one's step
             one.ahead += newest - self.job.step(one)
         self.job.run(600.0)
         assert len(self.job.made) == self.asked

@@ -1,4 +1,4 @@
-"""The step numbers of processes whose first steps were not counted."""
+"""Step numbers of processes whose first steps were not counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """A process that dynprof is attached to as it has begun some collectives."""
+    """A process that is attached after some collectives."""
 
     def __init__(self, counts: Sequence[int]) -> None:
         self.step, self.count, self.is_free = 0, 0, True
@@ -42,7 +42,7 @@ class Rank:
 def test_the_number_is_that_of_rank_0_or_unknown(
     each: list[int], first: int, second: int, behind: int
 ) -> None:
-    """Steps have any number of collectives; the ranks are attached at any two of them."""
+    """Steps have any number of collectives; ranks are attached at any two of them."""
     counts = list(itertools.accumulate(each))
     leader, other = Rank(counts[first:-1]), Rank(counts[second : -1 - behind])
     if other.numbers.follow(leader.numbers.newest()):
@@ -55,7 +55,7 @@ def test_the_number_is_that_of_rank_0_or_unknown(
 
 
 def test_ranks_that_do_not_begin_the_same_collectives_are_not_compared() -> None:
-    """One count in common, or other counts between two that are, may be chance."""
+    """One common count, or other counts between two common ones, may be chance."""
     for theirs in ([10, 20, 30, 40], [15, 25, 35, 45], [10, 20, 20, 20], [10, 20, 25, 30, 40]):
         other = Rank([0, 20, 35, 40])
         assert not other.numbers.follow(Rank(theirs).numbers.newest())
@@ -63,7 +63,7 @@ def test_ranks_that_do_not_begin_the_same_collectives_are_not_compared() -> None
 
 
 def test_a_process_whose_steps_have_no_collectives_may_keep_its_numbers() -> None:
-    """Once it has made some; else rank 0's have to be known, and it takes them over."""
+    """This holds after its first steps; otherwise it takes over rank 0's known numbers."""
     taken: list[int] = []
     counts = itertools.chain([10] * (FEW + 1), itertools.count(20, 10))
     numbers = StepNumbers(lambda: next(counts), lambda: True, taken.append, may_be_unknown=True)
@@ -82,7 +82,7 @@ def test_a_process_whose_steps_have_no_collectives_may_keep_its_numbers() -> Non
 
 
 def test_an_open_window_keeps_its_numbers() -> None:
-    """The rank is behind until the window has closed."""
+    """The rank's number changes only after the window has closed."""
     leader, other = Rank(range(0, 20, 2)), Rank(range(10, 20, 2))
     other.is_free = False
     assert other.numbers.follow(leader.numbers.newest())

@@ -1,4 +1,4 @@
-"""The log of messages in the store: nothing is lost, and little is left."""
+"""The log of messages in the store: none is lost, and few are left."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from tests.unit.ranks.memory_store import MemoryStore
 
 
 def both() -> tuple[MemoryStore, LogWriter, LogReader]:
-    """Return a store with a leader and a rank that hears it."""
+    """Return a store with a leader and a rank that listens."""
     store = MemoryStore()
     writer = LogWriter(store)
     writer.begin("hello")
     return store, writer, LogReader(store, store)
 
 
-def test_messages_are_heard_in_order_from_the_place_where_a_rank_came() -> None:
-    """What was said before is not; the leader's first message is kept apart."""
+def test_messages_are_heard_in_order_from_the_place_of_joining() -> None:
+    """Earlier messages are not heard; the leader's first message is kept separately."""
     _, writer, reader = both()
     assert reader.leader() == b"hello"
     places = [writer.send(text) for text in ("one", "two")]
@@ -35,8 +35,8 @@ def test_a_nudge_ends_the_wait_and_takes_no_message_away() -> None:
     assert writer.send("two") == place + 1
 
 
-def test_the_last_reply_wakes_the_leader_which_takes_each_once() -> None:
-    """Late ones wake it too."""
+def test_the_last_reply_wakes_the_leader() -> None:
+    """Late replies wake it too."""
     store, writer, reader = both()
     place = writer.send("where?")
     writer.expect(place)
@@ -52,8 +52,8 @@ def test_the_last_reply_wakes_the_leader_which_takes_each_once() -> None:
     assert writer.take() == b"3\n"
 
 
-def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() -> None:
-    """A rank that was away continues with the newest if its message was deleted."""
+def test_old_messages_are_deleted_unless_ranks_wait_for_them() -> None:
+    """A rank that was away continues with the newest message if its own was deleted."""
     store, writer, reader = both()
     first = reader.place
     for number in range(5 * KEPT):
@@ -67,10 +67,10 @@ def test_old_messages_and_replies_are_deleted_but_those_that_ranks_wait_for() ->
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 5])
-def test_a_rank_that_is_far_behind_goes_on_with_the_newest(
+def test_a_rank_that_is_far_behind_continues_with_the_newest(
     monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
-    """Wherever it waits: it may be farther than its last reply says. Few marks are left for it."""
+    """The rank may be ahead of its last reply. Few marks are left for it."""
     monkeypatch.setattr(LogWriter.clean, "__defaults__", (KEPT, 4 * KEPT))
     store, writer, reader = both()
     first = reader.place
@@ -89,8 +89,8 @@ def test_a_rank_that_is_far_behind_goes_on_with_the_newest(
     assert len(store.values) < 6 * KEPT
 
 
-def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
-    """It may be deleted between the wait and the reading."""
+def test_a_rank_continues_after_a_deleted_message() -> None:
+    """The message may be deleted between the wait and the read."""
     store, writer, reader = both()
     writer.send("one")
     store.wait = lambda *_: store.delete_key(Keys.message(reader.place))  # type: ignore
@@ -98,8 +98,8 @@ def test_a_message_that_is_gone_has_a_rank_go_on_with_the_next() -> None:
     assert reader.place == writer.send("two")
 
 
-def test_another_leader_goes_on_with_the_log_of_the_one_before() -> None:
-    """Ranks that wait hear its first message."""
+def test_a_new_leader_continues_the_log_of_the_last_one() -> None:
+    """Waiting ranks hear its first message."""
     store, writer, reader = both()
     for text in ("one", "two", "farewell"):
         writer.send(text)
@@ -112,8 +112,8 @@ def test_another_leader_goes_on_with_the_log_of_the_one_before() -> None:
     assert reader.wait()[1] == b"again"
 
 
-def test_what_other_programs_write_is_read_past() -> None:
-    """Nothing of it keeps the leader busy."""
+def test_values_of_other_programs_are_skipped() -> None:
+    """The leader ignores all of it."""
     store, writer, reader = both()
     store.values[Keys.news] = b"\xff\xfe"
     assert writer.take() == b"\xff\xfe"

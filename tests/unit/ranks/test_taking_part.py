@@ -1,4 +1,4 @@
-"""The threads of ranks: they agree, leave in order, and come back after the store was away."""
+"""The threads of ranks: they agree, leave in order, and return after the store was away."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """The ranks of a store, which may be away."""
+    """The ranks of a store that may be away."""
 
     is_gone = False
 
@@ -55,17 +55,17 @@ class Group:
 
 
 class Notes:
-    """A journal."""
+    """A fake of the journal."""
 
     def set_status(self, *, last_error: str) -> None:
-        """Forget it."""
+        """Ignore it."""
 
     def error(self, text: str) -> None:
-        """Forget it."""
+        """Ignore it."""
 
 
 class Nothing(Records):
-    """Records of no window."""
+    """Records without a window."""
 
     pending: dict[int, set[int]] = {}
 
@@ -79,7 +79,7 @@ class Nothing(Records):
 
 
 class Rank:
-    """One rank: its threads, and what it was told."""
+    """A rank: its threads, and its received messages."""
 
     numbers = None
 
@@ -101,7 +101,7 @@ class Rank:
         )
 
     def answer(self, message: Message, place: int) -> Reply:
-        """Do what the leader says."""
+        """Follow the leader's message."""
         if self.fails:
             raise FileNotFoundError("no such folder")
         self.heard.append(message)
@@ -113,14 +113,14 @@ class Rank:
         )
 
     def ready_again(self, place: int) -> Reply:
-        """Say where it is now."""
+        """Return the present place."""
         return self.answer(Opening(1, 0), place)
 
     def news(self) -> None:
-        """Have none."""
+        """Return no news."""
 
     def reports(self) -> tuple[Report, ...]:
-        """Have none."""
+        """Return no reports."""
         return ()
 
     def refuse_pending(self, why: str) -> None:
@@ -129,7 +129,7 @@ class Rank:
 
 
 def until(found: Callable[[], object]) -> None:
-    """Wait for something that other threads do."""
+    """Wait for other threads."""
     waits = threading.Event()
     for _ in range(3000):
         if found():
@@ -140,7 +140,7 @@ def until(found: Callable[[], object]) -> None:
 
 @pytest.fixture
 def stores() -> list[MemoryStore]:
-    """Return the store; a test may add the one that comes after it."""
+    """Return the list of stores; a test may add the next one."""
     return [MemoryStore()]
 
 
@@ -160,13 +160,13 @@ def ranks(stores: list[MemoryStore]) -> Iterator[list[Rank]]:
 
 
 def meets(ranks: list[Rank]) -> bool:
-    """Return whether the leader hears all the others."""
+    """Return whether the leader hears all other ranks."""
     leading = ranks[0].part._leading
     return bool(leading and leading.leader.others == {1, 2})
 
 
 def agree(ranks: list[Rank], number: int, **terms: object) -> Agreement:
-    """Have them agree on a window."""
+    """Let them agree on a window."""
     asked = Terms(RankSet.parse("all"), **terms)  # type: ignore[arg-type]
     ranks[0].part.propose(Proposal(number, "{}", 0.0), asked)
     until(lambda: ranks[0].made and ranks[0].made[-1].number == number)
@@ -178,7 +178,7 @@ def steps(rank: Rank) -> list[int]:
     return [one.step for one in rank.heard if isinstance(one, Opening) and one.step]
 
 
-def test_ranks_agree_and_an_idle_job_asks_the_store_nothing(
+def test_ranks_agree_and_an_idle_job_makes_no_calls_to_the_store(
     ranks: list[Rank], stores: list[MemoryStore]
 ) -> None:
     """Each gets the same step."""
@@ -193,15 +193,15 @@ def test_ranks_agree_and_an_idle_job_asks_the_store_nothing(
 
 
 def before(store: MemoryStore) -> int:
-    """Return how many calls there were a moment ago."""
+    """Return the number of calls a moment ago."""
     calls = store.calls
     threading.Event().wait(0.05)
     return calls
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank], rank: int) -> None:
-    """It looks at itself, not at the store."""
+def test_a_busy_rank_reports_when_it_is_free(ranks: list[Rank], rank: int) -> None:
+    """The rank checks itself, not the store."""
     ranks[rank].busy = "it saves"
     threading.Timer(0.2, setattr, (ranks[rank], "busy", "")).start()
     made = agree(ranks, 1)
@@ -210,8 +210,8 @@ def test_a_rank_that_was_busy_tells_when_it_is_free(ranks: list[Rank], rank: int
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_fails_at_something_goes_on_to_agree(ranks: list[Rank], rank: int) -> None:
-    """The others learn why; the next window is agreed on."""
+def test_a_rank_that_fails_still_agrees_later(ranks: list[Rank], rank: int) -> None:
+    """The others get the reason; the next window is agreed."""
     ranks[rank].fails = True
     made = agree(ranks, 1)
     why = f"rank {rank}: dynprof failed at it: FileNotFoundError: no such folder"
@@ -220,10 +220,10 @@ def test_a_rank_that_fails_at_something_goes_on_to_agree(ranks: list[Rank], rank
     assert agree(ranks, 2).ranks == (0, 1, 2)
 
 
-def test_a_leader_that_stood_still_hears_who_has_joined_before_it_proposes(
+def test_a_leader_that_was_stopped_hears_new_ranks_before_it_proposes(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long that was: the bell may be heard after the edit is read."""
+    """The duration does not matter: the notification may be read after the edit."""
     monkeypatch.setattr(leader, "JOIN_S", 0.0)
     for rank in ranks[1:]:
         rank.part.end()
@@ -234,7 +234,7 @@ def test_a_leader_that_stood_still_hears_who_has_joined_before_it_proposes(
 
 
 def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
-    """It is named; its threads are gone at once."""
+    """The ended rank is named; its threads end at once."""
     ranks[2].part.end()
     assert reader() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})
@@ -244,7 +244,7 @@ def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
 def test_a_leader_that_ends_has_the_others_leave_the_store(
     ranks: list[Rank], stores: list[MemoryStore]
 ) -> None:
-    """None is in a wait as its server ends, and little is left in the store."""
+    """No rank waits as the server ends, and little is left in the store."""
     agree(ranks, 1)
     ranks[0].part.end()
     assert not [one for one in threading.enumerate() if one.name == "dynprof-hear"]
@@ -253,20 +253,18 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_whose_group_went_unannounced_is_out_of_the_store(
-    ranks: list[Rank], rank: int
-) -> None:
+def test_a_rank_whose_group_is_gone_leaves_the_store(ranks: list[Rank], rank: int) -> None:
     """A thread that blocks in C++ as Python ends would abort the process."""
     ranks[rank].part.group.is_gone = True  # type: ignore[misc]
     ranks[rank].part.end()
-    until(lambda: reader() == (0 if rank == 0 else 2))  # who leads says farewell to all
+    until(lambda: reader() == (0 if rank == 0 else 2))  # the leader tells all ranks its end
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_agrees_no_more_is_out_of_the_store(
+def test_a_rank_that_stops_agreeing_leaves_the_store(
     ranks: list[Rank], rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where dynprof fails, nothing else would wake the thread that blocks there."""
+    """After a failure of dynprof, no other message would wake the thread that blocks there."""
     monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
     ranks[rank].part.changed()
     until(lambda: ranks[rank].part.is_over)
@@ -274,15 +272,15 @@ def test_a_rank_that_agrees_no_more_is_out_of_the_store(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
+def test_the_leader_renews_each_wait_and_silent_ranks_reconnect(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
-    """A network may forget an idle connection, and tell neither side."""
+    """A network may drop an idle connection without notice to either side."""
     monkeypatch.setattr(taking_part, "RENEW_WAITS_S", 0.05)
     monkeypatch.setattr(taking_part, "UNHEARD_LIMIT_S", 0.5)
     monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     made = [Rank(number, 3, stores) for number in range(3)]
-    cut = MemoryStore()  # where nothing is ever said
+    cut = MemoryStore()  # where nothing is ever sent
     connect = made[rank].part.group.connect
     ways = iter([[connect()[0], TimedStore(cut)]])
     monkeypatch.setattr(made[rank].part.group, "connect", lambda: next(ways, None) or connect())
@@ -301,7 +299,7 @@ def test_the_leader_renews_each_wait_and_who_hears_nothing_connects_anew(
 
 
 class Mortal:
-    """The store of a process that is killed after a number of calls more, ``left``."""
+    """The store of a process that is killed after ``left`` more calls."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store, self.left = store, 1_000_000
@@ -321,10 +319,10 @@ class Mortal:
 
 
 @pytest.mark.parametrize("calls", range(14))
-def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
+def test_a_leader_that_dies_leaves_all_or_none_with_a_step(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    """What it proposed is opened by all at one step, or by none; they agree with its successor."""
+    """All ranks open its proposal at one step, or none does; they agree with its successor."""
     made, mortal = [Rank(number, 3, stores) for number in range(3)], Mortal(stores[0])
     monkeypatch.setattr(
         made[0].part.group, "connect", lambda: [TimedStore(mortal), TimedStore(mortal)]
@@ -346,10 +344,10 @@ def test_a_leader_that_dies_at_any_moment_leaves_all_or_none_with_a_step(
         rank.part.end()
 
 
-def test_an_edit_waits_once_for_a_leader_that_does_not_run_dynprof(
+def test_an_edit_waits_once_for_a_leader_without_dynprof(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Edits of later are served at once."""
+    """Later edits are served at once."""
     waits_s: list[float] = []
     alone = Rank(1, 2, stores)
     monkeypatch.setattr(alone.part._decided, "wait", waits_s.append)
@@ -364,14 +362,14 @@ def reader() -> int:
     return sum(one.name == "dynprof-hear" for one in threading.enumerate())
 
 
-def test_a_store_that_grows_silent_is_tried_again_soon(
+def test_a_store_that_falls_silent_is_tried_again_soon(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pauses grow with the time of the cut, not with that of the job before it."""
+    """The pauses grow with the time without a store, not with the job's age."""
     part, pauses = ranks[1].part, list[float]()
     monkeypatch.setattr(part, "_pause", pauses.append)
     part._served_s -= 1e5
-    part._lose("it is silent")  # as the journal's thread sees first
+    part._lose("it is silent")  # as the journal's thread notices first
     stores[0].lose()
     until(lambda: pauses)
     assert pauses[0] == taking_part.PAUSE_S
@@ -381,7 +379,7 @@ def test_a_store_that_grows_silent_is_tried_again_soon(
 def test_a_store_that_is_away_is_tried_again_within_a_quarter_of_that_time(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, away_s: float, pause_s: float
 ) -> None:
-    """A rank tries again after a quarter of the time, and after a minute at most."""
+    """A rank tries again after a quarter of that time, and after a minute at most."""
     now, pauses = [0.0], list[float]()
     monkeypatch.setattr(taking_part, "time", SimpleNamespace(monotonic=lambda: now[0]))
     part = Rank(1, 2, stores).part
@@ -397,10 +395,10 @@ def test_a_store_that_is_away_is_tried_again_within_a_quarter_of_that_time(
     assert pauses == [pause_s]
 
 
-def test_a_rank_that_was_away_refuses_what_was_proposed_and_agrees_on_the_next(
+def test_a_rank_that_was_away_refuses_the_proposal_and_agrees_on_the_next(
     ranks: list[Rank], stores: list[MemoryStore]
 ) -> None:
-    """A rank whose next message is gone gives up what was proposed, and joins again."""
+    """A rank whose next message was deleted gives up the proposal, and joins again."""
     place = int(stores[0].values[Keys.next])
     stores[0].set(Keys.message(place), DELETED)
     until(lambda: all(rank.alone for rank in ranks[1:]))
@@ -412,7 +410,7 @@ def test_a_rank_that_was_away_refuses_what_was_proposed_and_agrees_on_the_next(
 def test_ranks_agree_again_once_the_store_is_back(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While it is away each is by itself, and says so."""
+    """While the store is away each rank serves itself, and says so."""
     monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     stores[0].lose()
     until(lambda: all(rank.alone for rank in ranks))

@@ -1,4 +1,4 @@
-"""Telling saves from readings, without a file or a clock."""
+"""Recognition of saves from readings, without a file or a clock."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def saved(raw: bytes, mtime: int = 1, inode: int = 1) -> Source:
 
 
 class Watching:
-    """A detector with a clock of its own."""
+    """A detector with its own clock."""
 
     def __init__(self, at_start: Source | Unread) -> None:
         self.detector = EditDetector(at_start)
@@ -41,14 +41,14 @@ class Watching:
         return self.detector.observe(reading, self.now_s, 1e9)
 
 
-def test_what_is_there_at_the_start_is_no_edit() -> None:
-    """However often the first reading is repeated, it is not an edit."""
+def test_the_content_at_the_start_is_not_an_edit() -> None:
+    """The first content is no edit, however often it is read."""
     watching = Watching(saved(b"{}"))
     assert [watching.see(saved(b"{}"), 5) for _ in range(3)] == [None] * 3
 
 
 def test_a_copy_with_an_old_time_is_saved_when_it_was_made(tmp_path: Path) -> None:
-    """A file that `cp -p` gives an old time is an edit of this moment; a `chmod` is none."""
+    """A file that `cp -p` gives an old time is a new edit; a `chmod` is not."""
     config = tmp_path / "profiler_config.json"
     config.write_text("{}")
     written_s = config.stat().st_mtime
@@ -62,21 +62,21 @@ def test_a_copy_with_an_old_time_is_saved_when_it_was_made(tmp_path: Path) -> No
 
 
 def test_the_same_text_saved_again_is_an_edit() -> None:
-    """A new time of writing, or a new inode, makes the same text a new request."""
+    """A new modification time or inode makes the same text a new request."""
     watching = Watching(saved(b"{}"))
     assert watching.see(saved(b"{}", mtime=2))
     assert watching.see(saved(b"{}", mtime=2, inode=2))
 
 
 def test_a_second_write_of_the_same_save_is_no_edit() -> None:
-    """An editor that writes the same bytes twice in a moment asks once."""
+    """An editor that writes the same bytes twice in a moment makes one request."""
     watching = Watching(saved(b"[]"))
     assert watching.see(saved(b"{}", mtime=2))
     assert watching.see(saved(b"{}", mtime=3), DEBOUNCE_S / 2) is None
 
 
 def test_another_text_in_the_same_tick_of_the_file_system_is_an_edit() -> None:
-    """Two saves within one time stamp are told apart by their bytes."""
+    """Different bytes distinguish two saves with one time stamp."""
     watching = Watching(saved(b"[]"))
     assert watching.see(saved(b'{"a":1}', mtime=2), 0.001)
     assert watching.see(saved(b'{"a":2}', mtime=2), 0.001)
@@ -95,7 +95,7 @@ def test_a_half_written_file_is_waited_for() -> None:
 
 
 def test_a_file_that_stays_half_written_is_delivered() -> None:
-    """What stays cut off is handed on, so that its problem is reported, once."""
+    """A truncated file is delivered once, so that its problem is reported."""
     watching = Watching(saved(b"{}"))
     assert watching.see(saved(b'{"act', mtime=2)) is None
     edit = watching.see(saved(b'{"act', mtime=2), HALF_WRITTEN_S)
@@ -105,14 +105,14 @@ def test_a_file_that_stays_half_written_is_delivered() -> None:
 
 
 def test_a_file_that_goes_and_returns_is_an_edit() -> None:
-    """Deleted and created again within a moment: an edit, and no word of its absence."""
+    """Deleted and created again within a moment: an edit, and no problem."""
     watching = Watching(saved(b"{}"))
     assert watching.see(GONE) is None
     assert watching.see(saved(b"{}", mtime=2, inode=7))
 
 
-def test_a_file_that_stays_away_is_said_once() -> None:
-    """A missing file is a problem after a while, and only once."""
+def test_a_missing_file_is_reported_once() -> None:
+    """A missing file becomes a problem after a while, once."""
     watching = Watching(saved(b"{}"))
     assert watching.see(GONE) is None
     edit = watching.see(GONE, HALF_WRITTEN_S)
@@ -122,14 +122,14 @@ def test_a_file_that_stays_away_is_said_once() -> None:
 
 
 def test_a_directory_moved_away_and_back_is_no_edit() -> None:
-    """The very same file that returns is no request."""
+    """The same file that returns is no request."""
     watching = Watching(saved(b"{}", mtime=5, inode=5))
     assert watching.see(GONE) is None
     assert watching.see(saved(b"{}", mtime=5, inode=5)) is None
 
 
 def test_a_file_that_could_not_be_read_at_the_start_is_no_edit() -> None:
-    """Made readable, it is what was there at the start; saved again, it is a request."""
+    """When it becomes readable, it is the first content; a later save is a request."""
     detector = EditDetector(Unread((Problem("everybody may write"),), 1, 9), started_ns=10)
     assert detector.observe(saved(b"{}", mtime=9), 1.0, 1e9) is None
     assert detector.observe(saved(b"{}", mtime=11), 2.0, 1e9)
@@ -151,7 +151,7 @@ def test_each_save_that_is_refused_for_the_same_reason_is_an_edit(tmp_path: Path
 
 
 def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back() -> None:
-    """It ended a job that had set its recursion limit high, as many scripts do."""
+    """Deep nesting crashed a job with a high recursion limit, which many scripts set."""
     code = """if True:
         import sys
         from dynprof.config import Source
@@ -164,15 +164,15 @@ def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back() -> None:
 
 
 def test_many_values_are_a_whole_file_where_they_are_one() -> None:
-    """More brackets than levels are allowed need not be levels."""
+    """More brackets than the allowed depth may be on one level."""
     watching = Watching(saved(b"{}"))
     many = b'{"metadata": {"x": [' + b", ".join([b"[1]"] * 100) + b"]}}"
     assert watching.see(saved(many[:-1])) is None
     assert watching.see(saved(many, mtime=2)) == Edit(many, 2e-9)
 
 
-def test_another_owner_of_the_file_alone_is_no_save() -> None:
-    """The owner of the file that was saved comes with the edit."""
+def test_a_change_of_the_owner_is_not_a_save() -> None:
+    """The edit has the owner of the saved file."""
     detector = EditDetector(Source(b"{}", 1, 1, 1000))
     assert detector.observe(Source(b"{}", 1, 1, 1001), 0.0, 0.0) is None
     edit = detector.observe(Source(b"{ }", 2, 2, 1001), 0.0, 0.0)

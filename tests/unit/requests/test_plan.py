@@ -1,4 +1,4 @@
-"""(config, state) -> plan or refusal."""
+"""From config and state to a plan or a refusal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def outcome(
 
 
 def accepted(**arguments: Any) -> Plan:
-    """Return the plan of a config that is accepted."""
+    """Return the plan of an accepted config."""
     found = outcome(**arguments)
     assert isinstance(found, Plan)
     return found
@@ -42,13 +42,13 @@ def refused(**arguments: Any) -> list[str]:
 
 
 def test_auto_takes_the_first_backend_that_can_serve() -> None:
-    """Torch where the job has loaded it, Python else."""
+    """Torch is used if the job has imported it, otherwise Python."""
     assert accepted().backend == "torch"
     assert accepted(capabilities=(NO_TORCH, PYTHON)).backend == "python"
 
 
-def test_a_backend_that_cannot_serve_is_refused_in_words() -> None:
-    """A named backend that is missing says why, and which ones there are."""
+def test_a_missing_backend_is_refused_with_the_reason() -> None:
+    """The refusal has the reason, and names the available backends."""
     (text,) = refused(backend="torch", capabilities=(NO_TORCH, PYTHON))
     assert text == (
         '/backend: "torch" cannot serve here: this process has not imported torch; '
@@ -82,7 +82,7 @@ def test_the_template_records_all_that_the_machine_has(capable: Capabilities) ->
     assert (found.activities, found.remarks) == (capable.activities, ())
 
 
-def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
+def test_a_script_that_names_an_npu_gets_a_remark_without_one() -> None:
     """A script that names CPU and NPU gets a remark where there is no NPU."""
     config = ProfilerConfig(activities=["CPU", "NPU"])
     found = plan(config, ProcessState(10, 0, (TORCH,), free_disk_mb=5000), Script())
@@ -91,8 +91,8 @@ def test_a_script_that_names_an_npu_is_told_that_none_is_here() -> None:
     assert [remark.pointer for remark in found.remarks] == ["/activities"]
 
 
-def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
-    """Of a setting of the file by its pointer; of one of the script's in words alone."""
+def test_partly_supported_settings_are_named_at_their_place() -> None:
+    """A setting of the file is named by its pointer, one of the script by its name."""
     lacks = (Lack("profiler_level", "Level2", "no overloads."), Lack("all_threads", True, "one."))
     capabilities = (Capabilities("torch", ("CPU",), lacks=lacks),)
     assert accepted(capabilities=capabilities).remarks == ()
@@ -115,10 +115,10 @@ def test_what_a_version_serves_in_part_is_said_where_it_is_asked_for() -> None:
         ),
     ],
 )
-def test_a_level_says_what_it_adds_where_no_device_is_recorded(level: str, adds: str) -> None:
+def test_a_remark_names_what_a_level_adds_without_a_device(level: str, adds: str) -> None:
     """A remark names the few things that Level1 and Level2 add on the CPU.
 
-    With a device they say nothing, and where torch has no overload names these are not promised.
+    With a device there is no remark. A torch without overload names does not promise them.
     """
     asked = {"profiler_level": level}
     on_cpu = accepted(activities=["CPU"], experimental_config=asked).remarks
@@ -131,8 +131,8 @@ def test_a_level_says_what_it_adds_where_no_device_is_recorded(level: str, adds:
     assert not any("overload" in str(remark) for remark in remarks)
 
 
-def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
-    """A config of another machine is served, and what it lacks is said."""
+def test_available_activities_are_recorded_if_no_requested_one_is() -> None:
+    """A config of another machine works, with a remark on missing devices."""
     found = accepted(activities=["NPU", "XPU"])
     assert found.activities == TORCH.activities
     assert [*map(str, found.remarks)] == [
@@ -143,7 +143,7 @@ def test_where_no_activity_is_left_what_is_here_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("name", ["record_shapes", "with_stack", "with_flops", "with_modules"])
-def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
+def test_host_settings_get_a_remark_without_the_cpu(name: str) -> None:
     """A setting of the host gets a remark if the activities lack CPU."""
     (remark,) = accepted(activities=["CUDA"], **{name: True}).remarks
     assert str(remark) == (f"/{name}: has no effect: it needs CPU among the activities.")
@@ -152,12 +152,12 @@ def test_what_belongs_to_the_host_is_named_without_it(name: str) -> None:
 
 @pytest.mark.parametrize(("step", "start"), [(0, 100), (99, 100), (100, 200), (101, 200)])
 def test_the_next_multiple(step: int, start: int) -> None:
-    """Ranks that cannot agree meet there; one that has begun already is no next one."""
+    """Ranks that cannot agree meet at a multiple; a multiple that has begun does not count."""
     assert accepted(step=step, start_step="next multiple of 100").start_step == start
 
 
-def test_ranks_to_be_chosen_are_refused_where_nobody_chooses() -> None:
-    """With what to write instead."""
+def test_ranks_to_be_chosen_are_refused_without_an_agreement() -> None:
+    """The refusal names an alternative."""
     assert refused(ranks="one per host") == [
         '/ranks: "one per host" is chosen among ranks that agree, and this rank does not; '
         'write numbers, or "all".'
@@ -171,7 +171,7 @@ def test_the_next_step(start_step: int) -> None:
 
 
 def test_a_later_step_is_waited_for_and_a_past_one_refused() -> None:
-    """The step that is running has begun; the next one has not."""
+    """The running step has begun; the next one has not."""
     assert accepted(step=10, start_step=11).start_step == 11
     (text,) = refused(step=10, start_step=10)
     assert text == (
@@ -180,8 +180,8 @@ def test_a_later_step_is_waited_for_and_a_past_one_refused() -> None:
     )
 
 
-def test_a_rank_that_is_not_asked_for_does_nothing() -> None:
-    """The config is fine, this rank is just not meant."""
+def test_a_rank_that_is_not_requested_does_nothing() -> None:
+    """The config is valid; it just does not include this rank."""
     found = outcome(rank=5, ranks="0-3,8")
     assert isinstance(found, Refusal)
     assert not found.selects_rank
@@ -197,8 +197,8 @@ def test_too_little_disk_is_refused() -> None:
     assert accepted(limits={"min_free_disk_mb": None})
 
 
-def test_a_place_without_room_is_refused_at_prof_dir() -> None:
-    """Where the config sets no limit of its own, ``prof_dir`` is to blame."""
+def test_a_full_disk_is_refused_at_prof_dir() -> None:
+    """If the config has no limit of its own, the refusal names ``prof_dir``."""
     found = plan(ProfilerConfig(prof_dir="/proc/x"), ProcessState(0, 0, (TORCH,), free_disk_mb=0))
     assert isinstance(found, Refusal)
     (text,) = map(str, found.problems)
@@ -206,7 +206,7 @@ def test_a_place_without_room_is_refused_at_prof_dir() -> None:
 
 
 def test_a_place_that_cannot_be_written_is_refused() -> None:
-    """Where the capture cannot go is said before anything is recorded."""
+    """An unwritable place is refused before the recording."""
     state = ProcessState(0, 0, (TORCH,), 5000, prof_dir_problem="/x is not a directory")
     found = plan(ProfilerConfig(), state)
     assert isinstance(found, Refusal)
@@ -215,7 +215,7 @@ def test_a_place_that_cannot_be_written_is_refused() -> None:
 
 
 def test_all_reasons_are_given_at_once() -> None:
-    """A config with several reasons against it names each."""
+    """A config with several problems gets all of them."""
     texts = refused(start_step=3, limits={"min_free_disk_mb": 1e6})
     assert len(texts) == 2
 
@@ -240,7 +240,7 @@ def test_a_setting_that_the_backend_cannot_serve_is_named(
 
 
 def test_a_setting_at_its_default_is_not_named() -> None:
-    """Defaults, in whatever spelling, ask for nothing."""
+    """Defaults, in any spelling, request nothing."""
     experimental = {"export_type": ["text"], "data_simplification": True, "host_sys": None}
     found = accepted(capabilities=(PYTHON,), activities=["CPU"], experimental_config=experimental)
     assert found.remarks == ()
@@ -288,19 +288,19 @@ def test_marks_alone_may_have_a_database() -> None:
 
 @pytest.mark.parametrize("backend", ["auto", "npu"])
 def test_an_npus_profiler_has_marks_alone_as_well(backend: str) -> None:
-    """Where it serves, it is asked: its marks stand on the device too."""
+    """The NPU's own profiler records them, so that they are also on the device."""
     found = accepted(capabilities=(NPU, TORCH, MARKS), backend=backend, experimental_config=ALONE)
     assert found.backend == "npu"
 
 
-def test_marks_are_never_chosen_unasked() -> None:
-    """Where no profiler can serve, that is said."""
+def test_marks_are_only_chosen_on_request() -> None:
+    """If no profiler works, the refusal says so."""
     (text,) = refused(capabilities=(NO_TORCH, MARKS))
     assert "no profiler can serve here" in text
 
 
-def test_what_marks_alone_cannot_serve_is_named() -> None:
-    """A setting of operators, and not one of what is recorded beside them."""
+def test_settings_without_effect_on_marks_are_named() -> None:
+    """A setting for operators is named; one of the collectors is not."""
     found = accepted(
         capabilities=(PYTHON, MARKS),
         with_stack=True,
@@ -325,11 +325,11 @@ INLINE = Capabilities(
     ],
 )
 def test_fallbacks_are_those_of_this_very_window(config: dict[str, Any], words: list[str]) -> None:
-    """Of what it watches, and not where a memory window records one thread anyway."""
+    """Fallbacks of a memory window omit the one on threads, because it has one thread anyway."""
     found = accepted(capabilities=(INLINE,), **config).fallbacks
     assert [text[: len(word)] for text, word in zip(found, words, strict=True)] == words
 
 
-def test_nothing_is_said_where_windows_close_detached() -> None:
-    """There is no false alarm."""
+def test_a_detached_close_gives_no_remark() -> None:
+    """A detached close gives no remark."""
     assert accepted(activities=["CPU"]).fallbacks == ()

@@ -1,4 +1,4 @@
-"""What root's command has of root once the owner of its path runs it, and what it shows of that."""
+"""Root's commands that run as a path's owner: what they keep of root, and what they show."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def home(shared_tmp: Path) -> Path:
 
 
 def command(*arguments: object) -> list[str]:
-    """Return the command line of a command of root's."""
+    """Return the command line of a command of root."""
     return [str(PYTHON), "-c", ACT, *map(str, arguments)]
 
 
 def act(*arguments: object, **named: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command of root's to its end."""
+    """Run a command of root to its end."""
     return ROOT.run(*command(*arguments), **{"env": ENVIRONMENT, **named})
 
 
 class Terminal:
-    """A terminal on which root types a command."""
+    """A terminal in which root types a command."""
 
     def __init__(self, *arguments: object) -> None:
         self._end, inside = pty.openpty()
@@ -90,14 +90,14 @@ class Terminal:
         self.shown = b""
 
     def read(self, until: bytes = b"") -> None:
-        """Wait until something is shown, or for the end."""
+        """Wait until a text is shown, or for the end."""
         with contextlib.suppress(OSError):  # the last process that had it has ended
             while not until or until not in self.shown:
                 assert select.select([self._end], [], [], patience_s())[0], self.shown
                 self.shown += os.read(self._end, 4096)
 
     def type(self, keys: bytes) -> None:
-        """Type something."""
+        """Type a text."""
         os.write(self._end, keys)
 
     def code(self) -> int:
@@ -108,22 +108,22 @@ class Terminal:
 
 
 def test_ordinary_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the owner of the path; nothing is said."""
+    """The path's owner does not matter, and nothing is printed."""
     monkeypatch.setattr(os, "geteuid", lambda: ALICE.uid)
     assert act_as_owner(tmp_path, pytest.fail) == tmp_path
 
 
 @as_root
 @others_run_python
-def test_path_of_roots_changes_nothing(shared_tmp: Path) -> None:
-    """The command goes on in the same process."""
+def test_path_of_root_changes_nothing(shared_tmp: Path) -> None:
+    """The command continues in the same process."""
     assert act(shared_tmp, "facts").stdout == "all of it is root's\n"
 
 
 @as_root
 @others_run_python
 def test_nothing_of_root_is_left(home: Path) -> None:
-    """Neither id, group, terminal, standard input, browser nor secret."""
+    """Neither id, group, terminal, standard input, browser nor secret stays."""
     os.chown(home, ALICE.uid, 0)
     terminal = Terminal(home, "facts")
     assert terminal.code() == 0
@@ -136,7 +136,7 @@ def test_nothing_of_root_is_left(home: Path) -> None:
     environment = facts["environment"]
     assert environment.pop("COLUMNS")
     environment.pop(MARK)
-    environment.pop("LC_CTYPE", None)  # Python's own
+    environment.pop("LC_CTYPE", None)  # set by Python
     assert environment == {
         "PATH": ENVIRONMENT["PATH"],
         "DYNPROF_DISABLE": "1",
@@ -149,7 +149,7 @@ def test_nothing_of_root_is_left(home: Path) -> None:
 @as_root
 @others_run_python
 def test_account_gives_its_name_and_groups(shared_tmp: Path) -> None:
-    """Those that the system has for it, and its home."""
+    """The groups and the home are those of the system's account."""
     account = next(one for one in pwd.getpwall() if one.pw_uid)
     os.chown(shared_tmp, account.pw_uid, 0)
     uid, gid = account.pw_uid, account.pw_gid
@@ -164,7 +164,7 @@ def test_account_gives_its_name_and_groups(shared_tmp: Path) -> None:
 @as_root
 @others_run_python
 def test_working_directory_is_entered_by_its_name(home: Path, shared_tmp: Path) -> None:
-    """So a folder of root's, which the user may not enter, is not left to the user."""
+    """A folder that the user may not enter is then not inherited from root."""
     private = shared_tmp / "private"
     private.mkdir(mode=0o700)
     there = f"import os, sys\nos.chdir(sys.argv.pop(1))\n{ACT}"
@@ -180,7 +180,7 @@ def test_working_directory_is_entered_by_its_name(home: Path, shared_tmp: Path) 
 @as_root
 @others_run_python
 def test_output_is_shown_as_text(home: Path, shared_tmp: Path) -> None:
-    """The terminal obeys nothing of it; and root's process loads nothing, not even a pickle."""
+    """The terminal executes none of it, and root's process loads nothing, not even a pickle."""
     made = shared_tmp / "made"
     done = act(home, "speak", made)
     lines = done.stdout.splitlines()
@@ -202,14 +202,14 @@ def test_output_is_shown_as_text(home: Path, shared_tmp: Path) -> None:
 def test_exit_code_is_that_of_the_users_process(
     home: Path, how: tuple[object, ...], code: int
 ) -> None:
-    """After a signal 128 and its number, as a shell says."""
+    """After a signal it is 128 plus the signal's number, as in a shell."""
     assert act(home, *how).returncode == code
 
 
 @as_root
 @others_run_python
 def test_ctrl_c_ends_the_users_process(home: Path) -> None:
-    """It reaches it as it would on the terminal; the exit code is its own."""
+    """Ctrl-C reaches the process as in a terminal; the exit code is the process's own."""
     terminal = Terminal(home, "wait")
     terminal.read(b"waits")
     terminal.type(b"\x03")
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_the_users_process(home: Path) -> None:
 @as_root
 @others_run_python
 def test_second_ctrl_c_kills_a_process_that_stays(home: Path) -> None:
-    """The user controls it, and might keep root waiting."""
+    """The user controls the process, and could keep root waiting."""
     terminal = Terminal(home, "stubborn")
     terminal.read(b"waits")
     terminal.type(b"\x03")
@@ -231,8 +231,8 @@ def test_second_ctrl_c_kills_a_process_that_stays(home: Path) -> None:
 
 @as_root
 @others_run_python
-def test_users_process_ends_with_roots(home: Path) -> None:
-    """Also where that is killed, and can pass nothing on."""
+def test_users_process_ends_with_roots_process(home: Path) -> None:
+    """This holds even if root's process is killed and can pass nothing on."""
     with start(command(home, "wait"), env=ENVIRONMENT) as root:
         assert root.stdout
         waiting = os.pidfd_open(int(root.stdout.readline().split()[1]))
@@ -244,7 +244,7 @@ def test_users_process_ends_with_roots(home: Path) -> None:
 @as_root
 @others_run_python
 def test_reader_that_has_gone_ends_the_command(home: Path) -> None:
-    """As with ``| head``: the user's process learns it from its own pipe."""
+    """With ``| head``, for example, the user's process notices by its own pipe."""
     with start(command(home, "endless"), env=ENVIRONMENT) as root:
         assert root.stdout
         assert root.stdout.readline() == "line\n"
@@ -256,7 +256,7 @@ def test_reader_that_has_gone_ends_the_command(home: Path) -> None:
 @as_root
 @others_run_python
 def test_system_that_forbids_the_change_is_named(home: Path) -> None:
-    """As in a container without the capability: nothing goes on as root."""
+    """A container without the capability, for example: nothing continues as root."""
     none = "-setuid,-setgid"
     limited = ("setpriv", f"--bounding-set={none}", f"--inh-caps={none}")
     done = ROOT.run(*limited, *command(home, "facts"), env=ENVIRONMENT)
@@ -271,7 +271,7 @@ PRIVATE = f"import sys\nsys.path.insert(0, sys.argv.pop(1))\nimport private\n{AC
 
 @pytest.fixture
 def packages(shared_tmp: Path) -> Path:
-    """Return a folder of root's with a module."""
+    """Return a folder of root with a module."""
     packages = shared_tmp / "packages"
     packages.mkdir(mode=0o700)
     (packages / "private.py").touch()
@@ -281,7 +281,7 @@ def packages(shared_tmp: Path) -> Path:
 @as_root
 @others_run_python
 def test_code_that_the_owner_cannot_read_is_refused(home: Path, packages: Path) -> None:
-    """As where dynprof lies in root's home: the message names the folder, and what to do."""
+    """If dynprof is in root's home, the message names the folder and the remedy."""
     done = ROOT.python(PRIVATE, packages, home, "facts")
     last = done.stderr.splitlines()[-1]
     assert f"uid {ALICE.uid} owns {home}, and dynprof runs as that user there" in last
@@ -295,10 +295,8 @@ def test_code_that_the_owner_cannot_read_is_refused(home: Path, packages: Path) 
 
 @as_root
 @others_run_python
-def test_code_that_a_group_or_a_list_lets_the_owner_read_will_do(
-    home: Path, packages: Path
-) -> None:
-    """Root's process sees whether there is an access control list, and leaves it to the system."""
+def test_code_that_the_owner_may_read_by_group_or_acl_is_used(home: Path, packages: Path) -> None:
+    """Root's process notices an access control list, and lets the system decide."""
     packages.chmod(0o750)
     os.chown(packages, 0, ALICE.uid)
     assert ROOT.python(PRIVATE, packages, home, "end", "3").returncode == 3

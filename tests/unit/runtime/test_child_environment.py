@@ -1,4 +1,4 @@
-"""Processes of dynprof's own get no secret of the job's, but the keys of the storage they reach."""
+"""dynprof's own processes get no secrets of the job, except keys of the storage they use."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ KEYS = {
     "OCI_CLI_KEY_CONTENT": "oci",
     "KRB5CCNAME": "hdfs",
 }
-"""A key of each kind of storage."""
+"""A variable with a key for each kind of storage."""
 OTHERS = {"WANDB_API_KEY", "HF_TOKEN", "DATABASE_PASSWORD", "TORCH_TOKEN", "DYNPROF_PROF_DIRS"}
-"""Variables that no process of dynprof's own needs, whatever it does."""
+"""Variables that none of dynprof's own processes needs."""
 SHOW = "import json, os, sys; shown = json.dumps(dict(os.environ)); "
-"""Code of a child that shows its environment."""
+"""Code of a child that prints its environment."""
 SAYS = f"{SHOW}print(shown, file=sys.stderr)"
 
 
 @pytest.fixture(autouse=True)
 def _job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process be a job with secrets, whose children show their environment."""
+    """Make this process a job with secrets, whose children print their environment."""
     for name in (*KEYS, *OTHERS):
         monkeypatch.setenv(name, "s3cr3t")
     monkeypatch.setattr(side_process, "command", lambda *_: [sys.executable, "-c", SAYS])
 
 
 def analysis(place: str) -> str:
-    """Return what the analysis of a capture in some place shows."""
+    """Return the environment of the analysis of a capture in a place."""
     return begin_analysis(f"{place}/a.trace.json").last_line(wait=True) or ""
 
 
 def delivery(place: str) -> str:
-    """Return what a delivery to some place shows."""
+    """Return the environment of a delivery to a place."""
     return send_once(Order("/tmp", ("a",), place, "/tmp", (), False, 1.0))
 
 
 def worker(place: str) -> str:
-    """Return what a worker of ``dynprof analyse`` shows for traces in some place."""
+    """Return the environment of a worker of ``dynprof analyse`` for traces in a place."""
     with closing(Workers(1, places=[f"{place}/a.trace.json"])) as workers:
         found = {name: workers.submit(os.getenv, name).result() for name in (*KEYS, *OTHERS)}
     return json.dumps({name: value for name, value in found.items() if value is not None})
@@ -108,7 +108,7 @@ def test_proxies_and_certificates_are_for_urls_only(monkeypatch: pytest.MonkeyPa
     assert not environment("/a").keys() & told
 
 
-def test_what_loaders_and_torch_need_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_loaders_and_torch_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS", "LC_ALL", "TORCH_DEVICE_BACKEND_AUTOLOAD")
     for name in needed:
         monkeypatch.setenv(name, "1")

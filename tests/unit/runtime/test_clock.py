@@ -10,7 +10,7 @@ from dynprof.runtime.clock import SystemClock, iso, local
 
 
 def test_times_are_those_of_datetime() -> None:
-    """Which is not imported for them, as it takes half as long as all of dynprof."""
+    """Datetime is not imported for them: that takes half as long as importing dynprof."""
     chance = random.Random(1)  # noqa: S311
     for _ in range(10_000):
         wall_s = round(4e9 * chance.random(), chance.choice([3, 7]))
@@ -20,5 +20,5 @@ def test_times_are_those_of_datetime() -> None:
 
 
 def test_durations_are_measured_by_a_monotonic_clock() -> None:
-    """The clock of the machine may be set; the clock of durations may not."""
+    """The machine's clock may be set; the clock of durations may not."""
     assert SystemClock.now_s in (time.monotonic, time.perf_counter)

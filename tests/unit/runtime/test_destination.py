@@ -1,4 +1,4 @@
-"""Where a capture is put together, and where it goes."""
+"""The place where a capture is written first, and its destination."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ URL = "s3://bucket/captures"
 
 
 def layout(root: Path) -> Layout:
-    """Return the files of a process whose config nobody else can change."""
+    """Return the files of a process whose config no other user can change."""
     root.chmod(0o700)
     made = Layout(root, 3, "host", 42)
     made.config.touch(0o600)
@@ -35,8 +35,8 @@ def test_a_directory_is_written_in_directly(tmp_path: Path) -> None:
     assert found.folder("step_1-2") == tmp_path / "captures" / "step_1-2"
 
 
-def test_with_a_scratch_directory_each_process_has_its_own_place_there(tmp_path: Path) -> None:
-    """Two processes of one rank put nothing into each other's folders."""
+def test_each_process_has_its_own_folder_in_a_scratch_directory(tmp_path: Path) -> None:
+    """Two processes of one rank do not share folders."""
     found = destination(layout(tmp_path), "captures", "scratch")
     other = destination(replace(layout(tmp_path), pid=43), "captures", "scratch")
     assert not found.is_direct
@@ -45,8 +45,8 @@ def test_with_a_scratch_directory_each_process_has_its_own_place_there(tmp_path:
     assert found.staging_dir != other.staging_dir
 
 
-def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -> None:
-    """Where nothing else is said."""
+def test_captures_for_a_url_are_written_next_to_the_config_first(tmp_path: Path) -> None:
+    """This is the default place."""
     found = destination(layout(tmp_path), f"{URL}/", None)
     assert found.staging_dir.parent == tmp_path / OUTGOING
     assert found.folder("step_1-2") == f"{URL}/step_1-2"
@@ -79,16 +79,16 @@ def test_a_url_has_its_captures_put_together_beside_the_config(tmp_path: Path) -
         ("s3://bucket/x::s3://other", "this URL names no place"),
     ],
 )
-def test_what_is_wrong_with_a_url(place: str, why: str) -> None:
-    """It is said in a sentence that never has the secret."""
+def test_errors_of_a_url_are_named(place: str, why: str) -> None:
+    """The error never contains the secret."""
     said = why_no_destination(place)
     assert said.startswith(why)
     assert bool(said) == bool(why)
     assert "secret" not in said
 
 
-def test_a_url_needs_leave_where_others_may_change_the_config(tmp_path: Path) -> None:
-    """One that begins with an allowed one has it; one whose name only looks like it has not."""
+def test_a_url_must_be_allowed_if_others_may_change_the_config(tmp_path: Path) -> None:
+    """A URL below an allowed one is allowed; one that only shares its first characters is not."""
     shared = layout(tmp_path)
     assert not destination(shared, URL, None).why_forbidden(shared)
     tmp_path.chmod(0o770)
@@ -103,7 +103,7 @@ def test_a_url_needs_leave_where_others_may_change_the_config(tmp_path: Path) ->
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the job's Python lacks for this kind of URL, before anything is recorded."""
+    """The missing package for this kind of URL is named before the recording."""
     for name in ("fsspec", "s3fs"):
         monkeypatch.setitem(sys.modules, name, None)
     mine = layout(tmp_path)
@@ -112,7 +112,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:
-    """It is named where it is the one that does not serve."""
+    """The error names it if it is the place that is not allowed."""
     mine = layout(tmp_path)
     (tmp_path / "file").touch()
     why = destination(mine, "captures", "file/below").why_not(mine)
@@ -121,8 +121,8 @@ def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:
     assert "/elsewhere" in destination(mine, "captures", "/elsewhere").why_forbidden(mine)
 
 
-def test_directories_and_urls_are_told_apart() -> None:
-    """As ``init(prof_dirs=...)`` has them in one list; a URL is the same from everywhere."""
+def test_directories_and_urls_are_distinguished() -> None:
+    """``init(prof_dirs=...)`` has both in one list; a URL does not depend on the directory."""
     assert split_urls(["/a", URL, "/b"]) == (["/a", "/b"], (URL,))
     assert absolute_place(Path("/root"), URL) == URL
     assert absolute_place(Path("/root"), "captures") == "/root/captures"

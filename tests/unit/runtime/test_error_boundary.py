@@ -6,21 +6,21 @@ from dynprof.runtime.error_boundary import ErrorBoundary
 
 
 class Notes:
-    """Keeps what a boundary writes down."""
+    """Keeps the errors that a boundary notes."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
 
     def set_status(self, *, last_error: str) -> None:
-        """Keep nothing: the next call has it."""
+        """Ignore it: the next call has it."""
 
     def error(self, text: str) -> None:
         """Keep it."""
         self.errors.append(text.partition("\n")[0])
 
 
-def test_failure_to_give_up_stays_behind_the_wall() -> None:
-    """Where an action fails and giving it up fails as well, both are noted and neither raises."""
+def test_a_failed_cleanup_does_not_raise() -> None:
+    """If an action and its cleanup fail, both are noted and neither raises."""
     notes = Notes()
 
     def act() -> None:

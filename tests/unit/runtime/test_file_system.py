@@ -1,4 +1,4 @@
-"""What kind of file system a directory is on."""
+"""The kind of file system of a directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_the_innermost_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it lies in."""
+    """The outer mounts do not matter."""
     mounts = [
         SimpleNamespace(mountpoint=place, fstype=kind)
         for place, kind in (("/", "ext4"), (str(tmp_path), "nfs4"), (f"{tmp_path}/a", "xfs"))
@@ -27,8 +27,8 @@ def test_the_innermost_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert kind_of(tmp_path / "a" / "c") == "xfs"
 
 
-def test_where_the_system_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container without /proc, nobody knows."""
+def test_an_unknown_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container without /proc, for example, the kind is unknown."""
 
     def tell(**_: object) -> None:
         raise FileNotFoundError("/proc/self/mounts")

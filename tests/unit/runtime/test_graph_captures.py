@@ -1,4 +1,4 @@
-"""Captures of graphs and profilers keep out of each other's way, on all threads."""
+"""Graph captures and profilers exclude each other, on all threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """Has the methods of torch's graphs; a mode that it does not know makes it fail."""
+    """A fake with the methods of torch's graphs; an unknown mode makes it fail."""
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> str:  # noqa: ARG002
         if capture_error_mode not in ("global", "thread_local", "relaxed"):
@@ -30,14 +30,14 @@ class Graph:
 
 @pytest.fixture
 def graphs() -> tuple[GraphCaptures, type[Graph]]:
-    """A class of graphs, and who knows of its captures."""
+    """A class of graphs, and the object that tracks its captures."""
     captures, made = GraphCaptures(), type("Made", (Graph,), dict(vars(Graph)))
     captures.follow(made, "a graph")
     return captures, made
 
 
 def elsewhere(action: Callable[[], object]) -> threading.Thread:
-    """Do something on another thread."""
+    """Run a function on another thread."""
     thread = threading.Thread(target=action, name="another", daemon=True)
     thread.start()
     return thread
@@ -59,8 +59,8 @@ def test_a_capture_is_known_on_all_threads(
     assert captures.under_way() is None
 
 
-def test_several_at_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
-    """One is under way until the last has ended."""
+def test_several_captures_at_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+    """A capture is in progress until the last has ended."""
     captures, made = graphs
     one, other = made(), made()
     one.capture_begin()
@@ -72,7 +72,7 @@ def test_several_at_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
 
 
 def test_a_capture_that_does_not_begin(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
-    """Is none, and the script gets its own exception."""
+    """A failed begin does not count, and the script gets its own exception."""
     captures, made = graphs
     with pytest.raises(ValueError, match="none"):
         made().capture_begin(capture_error_mode="none")
@@ -88,7 +88,7 @@ def test_a_graph_that_is_gone(graphs: tuple[GraphCaptures, type[Graph]]) -> None
 
 
 def test_a_class_is_followed_once(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
-    """However often it is asked for; what the script subclasses counts as well."""
+    """Repeated requests have no effect; subclasses of the script count as well."""
     captures, made = graphs
     before = made.capture_begin
     captures.follow(made, "a graph")
@@ -139,10 +139,10 @@ def test_a_profiler_waits_for_the_capture_of_another_thread(
     assert order == ["captured", "closed"]
 
 
-def test_not_for_ever(
+def test_the_wait_for_a_capture_has_a_timeout(
     graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wait ends with an error at the limit, or at once for the thread's own capture."""
+    """The wait ends with an error at the timeout, or at once for the thread's own capture."""
     captures, made = graphs
     graph = made()
     elsewhere(graph.capture_begin).join()
@@ -159,8 +159,8 @@ def test_not_for_ever(
         pass
 
 
-def test_what_is_put_off(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
-    """Is done once, by its own thread, when that is in no capture any more."""
+def test_deferred_work_runs_after_the_capture(graphs: tuple[GraphCaptures, type[Graph]]) -> None:
+    """Deferred work is done once, by its own thread, after its capture."""
     captures, made = graphs
     done: list[str] = []
     assert captures.defer(lambda: done.append("at once")) is None
@@ -198,7 +198,7 @@ def test_a_declared_capture() -> None:
 
 
 def test_a_declared_capture_that_is_entered_again() -> None:
-    """On the same thread or on another one: it lasts until it was left as often."""
+    """On the same thread or on another one, it lasts until the last exit."""
     region, left = graph_capture(), threading.Event()
 
     def enter_and_leave() -> None:
@@ -219,7 +219,7 @@ def test_a_declared_capture_that_is_entered_again() -> None:
 def test_the_end_of_the_process(
     graphs: tuple[GraphCaptures, type[Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waits for captures, though not for ever; after that they count no more."""
+    """The end waits for captures with a timeout; afterwards they do not count."""
     captures, made = graphs
     monkeypatch.setattr(graph_captures, "CAPTURES_WAIT_S", 0.01)
     graph = made()

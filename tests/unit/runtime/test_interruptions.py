@@ -1,4 +1,4 @@
-"""What a signal handler of the script's raises is told apart from what fails in dynprof."""
+"""Exceptions of the script's signal handlers are distinguished from failures of dynprof."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PreemptionError(Exception):
-    """What the handlers raise."""
+    """The exception that the handlers raise."""
 
 
 def plain(_number: int, _frame: object) -> None:
@@ -33,7 +33,7 @@ def letting_go(_number: int, frame: object) -> None:
 
 
 class Handlers:
-    """Has one as a method."""
+    """A class with a handler as a method."""
 
     def method(self, _number: int, _frame: object) -> None:
         raise PreemptionError
@@ -41,7 +41,7 @@ class Handlers:
 
 @pytest.fixture
 def handled() -> Iterator[Callable[[Any], object]]:
-    """Return what sets a handler."""
+    """Return a function that installs a handler."""
     before = signal.getsignal(signal.SIGUSR1)
     yield lambda handler: signal.signal(signal.SIGUSR1, handler)
     signal.signal(signal.SIGUSR1, before)
@@ -56,8 +56,10 @@ def handled() -> Iterator[Callable[[Any], object]]:
         functools.partial(with_default, text="now"),
     ],
 )
-def test_what_a_handler_raises(handled: Callable[[Any], object], handler: Any) -> None:
-    """Of whatever form it is, and whatever it has done with what it was given."""
+def test_an_exception_of_a_handler_is_recognised(
+    handled: Callable[[Any], object], handler: Any
+) -> None:
+    """The handler may have any form, and use its arguments in any way."""
     handled(handler)
     with pytest.raises(PreemptionError) as raised:
         signal.raise_signal(signal.SIGUSR1)
@@ -65,7 +67,7 @@ def test_what_a_handler_raises(handled: Callable[[Any], object], handler: Any) -
 
 
 def test_a_handler_that_is_not_installed_any_more(handled: Callable[[Any], object]) -> None:
-    """It was called with a number and a frame."""
+    """A function that was called with a number and a frame counts as a handler."""
     handled(with_default)
     with pytest.raises(PreemptionError) as raised:
         signal.raise_signal(signal.SIGUSR1)
@@ -73,8 +75,8 @@ def test_a_handler_that_is_not_installed_any_more(handled: Callable[[Any], objec
     assert came_from_a_signal(raised.value)
 
 
-def test_what_fails_by_itself(handled: Callable[[Any], object]) -> None:
-    """Whether or not handlers are installed; functions that take numbers are none."""
+def test_a_failure_of_dynprof_is_recognised(handled: Callable[[Any], object]) -> None:
+    """This holds with and without handlers; other functions with numbers are not handlers."""
     handled(plain)
 
     def fails(number: int, _other: object) -> None:

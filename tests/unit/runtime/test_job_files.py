@@ -1,4 +1,4 @@
-"""What lies below a folder in which a job is at work."""
+"""The files below a folder in which a job is active."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def made(path: Path, text: str = "{}") -> Path:
     return path
 
 
-def test_a_folder_that_goes_away_meanwhile_is_not_there(tmp_path: Path) -> None:
-    """As that of a capture which is put together while an operator asks for a report."""
+def test_a_folder_that_vanishes_during_the_search_is_ignored(tmp_path: Path) -> None:
+    """A capture's temporary folder, for example, may vanish during a report."""
     names = {made(tmp_path / name / "trace.json") for name in "abc"}
     found = files_below(tmp_path)
     first = next(found)
@@ -36,8 +36,8 @@ def test_a_folder_that_goes_away_meanwhile_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".saving", ".recording"])
-def test_captures_that_are_not_whole_are_none(tmp_path: Path, ending: str) -> None:
-    """A trace that is being written is no trace, nor the newest, of a command that reads one."""
+def test_unfinished_captures_are_ignored(tmp_path: Path, ending: str) -> None:
+    """A trace that is being written is not a trace, and not the newest, to a command."""
     half = made(tmp_path / f"step_1/info/.host_1.rank0.abc{ending}/a.trace.json", "{")
     with pytest.raises(CaptureError, match="holds no trace"):
         newest_in(tmp_path)
@@ -48,19 +48,19 @@ def test_captures_that_are_not_whole_are_none(tmp_path: Path, ending: str) -> No
     assert newest_window(tmp_path) == (tmp_path, [])
 
 
-def test_a_folder_that_only_ends_so_is_looked_into(tmp_path: Path) -> None:
-    """What is hidden and ends so is dynprof's, nothing else."""
+def test_a_folder_with_only_the_suffix_is_searched(tmp_path: Path) -> None:
+    """Only hidden folders with this suffix are dynprof's."""
     whole = [made(tmp_path / name / "a.trace.json") for name in ("x.saving", ".hidden")]
     assert sorted(files_below(tmp_path)) == sorted(whole)
 
 
 def test_a_file_that_is_gone_was_written_before_all_others(tmp_path: Path) -> None:
-    """So the newest of some files can be asked for while some are removed."""
+    """The newest of some files can then be found while others are removed."""
     assert written_s(tmp_path / "gone") == 0 < written_s(made(tmp_path / "here"))
 
 
-def test_behind_a_file_system_of_fsspecs_it_is_as_here() -> None:
-    """Whose paths are none of this machine."""
+def test_file_systems_of_fsspec_behave_alike() -> None:
+    """Paths of such a file system are not paths of this machine."""
     upath = pytest.importorskip("upath", reason="universal_pathlib is not installed")
     folder = upath.UPath("memory://bucket/below")
     for name in ("a", ".x.saving"):
@@ -71,24 +71,24 @@ def test_behind_a_file_system_of_fsspecs_it_is_as_here() -> None:
 
 
 def test_links_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
-    """To files and folders, whatever they lead to; the user may name a link itself."""
+    """Links to files and folders are skipped, whatever their target; the user may name one."""
     there = made(tmp_path / "there/a.trace.json")
     folder = tmp_path / "folder"
     (folder / "info").mkdir(parents=True)
     links = [folder / name for name in ("b.trace.json", "info/rank_0.info.json", "step_1-2_x")]
     for link in links:
         link.symlink_to(there if link.suffix else there.parent)
-    (folder / "notes.txt").symlink_to(there)  # not what a command reads
+    (folder / "notes.txt").symlink_to(there)  # not a file that commands read
     assert list(files_below(folder)) == []
     assert sorted(skipped_below(folder)) == sorted(f"{link} is a symbolic link" for link in links)
     assert traces_in(links[0]) == traces_in(links[2]) == [there]
 
 
-def test_folders_that_lie_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
-    """Python 3.11 ends with RecursionError in folders that are nested a thousand deep."""
+def test_folders_that_are_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
+    """Python 3.11 raises RecursionError in folders that are nested a thousand deep."""
     deepest = made(tmp_path.joinpath(*"a" * DEEPEST, "a.trace.json"))
     top = os.open(deepest.parent, os.O_RDONLY)
-    for _ in range(1500):  # their whole path is longer than the system takes
+    for _ in range(1500):  # the whole path exceeds the system's limit
         os.mkdir("b", dir_fd=top)
         above, top = top, os.open("b", os.O_RDONLY, dir_fd=top)
         os.close(above)
@@ -101,8 +101,8 @@ def test_folders_that_lie_too_deep_are_named_and_not_entered(tmp_path: Path) -> 
 
 
 @as_root
-def test_files_of_users_with_no_say_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
-    """Neither the folder's owner, root nor the user of the command; their folders as well."""
+def test_files_of_unrelated_users_are_skipped_and_named(tmp_path: Path) -> None:
+    """Unrelated users are neither root, nor the caller, nor the folder's owner."""
     mine, theirs = (made(tmp_path / "job" / name) for name in ("a.trace.json", "b.trace.json"))
     inside = made(tmp_path / "job/step_1/a.trace.json")
     roots = made(tmp_path / "job/root.trace.json")

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_names(tmp_path: Path) -> None:
-    """Files lie where the documents say."""
+def test_files_have_the_documented_paths(tmp_path: Path) -> None:
+    """Files have the documented paths."""
     layout = Layout(tmp_path, 7, "node-1", 99)
     names = [layout.config, layout.schema, layout.log, layout.status]
     assert [str(path.relative_to(tmp_path)) for path in names] == [
@@ -35,7 +35,7 @@ def test_names(tmp_path: Path) -> None:
 
 
 def test_a_role_precedes_the_rank_in_names(tmp_path: Path) -> None:
-    """A role precedes the rank in the names of its files, and has window folders of its own."""
+    """A role precedes the rank in file names, and has its own window folders."""
     layout = Layout(tmp_path, 7, "node-1", 99, role="rollout")
     names = [layout.log, layout.status, layout.duplicate_status, layout.manifest(tmp_path, 2)]
     assert [str(path.relative_to(tmp_path)) for path in names] == [
@@ -50,7 +50,7 @@ def test_a_role_precedes_the_rank_in_names(tmp_path: Path) -> None:
 
 
 def test_names_of_any_role_are_parsed() -> None:
-    """The pattern of ranks' names takes those with a role and without one, and no others."""
+    """The pattern matches ranks' names with and without a role, and no others."""
     for name in (rank_name("", 3), rank_name("rollout-2", 30), rank_name("rank", 0)):
         assert re.fullmatch(RANK_NAME, name), name
     for other in ("_rank_3", "a_b_rank_3", "rank_", f"{'r' * 33}_rank_3", "ro\u00f6_rank_3"):
@@ -66,12 +66,12 @@ def test_prof_dir_is_relative_to_the_config(tmp_path: Path) -> None:
 
 
 def test_free_disk_is_that_of_the_nearest_directory(tmp_path: Path) -> None:
-    """The place need not exist yet."""
+    """The directory need not exist yet."""
     assert free_disk_mb(tmp_path / "not" / "yet") > 0
 
 
-def test_a_place_may_be_named_by_another_way(tmp_path: Path) -> None:
-    """A link above the directory is the system's business; one below it leads nowhere."""
+def test_the_directory_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    """A link above the directory is followed; one below it is not."""
     root = tmp_path / "real" / "prof_config"
     root.mkdir(parents=True)
     root.chmod(0o770)

@@ -1,4 +1,4 @@
-"""What memory a process may still get."""
+"""The memory that a process may still allocate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GB = 1_000_000_000
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where control groups are, on a machine with 50 GB free."""
+    """Return the folder of control groups, on a machine with 50 GB free."""
     monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "mine")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=50 * GB))
@@ -29,7 +29,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def group(folder: Path, files: tuple[str, str], most: object, used: int, stat: str) -> None:
-    """Make a control group."""
+    """Create a control group."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in (*zip(files, (most, used), strict=True), ("memory.stat", stat)):
         (folder / name).write_text(f"{value}\n")
@@ -39,8 +39,8 @@ V2 = ("memory.max", "memory.current")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
 
 
-def test_without_groups_it_is_what_the_machine_has(groups: Path) -> None:
-    """As on a machine without containers, or one that is not Linux."""
+def test_without_groups_the_machines_memory_counts(groups: Path) -> None:
+    """This is a machine without containers, or one that is not Linux."""
     assert not groups.exists()
     assert memory.free_mb() == 50_000
 
@@ -49,29 +49,29 @@ def test_without_groups_it_is_what_the_machine_has(groups: Path) -> None:
 def test_ranks_of_a_machine_share_it(
     groups: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
-    """They open their windows together."""
+    """Ranks of a machine share its memory, because they open windows at the same time."""
     assert groups
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
     assert memory.free_mb() == 50_000 / ranks
 
 
 @pytest.mark.parametrize("path", ["/", "/pods/this", "/of/the/machine/outside"])
-def test_a_container_has_what_its_group_leaves(groups: Path, path: str) -> None:
-    """Its own group is the root where it sees no others; a cache of files makes room."""
+def test_a_container_has_the_free_memory_of_its_group(groups: Path, path: str) -> None:
+    """Inside a container the own group is the root; a cache of files can be freed."""
     groups.parent.joinpath("mine").write_text(f"0::{path}\n")
     group(groups, V2, 10 * GB, 8 * GB, f"anon 1\ninactive_file {GB}\nactive_file {2 * GB}\nfile 9")
     assert memory.free_mb() == 5_000
 
 
-def test_a_group_that_tells_of_no_cache(groups: Path) -> None:
-    """It has what its limit leaves."""
+def test_a_group_without_a_cache_figure(groups: Path) -> None:
+    """The limit minus the usage counts."""
     groups.parent.joinpath("mine").write_text("0::/\n")
     group(groups, V2, 10 * GB, 8 * GB, "anon 1\n\nodd")
     assert memory.free_mb() == 2_000
 
 
-def test_the_narrowest_group_around_it_counts(groups: Path) -> None:
-    """One without a limit says ``max``; one that is full has nothing left."""
+def test_the_narrowest_enclosing_group_counts(groups: Path) -> None:
+    """A group without a limit says ``max``; a full one has nothing left."""
     groups.parent.joinpath("mine").write_text("0::/pods/this\n")
     group(groups / "pods" / "this", V2, "max", 2 * GB, "inactive_file 0")
     group(groups / "pods", V2, 9 * GB, 5 * GB, "inactive_file 0")
@@ -81,7 +81,7 @@ def test_the_narrowest_group_around_it_counts(groups: Path) -> None:
 
 
 def test_groups_of_the_first_version(groups: Path) -> None:
-    """They have a tree for memory alone."""
+    """Groups of version 1 have a separate tree for memory."""
     groups.parent.joinpath("mine").write_text("5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n")
     cache = f"inactive_file 7\ntotal_inactive_file {GB}\ntotal_active_file {GB}"
     group(groups / "memory" / "a", V1, 6 * GB, 5 * GB, cache)
@@ -92,7 +92,7 @@ def test_groups_of_the_first_version(groups: Path) -> None:
 def test_the_limits_of_the_process_leave_less(
     groups: Path, monkeypatch: pytest.MonkeyPatch, limit: str, has: str
 ) -> None:
-    """They are its own: no other rank shares them."""
+    """Other ranks do not share these limits."""
     assert groups
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     number = getattr(resource, limit)
@@ -107,13 +107,13 @@ def test_the_limits_of_the_process_leave_less(
     assert memory.free_mb() == 1_000
 
 
-def test_what_this_process_has() -> None:
-    """As the system counts it: within what another look a moment later finds."""
+def test_memory_of_this_process_is_read() -> None:
+    """The value is within that of a second look a moment later."""
     assert memory.resident_mb() == pytest.approx(psutil.Process().memory_info().rss / 1e6, rel=0.1)
 
 
-def test_an_allocator_that_is_slow_to_tell_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks at each piece that is free, and nobody allocates meanwhile."""
+def test_a_slow_allocator_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call walks all free pieces, and blocks allocation for that time."""
     now_s = iter([0.0, 0.01, 1.0, 1.03])
     monkeypatch.setattr(time, "thread_time", lambda: next(now_s))
     allocator = memory._Allocator()

@@ -1,4 +1,4 @@
-"""Files are written through the descriptor that created them, whatever others do to their names."""
+"""Files are written through the descriptor that created them, whatever happens to their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.users import MALLORY, as_root
 
 
 def test_an_atomic_write_leaves_nothing_else(tmp_path: Path) -> None:
-    """The new content is there, private, and no temporary file beside it."""
+    """The new content is private, and no temporary file is next to it."""
     write_atomic(tmp_path / "a", "one")
     write_atomic(tmp_path / "a", "two")
     assert (tmp_path / "a").read_text() == "two"
@@ -34,8 +34,8 @@ def test_an_atomic_write_leaves_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "a").stat().st_mode & 0o007 == 0
 
 
-def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
-    """Ranks that start at once agree on one template, and nobody's edit is overwritten."""
+def test_one_of_many_processes_creates_the_file(tmp_path: Path) -> None:
+    """Ranks that start at once agree on one template, and no edit is overwritten."""
     path = tmp_path / "config"
     with ThreadPoolExecutor(16) as pool:
         wins = list(pool.map(lambda n: write_if_absent(path, str(n)), range(64)))
@@ -44,7 +44,7 @@ def test_of_many_processes_one_creates_the_file(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["config"]
 
 
-def test_of_many_processes_one_takes_a_name(tmp_path: Path) -> None:
+def test_one_of_many_processes_takes_a_name(tmp_path: Path) -> None:
     """Of many files that want one name exactly one gets it; the others keep theirs."""
     files = [tmp_path / str(number) for number in range(64)]
     for file in files:
@@ -77,7 +77,7 @@ def test_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
 def test_swapped_temporary_file_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: bool
 ) -> None:
-    """The content goes to the file that was created, not to what has its name a moment later."""
+    """The content goes to the created file, not to the one with its name a moment later."""
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "victim").chmod(0o600)
 
@@ -97,7 +97,7 @@ def test_swapped_temporary_file_is_not_written(
 
 
 def test_folder_moved_during_a_write_gets_the_file(tmp_path: Path) -> None:
-    """A link that takes the folder's name meanwhile leads nowhere."""
+    """A link that takes the folder's name during the write is not followed."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "folder").mkdir()
     with atomic_file(tmp_path / "folder" / "a") as file:
@@ -109,7 +109,7 @@ def test_folder_moved_during_a_write_gets_the_file(tmp_path: Path) -> None:
 
 
 def test_own_link_on_the_way_is_followed(tmp_path: Path) -> None:
-    """In a folder that nobody else may write in; also a relative one, and one above the end."""
+    """Only this user may write in the link's folder; the link may be relative, or a parent."""
     (tmp_path / "real" / "deep").mkdir(parents=True)
     (tmp_path / "absolute").symlink_to(tmp_path / "real")
     (tmp_path / "relative").symlink_to("absolute/../real/deep")
@@ -145,7 +145,7 @@ def test_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
 
 @as_root
 def test_folder_made_beforehand_by_another_user_is_not_written_in(tmp_path: Path) -> None:
-    """In a folder of all users, as ``/tmp``: its group may read what is made there."""
+    """In a world-writable folder such as ``/tmp``, its group could read the new files."""
     tmp_path.chmod(0o1777)
     (tmp_path / "log").mkdir()
     make_dir(tmp_path / "log" / "mine")
@@ -170,7 +170,7 @@ def test_errors_name_the_whole_path(tmp_path: Path) -> None:
 def test_folder_removed_on_the_way_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank that ends removes the empty folder in which another is about to put a capture."""
+    """A rank that ends removes an empty folder in which another one is about to write."""
     outgoing, mkdir, gone = tmp_path / "outgoing", os.mkdir, list[str]()
 
     def racing(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -186,7 +186,7 @@ def test_folder_removed_on_the_way_is_made_again(
 
 
 def test_library_writes_in_a_private_folder(tmp_path: Path) -> None:
-    """What lies in the file's place before is neither seen nor followed by the library."""
+    """The library neither sees nor follows a file that was there before."""
     (tmp_path / "a.db").symlink_to("/etc/hostname")
     with file_for_library(tmp_path / "a.db") as made:
         assert made.name == "a.db"
@@ -197,8 +197,8 @@ def test_library_writes_in_a_private_folder(tmp_path: Path) -> None:
     assert not made.parent.exists()
 
 
-def test_private_folder_is_reached_whatever_has_its_name(tmp_path: Path) -> None:
-    """A group member moves it away and puts a link there: the library's file stays inside."""
+def test_private_folder_is_reached_after_a_link_took_its_name(tmp_path: Path) -> None:
+    """A group member moves the folder and puts a link there: the library's file stays inside."""
     (tmp_path / "elsewhere").mkdir()
     private = PrivateFolder(tmp_path / ".saving")
     (tmp_path / ".saving").rename(tmp_path / "moved")
@@ -242,7 +242,7 @@ def test_private_folder_goes_with_all_in_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_library_left_there_is_given_to_another_disk(tmp_path: Path) -> None:
+def test_a_librarys_files_can_be_moved_to_another_disk(tmp_path: Path) -> None:
     private = PrivateFolder(Path("/dev/shm") / f".dynprof-test-{os.getpid()}")
     try:
         (private.path / "trace").write_text("events")
@@ -271,7 +271,7 @@ def test_file_with_a_second_name_is_not_appended_to(tmp_path: Path) -> None:
 
 
 def test_a_log_is_not_opened_in_a_folder_that_became_a_link(tmp_path: Path) -> None:
-    """Also where the link is of this user, who may have it made between a check and this."""
+    """This includes a link of this user, who may be made to create it after the check."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "log").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError, match="log"):
@@ -279,7 +279,7 @@ def test_a_log_is_not_opened_in_a_folder_that_became_a_link(tmp_path: Path) -> N
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_modes_are_as_asked_for_whatever_the_umask(tmp_path: Path) -> None:
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         write_atomic(tmp_path / "usual", "")

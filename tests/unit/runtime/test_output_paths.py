@@ -1,4 +1,4 @@
-"""One module writes files: no other one opens an output path, renames or changes modes by name."""
+"""Only one module opens output paths, renames, or changes modes by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WRITING = {
     "makedirs", "mkdir", "mkdtemp", "mkstemp", "rename", "renames", "symlink", "symlink_to",
     "touch", "truncate", "write_bytes", "write_text", "NamedTemporaryFile", "TemporaryDirectory",
 }  # fmt: skip
-"""Functions and methods that create, fill or rename what a path names."""
+"""Functions and methods that create, fill or rename a path."""
 ALLOWED = {
     "runtime/output.py": "it is that module",
     "runtime/folders.py": "makes folders by descriptor",
@@ -38,11 +38,11 @@ ALLOWED = {
     "backends/npu_exports.py": "has torch_npu write in a private folder",
     "testing.py": "writes in a private folder",
 }
-"""Modules that do so where no other user can write, with where that is."""
+"""Modules that do so where no other user can write, with the place."""
 
 
 def writes(path: Path) -> set[str]:
-    """Return what a module calls to create, fill or rename files by their paths."""
+    """Return a module's calls that create, fill or rename files by path."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     return {ast.unparse(call.func) for call in calls if _writes(call)}
 
@@ -66,7 +66,7 @@ def _opens_to_write(call: ast.Call) -> bool:
 
 
 def _is_rename(name: str, call: ast.Call) -> bool:
-    """Tell ``Path.replace(path)`` from ``str.replace(old, new)`` and ``dataclasses.replace``."""
+    """Recognise ``Path.replace(path)``, not ``str.replace(old, new)`` or dataclasses."""
     return name == "os.replace" or (len(call.args) == 1 and not call.keywords)
 
 
@@ -80,7 +80,7 @@ def test_one_module_writes_files() -> None:
     assert set(ALLOWED) <= set(found), "an exception that is needed no more"
 
 
-def test_what_it_looks_for(tmp_path: Path) -> None:
+def test_writing_calls_are_found(tmp_path: Path) -> None:
     planted = {
         "open(p, 'w')", "p.open('ab')", "io.open(p, mode='x')", "p.write_text('')", "p.chmod(1)",
         "os.replace(a, b)", "a.rename(b)", "a.replace(b)", "shutil.move(a, b)",

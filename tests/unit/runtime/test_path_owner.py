@@ -1,4 +1,4 @@
-"""Whose a path is, as far as root's commands are concerned."""
+"""The owner of a path, for root's commands."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.users import ALICE, CHECKOUT, MALLORY, PACKAGES, ROOT, as_root
 
 
 @as_root
-def test_first_user_but_root_on_the_way_decides(shared_tmp: Path) -> None:
-    """Neither the folder itself nor what lies below counts, once a folder above is a user's."""
+def test_first_owner_other_than_root_decides(shared_tmp: Path) -> None:
+    """Once a parent folder is a user's, neither the folder nor its content counts."""
     home = shared_tmp / "alice"
     (home / "of_mallory" / "of_root").mkdir(parents=True)
     ALICE.own(home)
@@ -27,7 +27,7 @@ def test_first_user_but_root_on_the_way_decides(shared_tmp: Path) -> None:
 
 @as_root
 def test_link_counts_with_its_own_owner(shared_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's link to what is root's is the user's; root's link to a user's folder is followed."""
+    """A user's link to root's file is the user's; root's link to a user's folder is followed."""
     home, secret = shared_tmp / "alice", shared_tmp / "secret"
     (home / "run").mkdir(parents=True)
     secret.mkdir()
@@ -40,20 +40,20 @@ def test_link_counts_with_its_own_owner(shared_tmp: Path, monkeypatch: pytest.Mo
     for link in (absolute, relative):
         assert owner_on_the_way(link / "run") == (ALICE.uid, home, home / "run")
     assert owner_on_the_way(relative / ".." / "secret")[1] == home
-    monkeypatch.setattr(Path, "readlink", pytest.fail)  # it may be something else by then
+    monkeypatch.setattr(Path, "readlink", pytest.fail)  # it may have changed by then
     assert owner_on_the_way(theirs)[0] == ALICE.uid
 
 
 @as_root
-def test_loop_of_links_is_nobody_elses(shared_tmp: Path) -> None:
-    """What opens it says what is wrong."""
+def test_a_loop_of_links_has_no_other_owner(shared_tmp: Path) -> None:
+    """Opening it gives the error."""
     (shared_tmp / "loop").symlink_to("loop")
     assert owner_on_the_way(shared_tmp / "loop")[0] == 0
 
 
 @as_root
-def test_what_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
-    """They could do it between this look and the opening; the sticky bit protects what exists."""
+def test_a_path_that_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
+    """Others could do so between check and opening; the sticky bit protects existing files."""
     there = shared_tmp / "there"
     there.touch()
     shared_tmp.chmod(0o1777)
@@ -71,7 +71,7 @@ def test_what_others_could_make_or_replace_is_refused(shared_tmp: Path) -> None:
 
 @as_root
 def test_owner_outside_of_a_container_counts_as_root(shared_tmp: Path) -> None:
-    """Its root is a user of the host, and can become no user that has no number there."""
+    """The container's root is a user of the host, and cannot become users without a mapping."""
     home = shared_tmp / "alice"
     home.mkdir()
     ALICE.own(home)

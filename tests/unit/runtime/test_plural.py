@@ -1,4 +1,4 @@
-"""Numbers and their nouns agree, in whatever sentence they stand."""
+"""Numbers and their nouns agree in all messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynprof.runtime.plural import counted, listed, spanned
 
 PACKAGE = Path(dynprof.__file__).parent
 BESIDE = re.compile(r"\{[^{}]*\b(len\(|count|total\b|number\()[^{}]*\} [a-z]+s\b")
-"""A number that varies, with a noun in the plural beside it."""
+"""A number that varies, followed by a plural noun."""
 
 
 @pytest.mark.parametrize(
@@ -21,18 +21,18 @@ BESIDE = re.compile(r"\{[^{}]*\b(len\(|count|total\b|number\()[^{}]*\} [a-z]+s\b
     [(0, "0 steps"), (1, "1 step"), (2, "2 steps"), (1200, "1,200 steps"), (0.5, "0.5 steps")],
 )
 def test_a_number_and_its_noun_agree(count: float, words: str) -> None:
-    """One is one; all else is several, with the thousands apart."""
+    """Only 1 is singular; others have a thousands separator."""
     assert counted(count, "step") == words
 
 
 def test_a_plural_of_its_own_and_a_verb() -> None:
-    """What does not take an s, or goes on to its verb, is given in both forms."""
+    """Irregular nouns, and nouns with their verb, are given in both forms."""
     assert counted(1, "copy", "copies") == "1 copy"
     assert counted(3, "rank is asked", "ranks are asked") == "3 ranks are asked"
 
 
 def test_a_list() -> None:
-    """Of one and of several."""
+    """Lists of one and of several items are joined."""
     assert (listed("rank", [7]), listed("rank", [0, 7])) == ("rank 7", "ranks 0, 7")
 
 
@@ -45,8 +45,8 @@ def test_first_and_last() -> None:
     )
 
 
-def test_no_sentence_leaves_the_plural_to_its_reader() -> None:
-    """No ``step(s)``, and no number that may be one beside a noun that says several."""
+def test_no_message_has_an_optional_plural() -> None:
+    """Messages have no ``step(s)``, and no plural noun after a number that may be one."""
     found = [
         f"{path.relative_to(PACKAGE)}: {line.strip()}"
         for path in PACKAGE.rglob("*.py")

@@ -1,4 +1,4 @@
-"""Which rank this process is: what the script, torch.distributed and the launcher say."""
+"""The rank of this process, from the script, torch.distributed or the launcher."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from dynprof.runtime.rank import GROUP, SCRIPT, UNKNOWN, Rank, find_rank, role_of
 
 
-def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch.distributed says goes before a variable, but not before the script.
+def test_a_process_group_takes_precedence_over_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.distributed's number precedes the variable's, but not the script's.
 
-    A job that makes its group anew may give its ranks other numbers there; while it has none, they
-    keep those that they had.
+    A job that makes a new group may number its ranks differently. Without a group, ranks keep their
+    last numbers.
     """
     group = SimpleNamespace(
         is_available=lambda: True,
@@ -48,7 +48,7 @@ def test_a_process_group_knows_better_than_a_launcher(monkeypatch: pytest.Monkey
 def test_the_rank_comes_from_the_launcher(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Rank
 ) -> None:
-    """What a launcher sets in the environment names rank and world size."""
+    """A launcher's variables give rank and world size."""
     for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
@@ -59,17 +59,17 @@ def test_the_rank_comes_from_the_launcher(
 def test_the_role_is_that_of_the_argument_else_of_the_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An argument names the role, without one the variable, without both there is none."""
+    """An argument names the role; otherwise the variable does; without both there is none."""
     assert role_of(None) == ""
     monkeypatch.setenv("DYNPROF_ROLE", "rollout-2")
     assert [role_of(None), role_of("Trainer"), role_of("")] == ["rollout-2", "Trainer", ""]
 
 
 @pytest.mark.parametrize("role", ["a b", "a_b", "../x", "r" * 33, "ro\n", "rö", 7])
-def test_what_cannot_be_part_of_a_file_name_is_no_role(
+def test_a_role_that_cannot_be_part_of_a_file_name_is_refused(
     monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
-    """A role that cannot be part of a file name raises ValueError, which says what can."""
+    """A role that cannot be part of a file name raises ValueError, which names the allowed form."""
     with pytest.raises(ValueError, match=r"^role=.* is no role; use up to 32 letters, digits and"):
         role_of(role)
     monkeypatch.setenv("DYNPROF_ROLE", str(role) + "_")

@@ -1,4 +1,4 @@
-"""Small files that lie where others may write."""
+"""Small files in places where other users may write."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("read", [lambda path: read_regular(path, 16 << 20), read_source])
 def test_a_small_file_takes_little_memory(tmp_path: Path, read: Callable[[Path], object]) -> None:
-    """However large one is allowed to be: a job that trains reads them again and again."""
+    """The limit's size does not matter: a training job reads such files repeatedly."""
     path = tmp_path / "small"
     path.write_text("{}")
     read(path)
@@ -37,8 +37,8 @@ def test_a_small_file_takes_little_memory(tmp_path: Path, read: Callable[[Path],
     assert most_bytes < 100_000
 
 
-def test_a_file_is_read_to_its_end_as_long_as_it_is_small(tmp_path: Path) -> None:
-    """Also where it has grown since somebody looked how large it is, as those of /proc do."""
+def test_a_small_file_is_read_to_its_end(tmp_path: Path) -> None:
+    """The file may have grown since its size was read, as those of /proc do."""
     path = tmp_path / "small"
     path.write_bytes(b"x" * 100)
     assert read_regular(path, 100) == b"x" * 100
@@ -48,7 +48,7 @@ def test_a_file_is_read_to_its_end_as_long_as_it_is_small(tmp_path: Path) -> Non
 
 
 def test_no_link_leads_to_a_file_inside_a_folder(tmp_path: Path) -> None:
-    """Neither in its place nor in that of its folder, unless a job may have one there."""
+    """Neither the file nor its folder may be a link, unless a job may have one there."""
     folder = tmp_path / "info"
     folder.mkdir()
     (folder / "file").write_bytes(b"x")
@@ -63,8 +63,8 @@ def test_no_link_leads_to_a_file_inside_a_folder(tmp_path: Path) -> None:
 
 
 @as_root
-def test_a_file_of_a_user_with_no_say_in_its_folder_is_not_read(tmp_path: Path) -> None:
-    """What is asked is who owns the open file."""
+def test_a_file_of_an_unrelated_user_is_not_read(tmp_path: Path) -> None:
+    """The owner of the open file counts."""
     path = tmp_path / "file"
     path.write_bytes(b"x")
     for user, readable in ((ALICE, True), (MALLORY, False)):
@@ -78,7 +78,7 @@ def test_a_file_of_a_user_with_no_say_in_its_folder_is_not_read(tmp_path: Path) 
 
 
 def test_a_folder_need_not_be_listed_to_read_a_file_in_it(tmp_path: Path) -> None:
-    """As a home in which others may only pass through; it is open for that alone."""
+    """Others may only pass through some homes; the folder is opened for that alone."""
     (tmp_path / "file").write_bytes(b"x")
     tmp_path.chmod(0o311)
     try:
@@ -89,7 +89,7 @@ def test_a_folder_need_not_be_listed_to_read_a_file_in_it(tmp_path: Path) -> Non
 
 @as_root
 def test_a_trace_is_not_read_through_a_folder_that_was_exchanged(tmp_path: Path) -> None:
-    """Another user put a link in the place of its folder, or of one above, since it was found."""
+    """Another user replaced its folder, or a parent one, by a link after the search."""
     (tmp_path / "private" / "step_1").mkdir(parents=True)
     (tmp_path / "private" / "step_1" / "a.trace.json").write_text("secret")
     (tmp_path / "shared").mkdir()

@@ -1,4 +1,4 @@
-"""What is known of the scratch directories in which captures were put together."""
+"""Notes on the scratch directories where captures were written first."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def root(tmp_path: Path) -> Path:
 
 
 def used(place: Path) -> Path:
-    """Make the folder of a process in a scratch directory; return it."""
+    """Create a process's folder in a scratch directory; return it."""
     folder = place / "host_42.rank0"
     folder.mkdir(parents=True)
     return folder
 
 
-def test_what_was_noted_is_found(root: Path, tmp_path: Path) -> None:
-    """Each once, however often it is noted; what is no folder of a process is not."""
+def test_noted_scratch_directories_are_found(root: Path, tmp_path: Path) -> None:
+    """Each is found once, however often it was noted; folders without a process's name are not."""
     folder = used(tmp_path / "scratch")
     (tmp_path / "scratch" / "host_43.rank1").touch()
     (tmp_path / "scratch" / "datasets").mkdir()
@@ -39,7 +39,7 @@ def test_what_was_noted_is_found(root: Path, tmp_path: Path) -> None:
     assert staging_dirs(root) == [folder]
 
 
-def test_a_folder_that_is_another_users_or_a_link_is_none(
+def test_a_folder_of_another_user_or_a_link_is_ignored(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All users of a machine may write in a scratch directory."""
@@ -53,8 +53,8 @@ def test_a_folder_that_is_another_users_or_a_link_is_none(
 
 
 @pytest.mark.parametrize("note", ["", "[", "\ud800", '"relative"', "7" * (1 << 17)])
-def test_a_note_that_is_none_is_passed_over(root: Path, tmp_path: Path, note: str) -> None:
-    """It may have been cut off, or be no note at all."""
+def test_an_invalid_note_is_ignored(root: Path, tmp_path: Path, note: str) -> None:
+    """A note may be truncated, or not be one."""
     note_scratch(root, tmp_path / "scratch")
     (path,) = root.glob(".scratch_dir_*")
     path.write_bytes(note.encode(errors="surrogatepass"))
@@ -62,7 +62,7 @@ def test_a_note_that_is_none_is_passed_over(root: Path, tmp_path: Path, note: st
 
 
 def test_the_newest_notes_are_kept(root: Path, tmp_path: Path) -> None:
-    """Jobs whose scratch directory is named after them do not fill the directory."""
+    """Jobs with a scratch directory per job do not fill the directory of notes."""
     for number in range(MOST + 4):
         used(tmp_path / str(number))
         note_scratch(root, tmp_path / str(number))

@@ -1,4 +1,4 @@
-"""Modules of the job's own that stand in the place of Python's."""
+"""Modules of the job that have the name of Python's modules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from types import ModuleType
 from dynprof.runtime.modules import unload_shadowed
 
 
-def test_the_job_imports_meanwhile() -> None:
-    """As one does that trains while it is reached; Python lets nobody go over what changes."""
+def test_the_job_may_import_during_the_check() -> None:
+    """A training job may import during an attach; Python forbids iteration over a changing dict."""
     ended, before = threading.Event(), sys.getswitchinterval()
 
     def import_much() -> None:

@@ -1,4 +1,4 @@
-"""Of several that look at something again and again, one does."""
+"""Of several processes that poll a file, one reads it for all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POLL_S = 0.5
 
 
 class Machine:
-    """Some processes that watch one file by the same clock."""
+    """Processes that poll one file with a common clock."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
         self.now_s = 1000.0
@@ -36,7 +36,7 @@ class Machine:
         return SharedPolling("a file", self._root)
 
     def look(self, number: int) -> bool:
-        """Have one look; return whether it had to read the file."""
+        """Let a process look; return whether it had to read the file."""
         member = self.members[number]
         if member.is_up_to_date():
             return False
@@ -45,7 +45,7 @@ class Machine:
         return True
 
     def look_all(self) -> int:
-        """Have all look, and let some time pass; return how many had to read the file."""
+        """Let all processes look, and time pass; return how many had to read the file."""
         read = sum(self.look(number) for number in range(len(self.members)))
         self.now_s += POLL_S
         return read
@@ -53,19 +53,19 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Return one with eight processes that have begun."""
+    """Return a machine with eight processes that have begun."""
     made = Machine(tmp_path, monkeypatch, 8)
     made.look_all()
     return made
 
 
 def test_one_reads_for_all(machine: Machine) -> None:
-    """As long as nothing changes the others do not touch the file."""
+    """While nothing changes, the others do not touch the file."""
     assert [machine.look_all() for _ in range(100)] == [1] * 100
 
 
-def test_all_read_what_has_changed(machine: Machine) -> None:
-    """Once; within two looks, whoever comes first."""
+def test_all_processes_read_a_change(machine: Machine) -> None:
+    """All processes read a change once, within two looks, in any order."""
     for content in (NEW, GONE, OLD):
         machine.file = content
         read = machine.look_all() + machine.look_all()
@@ -74,8 +74,8 @@ def test_all_read_what_has_changed(machine: Machine) -> None:
         assert machine.look_all() == 1
 
 
-def test_another_goes_on_where_the_reader_is_silent(machine: Machine) -> None:
-    """It was killed, or is stopped: the file is read again after that time."""
+def test_another_process_reads_after_the_reader_falls_silent(machine: Machine) -> None:
+    """The reader was killed or stopped: the file is read again after that time."""
     machine.members.pop(0)
     machine.seen.pop(0)
     machine.file = NEW
@@ -88,8 +88,8 @@ def test_another_goes_on_where_the_reader_is_silent(machine: Machine) -> None:
     assert machine.look_all() == 1
 
 
-def test_another_goes_on_at_once_where_the_reader_ends(machine: Machine) -> None:
-    """It takes its notice with it; one that only followed leaves the reader's alone."""
+def test_another_process_reads_at_once_after_the_reader_ends(machine: Machine) -> None:
+    """The reader's notice is removed; the end of a follower leaves it."""
     machine.members.pop(5).end()
     assert machine.look_all() == 1
     machine.members.pop(0).end()
@@ -97,7 +97,7 @@ def test_another_goes_on_at_once_where_the_reader_ends(machine: Machine) -> None
 
 
 def test_a_reader_that_comes_back_follows(machine: Machine) -> None:
-    """A suspended one finds that another reads, and has missed nothing."""
+    """A suspended reader finds that another one reads, and has missed nothing."""
     back = machine.members.pop(0)
     machine.now_s += SILENT_S + 1
     machine.file = NEW
@@ -109,8 +109,8 @@ def test_a_reader_that_comes_back_follows(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "{}", "[1, 2]", "[1, null, 2]", '["a", "b", "c"]', "[" * 900])
-def test_what_is_no_notice_is_none(machine: Machine, tmp_path: Path, raw: str) -> None:
-    """Then the file is read, and a new notice takes its place."""
+def test_an_invalid_notice_is_replaced(machine: Machine, tmp_path: Path, raw: str) -> None:
+    """The file is then read, and a new notice replaces the invalid one."""
     (notice,) = [path for path in tmp_path.iterdir() if path.is_file()]
     notice.write_text(raw)
     assert machine.look(3)
@@ -126,7 +126,7 @@ def test_without_a_place_for_notices_each_reads_for_itself(
 
 
 def test_no_edit_is_missed_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes come, end, stop and look at random; each that looks on has seen the last save."""
+    """Processes start, end, stop and look at random; each has seen the last save."""
     for seed in range(3):
         rng = random.Random(seed)  # noqa: S311 - repeatable
         folder = tmp_path / str(seed)
@@ -151,7 +151,7 @@ def test_no_edit_is_missed_in_any_order(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_folder_that_others_may_use_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
-    """What lies there could be another's; each process reads for itself."""
+    """Notices there could be another user's; each process reads for itself."""
     monkeypatch.setattr(shared_polling, "_MEMORY", tmp_path)
     folder = tmp_path / f"dynprof-{os.geteuid()}"
     folder.mkdir()
@@ -166,7 +166,7 @@ def test_a_folder_that_others_may_use_is_not_used(
 def test_a_link_in_the_place_of_the_folder_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is written where it leads."""
+    """Nothing is written at its target."""
     monkeypatch.setattr(shared_polling, "_MEMORY", tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
@@ -177,10 +177,10 @@ def test_a_link_in_the_place_of_the_folder_is_not_followed(
     assert not list(elsewhere.iterdir())
 
 
-def test_where_no_folder_may_be_written_each_reads_for_itself(
+def test_without_a_writable_folder_each_reads_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may have a root that is read only, and no memory to share."""
+    """A container may have a read-only root and no shared memory."""
 
     def none() -> str:
         raise FileNotFoundError("No usable temporary directory found")

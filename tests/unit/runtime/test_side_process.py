@@ -1,4 +1,4 @@
-"""Processes of dynprof's own."""
+"""Processes that dynprof starts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 def begun(monkeypatch: pytest.MonkeyPatch, code: str) -> SideProcess:
-    """Return one that runs some code."""
+    """Return a process that runs some code."""
     import sys
 
     monkeypatch.setattr(side_process, "command", lambda *_: [sys.executable, "-c", code])
     return SideProcess.begin("any")
 
 
-def test_one_that_hangs_is_killed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And that is what it says last."""
+def test_a_hanging_process_is_killed_at_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's last line says so."""
     sleeping = begun(monkeypatch, "import time; time.sleep(1000)")
     assert sleeping.last_line(wait=True, most_s=0.05) == "it did not end within 0.05 s"
 
 
 def test_a_long_last_line_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one with a long path is."""
+    """A line with a long path, for example."""
     path = "/x" * 4000
     assert begun(monkeypatch, f"import sys; sys.exit({path!r})").last_line(wait=True) == path

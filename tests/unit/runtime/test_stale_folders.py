@@ -1,4 +1,4 @@
-"""Unfinished work of dead processes is removed, that of living ones is not."""
+"""Unfinished work of dead processes is removed, that of live ones is not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     ]
 )
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a folder of unfinished work; captures are also put together in a folder apart."""
+    """Return a folder of unfinished work; captures also have a separate place for it."""
     path: Path = tmp_path / request.param
     path.mkdir(parents=True)
     path.chmod(0o700)
@@ -36,25 +36,25 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return path
 
 
-def test_what_nobody_holds_is_removed(tmp_path: Path, folder: Path) -> None:
-    """The folder goes, with what is in it; its neighbours stay."""
+def test_a_folder_without_a_lock_is_removed(tmp_path: Path, folder: Path) -> None:
+    """The folder is removed with its content; its neighbours stay."""
     (folder.parent / "rank_0.info.json").touch()
     assert remove_leftovers((tmp_path,), "h") == [folder]
     assert [path.name for path in folder.parent.iterdir()] == ["rank_0.info.json"]
 
 
-def test_what_a_living_process_holds_stays(tmp_path: Path, folder: Path) -> None:
-    """However old it looks; once let go of, it is a leftover."""
+def test_a_folder_with_a_lock_stays(tmp_path: Path, folder: Path) -> None:
+    """The folder's age does not matter; after its release it is a leftover."""
     with folder_lock(folder):
         assert remove_leftovers((tmp_path,), "h") == []
     assert remove_leftovers((tmp_path,), "h") == [folder]
 
 
 @pytest.mark.parametrize(("patience_s", "got_it"), [(60.0, True), (0.05, False)])
-def test_a_lock_is_waited_for_as_long_as_asked(
+def test_the_wait_for_a_lock_has_the_given_timeout(
     folder: Path, patience_s: float, got_it: bool
 ) -> None:
-    """Until who holds it lets go, or for so long."""
+    """The wait ends with the release of the lock, or at the timeout."""
     got = []
 
     def wait() -> None:
@@ -70,8 +70,8 @@ def test_a_lock_is_waited_for_as_long_as_asked(
     assert got == [got_it]
 
 
-def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
-    """The lock goes with the process, whatever it dies of."""
+def test_a_killed_process_releases_its_lock(tmp_path: Path, folder: Path) -> None:
+    """The lock ends with the process, whatever the reason."""
     code = "import sys,os;from pathlib import Path\n"
     code += "from dynprof.runtime.stale_folders import folder_lock\n"
     code += "with folder_lock(Path(sys.argv[1])): os.kill(os.getpid(), 9)"
@@ -81,12 +81,12 @@ def test_a_killed_process_lets_go(tmp_path: Path, folder: Path) -> None:
 
 
 def test_another_machines_work_stays(tmp_path: Path, folder: Path) -> None:
-    """Its locks are not known here."""
+    """Locks of another machine are not visible here."""
     assert remove_leftovers((tmp_path,), "other") == []
 
 
-def test_what_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it gets its lock it has no mark yet, and nobody tries its lock."""
+def test_a_folder_that_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without its lock has no mark yet, and no process tries its lock."""
     seen: list[object] = []
 
     def lock(descriptor: int, how: int) -> None:
@@ -103,7 +103,7 @@ def test_what_is_being_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_link_is_never_removed_through(tmp_path: Path) -> None:
-    """A link by that name leads elsewhere; what lies there is none of ours."""
+    """The link's target is not dynprof's."""
     (tmp_path / "victim").mkdir()
     (tmp_path / ".h_1.rank0.recording").symlink_to(tmp_path / "victim")
     assert remove_leftovers((tmp_path,), "h") == []
@@ -111,7 +111,7 @@ def test_a_link_is_never_removed_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["mode", "mark"])
-def test_what_a_member_gives_such_a_name_stays(tmp_path: Path, folder: Path, change: str) -> None:
+def test_a_folder_that_a_member_renames_stays(tmp_path: Path, folder: Path, change: str) -> None:
     """Another user may rename a folder of the job's user, but not mark it or change its mode."""
     folder.chmod(0o750) if change == "mode" else (folder / MARK).unlink()
     assert remove_leftovers((tmp_path,), "h") == []

@@ -1,4 +1,4 @@
-"""Where a thread is, in words."""
+"""The place of a thread, as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dynprof.runtime.threads import place_of
 
 
 def test_the_place_names_the_line_of_the_script_below_functions_of_libraries() -> None:
-    """The functions of dynprof count as such; they wrap functions of torch."""
+    """Functions of dynprof count as library functions; they wrap those of torch."""
     place = place_of(threading.get_ident())
     assert " (threads.py:" in place
     assert f", called at {__file__}:" in place

@@ -1,4 +1,4 @@
-"""Brisk switching is put back, whoever leaves first."""
+"""Frequent thread switching is undone, whichever thread leaves last."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def test_it_is_brisk_inside_and_put_back_after() -> None:
-    """Nested or failing, the interval of before returns when the last one leaves."""
+def test_switching_is_frequent_inside_and_restored_after() -> None:
+    """Nested or with an exception, the old interval returns when the last one leaves."""
     before = sys.getswitchinterval()
 
     def nested() -> None:
@@ -31,7 +31,7 @@ def test_it_is_brisk_inside_and_put_back_after() -> None:
 
 
 def test_a_forked_child_has_the_interval_of_before(interval: float) -> None:
-    """Nobody is inside there, so nobody would put it back."""
+    """No thread of the child is inside, so none would restore it."""
     with fast_switching():
         child = os.fork()
         if not child:
@@ -42,7 +42,7 @@ def test_a_forked_child_has_the_interval_of_before(interval: float) -> None:
 
 @pytest.fixture
 def interval() -> Iterator[float]:
-    """Return the interval of before; it is put back after the test."""
+    """Return the old interval, which is restored after the test."""
     before = sys.getswitchinterval()
     yield before
     sys.setswitchinterval(before)

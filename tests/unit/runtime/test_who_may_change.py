@@ -1,4 +1,4 @@
-"""Whether anybody but this user can change a file, by its mode or that of a folder above it."""
+"""Whether another user can change a file, by its mode or that of a parent folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Return a file that nobody else may change."""
+    """Return a file that no other user may change."""
     folder = tmp_path / "job" / "prof_config"
     folder.mkdir(parents=True)
     found = folder / "profiler_config.json"
@@ -32,8 +32,8 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_file_of_ones_own(path: Path) -> None:
-    """Though everybody may write in a sticky folder above, as /tmp is."""
+def test_a_file_of_the_user_is_trusted(path: Path) -> None:
+    """This holds although all users may write in a sticky parent folder, such as /tmp."""
     assert who_else_may_change(path) == ""
     path.parent.parent.chmod(0o1777)
     assert who_else_may_change(path) == ""
@@ -41,21 +41,21 @@ def test_a_file_of_ones_own(path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("above", [0, 1, 2])
-def test_others_that_may_write(path: Path, mode: int, above: int) -> None:
-    """The file, its folder or one above, in which they could put another one in its place."""
+def test_a_path_that_others_may_write_is_named(path: Path, mode: int, above: int) -> None:
+    """Others may write the file, its folder or a parent, and so replace the file."""
     place = (path, *path.parents)[above]
     place.chmod(mode)
     assert who_else_may_change(path) == f"users other than the job's user may write {place}"
 
 
-def test_a_sticky_folder_keeps_no_file_of_its_own_apart(path: Path) -> None:
-    """Where the config lies in it, others could take the name while it is gone."""
+def test_a_sticky_folder_does_not_protect_a_file_directly_in_it(path: Path) -> None:
+    """If the config is directly in it, others could take its name while it is absent."""
     path.parent.chmod(0o1770)
     assert str(path.parent) in who_else_may_change(path)
 
 
-def test_links_that_lead_to_what_others_may_write(path: Path) -> None:
-    """As with follow_symlinks: whoever may replace what a link leads to may change the config."""
+def test_links_to_a_path_that_others_may_write_are_named(path: Path) -> None:
+    """With follow_symlinks, a user who may replace the link's target may change the config."""
     apart = path.parent.parent / "apart"
     apart.mkdir()
     path.rename(apart / "real.json")
@@ -67,20 +67,20 @@ def test_links_that_lead_to_what_others_may_write(path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 def test_a_file_of_another_user(path: Path) -> None:
-    """He may change it as he likes."""
+    """Another user's file is not trusted, because its owner may change it."""
     os.chown(path, 12345, 12345)
     assert who_else_may_change(path) == f"{path} is another user's"
 
 
 def test_a_file_that_is_gone(path: Path) -> None:
-    """What cannot be looked at is not trusted."""
+    """A file that cannot be checked is not trusted."""
     path.unlink()
     assert "cannot check who may write" in who_else_may_change(path)
 
 
 @pytest.fixture
 def folder(shared_tmp: Path) -> Path:
-    """Return a folder of Alice's in one of hers, below a sticky folder as ``/tmp``."""
+    """Return a folder of Alice in one of hers, below a sticky folder such as ``/tmp``."""
     found = shared_tmp / "job" / "prof_config"
     found.mkdir(parents=True)
     for place in (found, found.parent):
@@ -91,15 +91,15 @@ def folder(shared_tmp: Path) -> Path:
 
 
 def replaced_by(folder: Path) -> str:
-    """Return what Alice is told of a folder that she wants to have watched."""
+    """Return Alice's error for a folder that she wants to watch."""
     with ALICE.acting():
         return who_else_may_replace(folder)
 
 
 @as_root
 @pytest.mark.parametrize("mode", [0o700, 0o770, 0o1777, 0o3777])
-def test_a_folder_of_the_jobs_user_or_root_is_replaced_by_no_other(folder: Path, mode: int) -> None:
-    """Whatever others may put into it: each file that is read has its own check."""
+def test_a_folder_of_the_user_or_root_is_trusted(folder: Path, mode: int) -> None:
+    """Others may put files into it: each file that is read has its own check."""
     folder.chmod(mode)
     assert replaced_by(folder) == ""
     assert replaced_by(folder / "not" / "yet") == ""
@@ -112,7 +112,7 @@ def test_a_folder_of_the_jobs_user_or_root_is_replaced_by_no_other(folder: Path,
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o3777])
 @pytest.mark.parametrize("above", [0, 1])
 def test_a_folder_that_another_user_made_beforehand(folder: Path, mode: int, above: int) -> None:
-    """The sticky bit of the folder keeps its owner from nothing."""
+    """The sticky bit of a folder does not restrict the folder's owner."""
     place = (folder, folder.parent)[above]
     MALLORY.own(place)
     place.chmod(mode | 0o055)
@@ -121,7 +121,7 @@ def test_a_folder_that_another_user_made_beforehand(folder: Path, mode: int, abo
 
 @as_root
 def test_a_folder_that_every_user_may_rename(folder: Path) -> None:
-    """By the mode of the one above, though the folder itself is private."""
+    """The parent's mode allows that, though the folder itself is private."""
     folder.parent.chmod(0o777)
     why = f"every user may rename files in {folder.parent}, which lacks chmod +t"
     assert replaced_by(folder) == why
@@ -131,7 +131,7 @@ def test_a_folder_that_every_user_may_rename(folder: Path) -> None:
 
 @as_root
 def test_a_link_of_another_user_on_the_way(folder: Path, shared_tmp: Path) -> None:
-    """It leads to a folder of the job's user, which he did not mean."""
+    """Such a link leads to a folder of the job's user that was not meant."""
     link = shared_tmp / "prof_config"
     link.symlink_to(folder)
     MALLORY.own(link)
@@ -141,8 +141,8 @@ def test_a_link_of_another_user_on_the_way(folder: Path, shared_tmp: Path) -> No
 
 
 @as_root
-def test_a_container_that_knows_no_other_user(folder: Path, tmp_path: Path) -> None:
-    """The folders above a volume show as nobody's there; the volume itself must be the user's."""
+def test_a_container_without_other_users(folder: Path, tmp_path: Path) -> None:
+    """Parent folders of a volume show no known owner there; the volume must be the user's."""
     volume = folder / "volume"
     volume.mkdir()
     told = """
@@ -161,7 +161,7 @@ print(repr([who_else_may_replace(Path(place)) for place in sys.argv[1:]]))
 
 @as_root
 def test_owner_of_the_script_is_trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is the owner of a folder above it, such as a workspace that is mounted."""
+    """The owner of a parent folder is trusted as well, such as that of a mounted workspace."""
     MALLORY.own(folder.parent)
     script = folder / "train.py"
     script.touch()

@@ -1,4 +1,4 @@
-"""Further places of captures: the argument of init(), else DYNPROF_PROF_DIRS."""
+"""Additional places of captures: the argument of init(), otherwise DYNPROF_PROF_DIRS."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET = "s3cr3t"  # noqa: S105 - of nothing
 
 
 def allowed(variable: str, monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
-    """Return where captures of a session may go, but for the directory of its config."""
+    """Return the places where a session's captures may go, without the config's directory."""
     monkeypatch.setenv("DYNPROF_PROF_DIRS", variable)
     session = open_session(root, InitOptions())
     try:

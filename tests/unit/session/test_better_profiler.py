@@ -1,4 +1,4 @@
-"""A request that waits while a better profiler comes."""
+"""A request that waits while a better profiler becomes available."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def coming(job: Job) -> Job:
-    """Return a job with a request that waits, and a better profiler for it that has just come."""
+    """Return a job with a waiting request, and a better profiler that is now available."""
     job.edit(active=2, start_step=5)
     process = job.session._process
     job.session._edit_handler._process = replace(
@@ -26,10 +26,10 @@ def coming(job: Job) -> Job:
     return job
 
 
-def test_what_a_step_takes_at_that_moment_waits_no_more(
+def test_a_request_that_a_step_serves_at_that_moment_does_not_wait(
     coming: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status says that the window is open, and not again that its request waits."""
+    """The status shows the open window, and not the waiting request again."""
     original = Inbox.replace
 
     def and_a_step_comes(inbox: Inbox, waiting: Request, better: Request) -> bool:
@@ -44,8 +44,8 @@ def test_what_a_step_takes_at_that_moment_waits_no_more(
     assert (answer.outcome, answer.text) == ("open", "opened at step 5")
 
 
-def test_what_was_refused_since_stays_in_the_status(coming: Job) -> None:
-    """It is news of the request that waits, and none of the edit after it."""
+def test_a_later_refusal_stays_in_the_status(coming: Job) -> None:
+    """The message belongs to the waiting request, and not to the later edit."""
     coming.edit(active=0)
     problems = coming.session.status().problems
     coming.session._edit_handler.use_better_profiler()

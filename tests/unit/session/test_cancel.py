@@ -1,4 +1,4 @@
-"""What a cancel closes, disarms, and leaves alone."""
+"""Requests and windows that a cancel closes, disarms, or leaves alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_cancel_closes_the_open_window(job: Job) -> None:
 
 
 def test_cancel_disarms_a_waiting_request(job: Job) -> None:
-    """What waits for its step is forgotten; with nothing there, that is said."""
+    """A request that waits for its step is dropped; without one, the log says so."""
     job.edit(start_step=50)
     job.edit(cancel=True)
     job.step(60)
@@ -33,8 +33,8 @@ def test_cancel_disarms_a_waiting_request(job: Job) -> None:
     assert "nothing is open or waiting; a save without cancel requests a window" in job.log()
 
 
-def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
-    """What the next save changes is a request, with a remark; saved again as it is, it cancels."""
+def test_a_remaining_cancel_is_answered_once(job: Job) -> None:
+    """A changed next save is a request, with a remark; an unchanged one cancels again."""
     job.edit(cancel=True)
     job.edit(cancel=True, active=2)
     assert job.state == "waiting"
@@ -49,8 +49,8 @@ def test_a_cancel_that_stands_on_is_answered_once(job: Job) -> None:
     assert job.manifests()[-1].reason == "cancelled by request 4"
 
 
-def test_a_cancel_is_news_after_a_save_without_one(job: Job) -> None:
-    """A cancel that is set cancels, whatever else changes; a refused save does not cancel."""
+def test_a_cancel_takes_effect_after_a_save_without_one(job: Job) -> None:
+    """A newly set cancel always cancels; a refused save does not."""
     job.edit(active=100)
     job.step(2)
     job.edit(active=0, cancel=True)
@@ -60,8 +60,8 @@ def test_a_cancel_is_news_after_a_save_without_one(job: Job) -> None:
     assert job.manifests()[-1].reason == "cancelled by request 3"
 
 
-def test_a_cancel_that_was_there_at_the_start_is_no_news(tmp_path: Path) -> None:
-    """A job that restarts with an old cancel in the file treats the next change as a request."""
+def test_a_cancel_from_before_the_start_has_no_effect(tmp_path: Path) -> None:
+    """A job that restarts with an old cancel treats the next change as a request."""
     (tmp_path / "profiler_config.json").write_text('{"cancel": true, "active": 1}')
     job = Job(tmp_path)
     job.edit(cancel=True, active=2)
@@ -70,7 +70,7 @@ def test_a_cancel_that_was_there_at_the_start_is_no_news(tmp_path: Path) -> None
 
 
 def test_a_script_that_starts_a_window_gets_one(tmp_path: Path) -> None:
-    """``start()`` asks for a window, so a cancel in its file does nothing, and that is said."""
+    """``start()`` requests a window, so a cancel in its file has no effect, with a remark."""
     path = tmp_path / "profiler_config.json"
     path.write_text('{"cancel": true}')
     job = Job(tmp_path)
@@ -82,7 +82,7 @@ def test_a_script_that_starts_a_window_gets_one(tmp_path: Path) -> None:
 
 
 def test_a_cancel_does_not_reach_the_next_window(job: Job) -> None:
-    """An order to close ends with the window that it was meant for."""
+    """A request to close ends with its window."""
     job.edit(active=1)
     job.step()
     job.edit(cancel=True)

@@ -1,4 +1,4 @@
-"""A window that is recorded in a lesser way says so once, as soon as that is known."""
+"""A window that uses a fallback says so once, as soon as it is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEXT = inline_close(WHY)
 
 
 def test_a_known_fallback_is_in_the_first_line_of_a_request(job: Job) -> None:
-    """Not in a later line once more; the manifest has it as a remark."""
+    """The fallback is not repeated in a later line; the manifest has it as a remark."""
     job.backend.inline, job.backend.fallbacks = WHY, (TEXT,)
     job.edit(active=1)
     assert job.session.status().remarks == (TEXT,)
@@ -25,8 +25,8 @@ def test_a_known_fallback_is_in_the_first_line_of_a_request(job: Job) -> None:
     assert job.manifests()[0].remarks == (TEXT,)
 
 
-def test_a_fallback_that_turns_out_as_the_window_opens_is_said_then(job: Job) -> None:
-    """A self-test that still ran when the request was accepted did not end in time."""
+def test_a_fallback_found_at_the_opening_is_logged_then(job: Job) -> None:
+    """A self-test that was still running at the request did not end in time."""
     job.backend.fallbacks = (TEXT,)
     job.edit(active=1)
     assert job.session.status().remarks == ()
@@ -36,7 +36,7 @@ def test_a_fallback_that_turns_out_as_the_window_opens_is_said_then(job: Job) ->
     assert job.manifests()[0].remarks == (TEXT,)
 
 
-def test_a_fallback_that_did_not_come_true_is_not_in_the_manifest(job: Job) -> None:
+def test_a_fallback_that_was_not_needed_is_not_in_the_manifest(job: Job) -> None:
     """The self-test passed between the request and the window."""
     job.backend.inline = WHY
     job.edit(active=1)
@@ -46,7 +46,7 @@ def test_a_fallback_that_did_not_come_true_is_not_in_the_manifest(job: Job) -> N
 
 
 def test_the_status_follows_the_self_test(job: Job) -> None:
-    """Asked again while it runs, and not any more once it has ended."""
+    """The status asks again during the self-test, and not after its end."""
     job.backend.is_testing = True
     job.edit(active=1)
     job.backend.inline, job.backend.is_testing = WHY, False

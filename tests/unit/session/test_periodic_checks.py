@@ -1,4 +1,4 @@
-"""What a job does at its start about what others left."""
+"""A job's check at its start for the leftovers of others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def left(root: Path, pid: int) -> Path:
-    """Leave a capture of an hour ago, begun and without a trace; return its folder."""
+    """Write a capture of an hour ago, begun and without a trace; return its folder."""
     info = root / "outgoing" / f"host_{pid}.rank0" / "step_1-2_20260101T000000Z" / "info"
     info.mkdir(parents=True)
     manifest = Manifest(
@@ -29,8 +29,8 @@ def left(root: Path, pid: int) -> Path:
     return info.parent
 
 
-def test_however_many_captures_were_left_is_one_warning(job: Job) -> None:
-    """A job of 1,000 ranks may leave as many, and each machine's log would have all of them."""
+def test_any_number_of_left_captures_gives_one_warning(job: Job) -> None:
+    """A job of 1,000 ranks may leave as many, and each machine's log would list all."""
     first, *_ = [left(job.root, pid) for pid in range(10, 30)]
     upkeep = job.session._periodic_checks
     for _ in range(2):

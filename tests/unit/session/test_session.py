@@ -1,4 +1,4 @@
-"""The session: edits in, windows and captures out, with a profiler that takes notes."""
+"""The session: edits in, windows and captures out, with a fake profiler."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_an_edit_gives_exactly_the_next_steps(job: Job) -> None:
     assert job.state == "idle"
 
 
-def test_what_lies_there_afterwards(job: Job) -> None:
-    """The folder holds trace, manifest and metadata, under names that all ranks can share."""
+def test_a_capture_has_trace_manifest_and_metadata(job: Job) -> None:
+    """The folder has trace, manifest and metadata, under names that all ranks can share."""
     job.edit(active=2, metadata={"run": 7})
     job.step(3)
     (folder,) = [p for p in job.root.iterdir() if p.name.startswith("step_")]
@@ -58,8 +58,8 @@ def test_what_lies_there_afterwards(job: Job) -> None:
     assert job.session.status().last_capture == f"{folder.name}/info/rank_0.info.json"
 
 
-def test_what_only_saving_finds_missing_is_in_the_log(job: Job) -> None:
-    """Once, and apart from why the window closed early, which the line of its end has said."""
+def test_losses_that_only_saving_finds_are_logged(job: Job) -> None:
+    """A loss is logged once, and separately from an early close, which has its own line."""
     job.backend.cut = ("the oldest are lost",)
     job.edit(active=2)
     job.step(3)
@@ -110,7 +110,7 @@ def test_the_newest_edit_waits_its_turn(job: Job) -> None:
     assert behind in log
 
 
-def test_start_opens_now(job: Job) -> None:
+def test_start_opens_at_once(job: Job) -> None:
     """``start()`` takes the config's file or another, ignores its start step, opens at once."""
     job.step(7)
     (job.root / "profiler_config.json").write_text('{"active": 2, "start_step": 99}')
@@ -127,7 +127,7 @@ def test_start_opens_now(job: Job) -> None:
 def test_start_with_a_file_of_others_keeps_captures_in_their_place(
     job: Job, tmp_path: Path
 ) -> None:
-    """What others may change says what is recorded, and not where the job writes."""
+    """A file that others may change decides what is recorded, but not where."""
     job.root.chmod(0o700)
     config = job.root / "profiler_config.json"
     config.write_text("{}")
@@ -146,7 +146,7 @@ def test_start_with_a_file_of_others_keeps_captures_in_their_place(
 
 @as_root
 def test_start_with_a_file_in_a_directory_of_another_user(job: Job, shared_tmp: Path) -> None:
-    """The script has named it; the job's own config has to be the job's."""
+    """The script has named that file; the job's own config must belong to the job's user."""
     shared = shared_tmp / "shared.json"
     shared.write_text('{"active": 1}')
     MALLORY.own(shared, shared_tmp)
@@ -157,8 +157,8 @@ def test_start_with_a_file_in_a_directory_of_another_user(job: Job, shared_tmp: 
     assert manifest.complete
 
 
-def test_stop_closes_now(job: Job) -> None:
-    """``stop()`` keeps the whole steps that there are."""
+def test_stop_closes_at_once(job: Job) -> None:
+    """``stop()`` keeps the whole steps so far."""
     job.edit(active=100)
     job.step(4)
     job.session.stop()
@@ -167,8 +167,8 @@ def test_stop_closes_now(job: Job) -> None:
     job.session.stop()
 
 
-def test_two_processes_of_one_rank_are_said(job: Job, tmp_path: Path) -> None:
-    """A second process that takes itself for the same rank in the same directory warns."""
+def test_two_processes_of_one_rank_give_a_warning(job: Job, tmp_path: Path) -> None:
+    """A second process with the same rank and directory warns."""
     job.session.begin()
     job.session.end("a test")
     status = job.session._process.layout.status
@@ -181,8 +181,8 @@ def test_two_processes_of_one_rank_are_said(job: Job, tmp_path: Path) -> None:
     assert log.count("process 7 on node3 is rank 0 in this directory too") == 1
 
 
-def test_a_forked_child_lets_go_of_the_recording(job: Job) -> None:
-    """The child's copy of an open recording is stopped; nothing else is touched."""
+def test_a_forked_child_releases_the_recording(job: Job) -> None:
+    """The child stops its copy of an open recording, and touches nothing else."""
     job.edit(active=5)
     job.step()
     job.session.leave_child()
@@ -192,7 +192,7 @@ def test_a_forked_child_lets_go_of_the_recording(job: Job) -> None:
 def test_a_refused_edit_does_not_touch_a_waiting_one(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The full disk of another prof_dir is not that of the request that waits."""
+    """A full disk of another prof_dir does not affect the waiting request."""
     job.edit(start_step=3)
     monkeypatch.setattr("dynprof.session.edit_handler.free_disk_mb", lambda _: 10.0)
     job.edit(prof_dir="elsewhere", start_step=3)
@@ -201,7 +201,7 @@ def test_a_refused_edit_does_not_touch_a_waiting_one(
 
 
 def test_the_step_can_be_set(job: Job) -> None:
-    """A resumed job names its step; an open window closes first."""
+    """A resumed job sets its step; an open window closes first."""
     job.session.set_step(1200)
     job.edit(active=5)
     job.step(2)
@@ -212,7 +212,7 @@ def test_the_step_can_be_set(job: Job) -> None:
 
 
 def test_the_end_of_the_job_keeps_an_open_window(slow_job: Job) -> None:
-    """What is open is closed, marked incomplete and saved; what waits is said."""
+    """The open window is closed, marked incomplete and saved; a waiting request is named."""
     slow_job.edit(active=50)
     slow_job.step(4)
     slow_job.edit(active=1)
@@ -226,7 +226,7 @@ def test_the_end_of_the_job_keeps_an_open_window(slow_job: Job) -> None:
 
 
 def test_a_prof_dir_that_is_a_file_is_a_refusal(job: Job) -> None:
-    """A capture that could not be saved is not begun."""
+    """A capture that cannot be saved is not begun."""
     (job.root / "taken").touch()
     for prof_dir, words in (
         ("taken", "taken is not a directory"),
@@ -240,7 +240,7 @@ def test_a_prof_dir_that_is_a_file_is_a_refusal(job: Job) -> None:
 
 
 def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
-    """What hindered the reading is the problem that is reported."""
+    """The reason of the failed read is the reported problem."""
     job.session.handle(Edit(b"", job.clock.wall, (Problem("everybody may write the file"),)))
     assert job.session.status().problems == ("everybody may write the file",)
 
@@ -249,7 +249,7 @@ def test_an_unreadable_file_is_a_refusal(job: Job) -> None:
 def test_the_log_names_another_owner_of_a_saved_config(
     job: Job, monkeypatch: pytest.MonkeyPatch, *, has_account: bool
 ) -> None:
-    """By its uid, and by its name where it has one; the job's own user is not named."""
+    """The log has the uid, and the name if there is one; the job's own user is not named."""
     other = os.geteuid() + 1
     names = {other: SimpleNamespace(pw_name="alice")} if has_account else {}
     monkeypatch.setattr(pwd, "getpwuid", names.__getitem__)

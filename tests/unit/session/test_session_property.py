@@ -1,4 +1,4 @@
-"""Any sequence of edits, steps, cancels and slow saves keeps the session's promises."""
+"""Any sequence of edits, steps, cancels and slow saves keeps the session's guarantees."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fake_job import Job
 
 
 class Training(RuleBasedStateMachine):
-    """A job and its operator, both doing as they like."""
+    """A job and its operator, with random actions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Training(RuleBasedStateMachine):
         self.said = ""
 
     def teardown(self) -> None:
-        """End the job; then every request has come to an end, and nothing runs."""
+        """End the job; every request then has a result, and nothing runs."""
         self.job.session.end("the process ended")
         self.said += self.job.log()
         assert self.job.backend.running == 0
@@ -83,19 +83,19 @@ class Training(RuleBasedStateMachine):
     @precondition(lambda self: self.job.saving.busy)
     @rule()
     def save(self) -> None:
-        """Let the disk catch up."""
+        """Let the saves finish."""
         self.job.saving.finish()
 
     @invariant()
     def at_most_one_recording_runs(self) -> None:
-        """One window at a time, and none during a save."""
+        """There is one window at a time, and none during a save."""
         running = self.job.backend.running
         assert running <= 1
         assert not (running and self.job.saving.busy)
 
     @invariant()
     def steps_are_counted(self) -> None:
-        """The counter is the job's own."""
+        """The counter equals the job's."""
         assert self.job.session.inbox.step == self.steps
 
     @invariant()
@@ -107,7 +107,7 @@ class Training(RuleBasedStateMachine):
 
     @invariant()
     def something_is_due_exactly_while_something_is_there(self) -> None:
-        """The idle path is bare: nothing is due without a window or a request."""
+        """A step has work to do exactly if there is a window or a request."""
         loop, inbox = self.job.session._loop, self.job.session.inbox
         assert inbox.due >= bool(loop.open_window or inbox.waiting)
 

@@ -1,4 +1,4 @@
-"""What the log and the status say of a step that does not end."""
+"""Log and status for a step that does not end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def begin(job: Job) -> None:
-    """Have it take its first step."""
+    """Let the job take its first step."""
     pass_seconds(job, 1)
     job.step()
     pass_seconds(job, 1)
@@ -26,15 +26,15 @@ def pass_seconds(job: Job, seconds: int) -> None:
 
 
 def about_standing(job: Job) -> list[str]:
-    """Return what the log says of that since it was read last."""
+    """Return the new log lines on a long step."""
     beginnings = ("stuck", "moves again", "nothing was written")
     return [line for line in job.log().splitlines() if line.startswith(beginnings)]
 
 
 def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job) -> None:
-    """With the place where the main thread is, which the status has as well until then."""
+    """The line has the main thread's place, which the status shows until then as well."""
     begin(job)
-    for allowed_s in (30, 196):  # half as long again as the longest
+    for allowed_s in (30, 196):  # 1.5 times the longest
         job.step()
         pass_seconds(job, 1)
         step = job.session.inbox.step
@@ -54,7 +54,7 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
 
 
 def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
-    """A compilation is no standstill; where it is, the status has after half a minute."""
+    """A compilation does not count as stuck; the status has the place after half a minute."""
     pass_seconds(job, 30)
     assert job.session.status().stands_in == ""
     pass_seconds(job, 1770)
@@ -64,10 +64,8 @@ def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
     assert len(about_standing(job)) == 1
 
 
-def test_a_process_that_ends_stands_still_nowhere(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It waits for what is being sent; the status says so, and the log tells of no long step."""
+def test_an_ending_process_has_no_stuck_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ending process waits for captures; the status says so, and the log has no long step."""
     begin(job)
     pass_seconds(job, 31)
     seen: list[Status] = []
@@ -87,8 +85,8 @@ def test_a_process_that_ends_stands_still_nowhere(
     )
 
 
-def test_what_kept_all_threads_is_logged_afterwards(job: Job) -> None:
-    """The process was stopped, or a call kept Python's lock; a long step need not be one."""
+def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
+    """The process was stopped, or a call held Python's lock; the step itself may be short."""
     begin(job)
     job.clock.advance(14)
     pass_seconds(job, 1)

@@ -1,4 +1,4 @@
-"""Returns of a named function end steps, whatever kind of function it is, and are put back."""
+"""Returns of a named function of any kind end steps; the function is restored at the end."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class Counted:
-    """A source on one function, and how many steps it ended."""
+    """A source on one function, and the number of steps that it ended."""
 
     def __init__(self, name: str) -> None:
         self.inbox = Inbox(lambda: None)
@@ -106,7 +106,7 @@ class Counted:
 
 
 def test_returns_end_steps_until_the_end(module: ModuleType) -> None:
-    """What is given back stays; an error is no return; once it has ended all is as before."""
+    """The return value stays; an exception is no return; at the end all is restored."""
     before = module.step
     with Counted("step") as counted:
         assert counted.source.look() == ""
@@ -120,7 +120,7 @@ def test_returns_end_steps_until_the_end(module: ModuleType) -> None:
 
 
 def test_methods_of_all_kinds(module: ModuleType) -> None:
-    """Those of objects, of classes and static ones; the class has its own again at the end."""
+    """Methods of objects, of classes and static ones work; the class is restored at the end."""
     kind = module.Trainer
     before = dict(vars(kind))
     with Counted("Trainer.step") as counted:
@@ -139,7 +139,7 @@ def test_methods_of_all_kinds(module: ModuleType) -> None:
 def test_a_decorated_function_is_not_mistaken_for_another(
     module: ModuleType, name: str, other: str
 ) -> None:
-    """They share one piece of code, the decorator's, whether or not that names what it wraps."""
+    """Decorated functions share the decorator's code, with and without functools.wraps."""
     with Counted(name) as counted:
         counted.source.look()
         getattr(module, other)(1)
@@ -149,8 +149,8 @@ def test_a_decorated_function_is_not_mistaken_for_another(
 
 
 @pytest.mark.parametrize("name", ["step", "Trainer.step", "Trainer.of", "decorated", "hidden"])
-def test_a_function_that_is_defined_anew(module: ModuleType, name: str) -> None:
-    """A module that is loaded once more has other functions: those are heard from then on."""
+def test_a_function_that_is_defined_again(module: ModuleType, name: str) -> None:
+    """After a reload of the module, its new functions count."""
     *parts, last = name.split(".")
 
     def call() -> None:
@@ -170,8 +170,8 @@ def test_a_function_that_is_defined_anew(module: ModuleType, name: str) -> None:
     assert counted.inbox.step == 3
 
 
-def test_what_stands_over_the_function_is_left_alone(module: ModuleType) -> None:
-    """Where a script puts a function of its own there, which calls it, each call counts once."""
+def test_a_wrapper_over_the_function_is_left_alone(module: ModuleType) -> None:
+    """If a script installs a wrapper that calls it, each call counts once."""
     with Counted("step") as counted:
         counted.source.look()
         before = module.step
@@ -182,8 +182,8 @@ def test_what_stands_over_the_function_is_left_alone(module: ModuleType) -> None
         assert counted.inbox.step == 2
 
 
-def test_what_a_function_keeps_of_its_own_stays(module: ModuleType) -> None:
-    """It counts its calls under its own name, before, meanwhile and afterwards."""
+def test_attributes_of_a_function_stay(module: ModuleType) -> None:
+    """The function counts its calls under its own name, before, during and after."""
     module.counting(1)
     with Counted("counting") as counted:
         counted.source.look()
@@ -193,7 +193,7 @@ def test_what_a_function_keeps_of_its_own_stays(module: ModuleType) -> None:
 
 
 def test_a_failing_call_ends_no_step(module: ModuleType) -> None:
-    """And raises what it raised."""
+    """The exception propagates."""
     with Counted("failing") as counted:
         counted.source.look()
         with pytest.raises(KeyError):
@@ -202,7 +202,7 @@ def test_a_failing_call_ends_no_step(module: ModuleType) -> None:
 
 
 def test_a_coroutine_ends_a_step_when_it_is_done(module: ModuleType) -> None:
-    """Not when it is made."""
+    """Making the coroutine does not count."""
     with Counted("waiting") as counted:
         counted.source.look()
         coroutine = module.waiting(5)
@@ -214,7 +214,7 @@ def test_a_coroutine_ends_a_step_when_it_is_done(module: ModuleType) -> None:
 def test_names_that_others_imported_count_too(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ``from a_trainer import step`` leaves them."""
+    """``from a_trainer import step`` gives such a name."""
     other: Any = ModuleType("another_one")
     other.renamed = module.step
     monkeypatch.setitem(sys.modules, "another_one", other)
@@ -225,10 +225,10 @@ def test_names_that_others_imported_count_too(
     assert other.renamed is module.step
 
 
-def test_it_waits_until_the_function_is_there(
+def test_a_source_waits_until_its_function_exists(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And says what it waits for, or why nothing will come of it."""
+    """The source says what it waits for, or why it cannot work."""
     model = type("Model", (), {"__call__": module.step, "step": module.step})()
     kept = {"model": model, "bound": model.step, "cached": functools.lru_cache(module.step)}
     vars(module).update(kept)
@@ -257,7 +257,7 @@ def test_it_waits_until_the_function_is_there(
 
 @pytest.mark.parametrize("script", [["a_server.py"], ["-m", "a_package.a_server"]])
 def test_the_script_goes_by_its_own_name_too(tmp_path: Path, script: list[str]) -> None:
-    """Of ``python a_server.py`` it is ``a_server`` and ``__main__``, as nobody has imported it."""
+    """``python a_server.py`` has the names ``a_server`` and ``__main__``."""
     (tmp_path / "a_package").mkdir()
     name = script[-1].removesuffix(".py")
     text = f"""
@@ -281,8 +281,8 @@ assert other.look() == "another has not been imported"
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_calls_that_are_not_heard_are_named(module: ModuleType) -> None:
-    """Where a wrapper stands in its place, whoever kept the function itself calls that."""
+def test_calls_that_do_not_count_are_named(module: ModuleType) -> None:
+    """If a wrapper replaces it, callers that kept the function itself call that."""
     kept = module.decorated
     with Counted("decorated") as counted:
         assert counted.source.look() == ""

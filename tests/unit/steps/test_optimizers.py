@@ -1,4 +1,4 @@
-"""Which optimizer's steps are counted, whatever else steps; torch tells of them by one call."""
+"""Which optimizer's steps count, with other optimizers; torch reports them all by one call."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from dynprof.steps.optimizers import OptimizerSteps
 
 
 class Adam:
-    """An optimizer, as far as it is looked at."""
+    """The part of an optimizer that the source uses."""
 
 
 class Counted:
-    """Counts the steps that are ended."""
+    """Counts the ended steps."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def end_step(self) -> None:
-        """End one."""
+        """End a step."""
         self.count += 1
 
 
 class Watched:
-    """A source with what it counts and says."""
+    """A source with its steps and its messages."""
 
     def __init__(self) -> None:
         self.steps, self.said = Counted(), list[str]()
         self.source = OptimizerSteps(self.steps, self.say, ErrorBoundary(StderrNotes()))  # type: ignore[arg-type]
 
     def say(self, name: str, advice: str = "") -> None:
-        """Keep what is said."""
+        """Keep a message."""
         self.said.append(name + advice)
 
     def step(self, *optimizers: Adam) -> None:
-        """Let them step, one after the other."""
+        """Let optimizers step, one after the other."""
         for optimizer in optimizers:
             self.source._on_step(optimizer)
 
 
 def test_the_first_step_of_an_only_optimizer_is_counted() -> None:
-    """So the numbers are the script's own."""
+    """The numbers are then the script's own."""
     watched, only = Watched(), Adam()
     for number in range(300):
         watched.step(only)
@@ -49,7 +49,7 @@ def test_the_first_step_of_an_only_optimizer_is_counted() -> None:
     assert watched.said == ["the optimizer Adam"]
 
 
-def test_of_several_the_first_that_steps_is_counted_and_the_log_says_how_to_name_another() -> None:
+def test_the_first_of_several_optimizers_counts_and_the_log_names_the_setting() -> None:
     """A GAN's critic steps more often than its generator; per-parameter optimizers step in turn."""
     watched, critic, generator = Watched(), Adam(), Adam()
     for _ in range(30):
@@ -61,8 +61,8 @@ def test_of_several_the_first_that_steps_is_counted_and_the_log_says_how_to_name
     assert f'steps="{Adam.__module__}:Adam.step" selects another one' in several
 
 
-def test_one_that_is_made_anew_goes_on() -> None:
-    """As for each phase of a training: no step is lost."""
+def test_a_new_optimizer_continues_the_steps() -> None:
+    """This happens at each phase of a training: no step is lost."""
     watched = Watched()
     for _ in range(60):
         fresh = Adam()
@@ -73,8 +73,8 @@ def test_one_that_is_made_anew_goes_on() -> None:
 
 
 @pytest.mark.parametrize("parameters", [20, 300])
-def test_each_parameter_has_its_own(parameters: int) -> None:
-    """As where they step amid the backward pass: each iteration is counted, and once."""
+def test_optimizers_of_single_parameters_count_once(parameters: int) -> None:
+    """Such optimizers may step during the backward pass: each iteration counts once."""
     watched, optimizers = Watched(), [Adam() for _ in range(parameters)]
     for number in range(30):
         watched.step(*optimizers)

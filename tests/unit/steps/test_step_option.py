@@ -1,4 +1,4 @@
-"""What may be asked for as the source of steps, by argument or by variable."""
+"""The valid sources of steps, by argument or by variable."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ SCRIPT = StepOption("script")
         (" 2.5 s", StepOption("period", seconds=2.5)),
     ],
 )
-def test_what_can_be_asked_for(
+def test_valid_step_sources(
     asked: object, found: StepOption, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By an argument; what is text by the variable too."""
+    """The argument accepts them, and the variable does for those that are text."""
     assert step_option_of(asked, otherwise=SCRIPT) == found
     monkeypatch.setenv(VARIABLE, str(asked))
     assert step_option_of(None, otherwise=SCRIPT) == found
 
 
-def test_the_argument_counts_more_than_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And an empty variable is none."""
+def test_the_argument_takes_precedence_over_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty variable does not count."""
     monkeypatch.setenv(VARIABLE, "optimizer")
     assert step_option_of("script", otherwise=StepOption("auto")) == SCRIPT
     monkeypatch.setenv(VARIABLE, "")
@@ -44,8 +44,8 @@ def test_the_argument_counts_more_than_the_variable(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "asked", ["optimiser", "train.step", "a:b c", ":", "a:", True, -1, 0, float("nan"), [], "1e9"]
 )
-def test_what_is_none_is_refused(asked: object) -> None:
-    """In a sentence that names what was given and what can be."""
+def test_an_invalid_step_source_is_refused(asked: object) -> None:
+    """The error names the value and the valid ones."""
     with pytest.raises(ValueError, match=r"steps=.*write") as caught:
         step_option_of(asked, otherwise=SCRIPT)
     assert repr(asked) in str(caught.value) or str(asked) in str(caught.value)

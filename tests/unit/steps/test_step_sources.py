@@ -1,4 +1,4 @@
-"""Who gives the steps is known and said, and who turns out to step itself is left alone."""
+"""The source of steps is known and shown; a script that calls step() itself is left alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Return a function of a module that a source can be set on, anew for each test."""
+    """Return a new function of a module on which a source can be set."""
     (tmp_path / "some_trainer.py").write_text("def train():\n    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     import some_trainer  # type: ignore[import-not-found]
@@ -36,7 +36,7 @@ def job_on(root: Path, steps: str | float) -> Job:
 
 
 def test_a_window_on_the_returns_of_a_function(tmp_path: Path, trainer: Callable[[], None]) -> None:
-    """Opens, moves and closes with them; status, log and manifest say who ended the steps."""
+    """The window opens and closes with them; status, log and manifest name the source."""
     job = job_on(tmp_path, "some_trainer:train")
     for _ in range(5):
         trainer()
@@ -50,10 +50,10 @@ def test_a_window_on_the_returns_of_a_function(tmp_path: Path, trainer: Callable
     assert "steps come from returns of some_trainer:train" in job.log()
 
 
-def test_a_script_that_steps_itself_is_left_alone(
+def test_a_script_that_calls_step_itself_is_left_alone(
     tmp_path: Path, trainer: Callable[[], None]
 ) -> None:
-    """What the source had counted is taken back, an open window closes and keeps what it has."""
+    """The source's count is undone; an open window closes and keeps its steps."""
     job = job_on(tmp_path, "some_trainer:train")
     for _ in range(4):
         trainer()
@@ -71,8 +71,10 @@ def test_a_script_that_steps_itself_is_left_alone(
     assert job.session.inbox.step == 1
 
 
-def test_a_resumed_job_goes_on_from_its_number(tmp_path: Path, trainer: Callable[[], None]) -> None:
-    """``set_state`` is no step of the script's."""
+def test_a_resumed_job_continues_at_its_step_number(
+    tmp_path: Path, trainer: Callable[[], None]
+) -> None:
+    """``set_state`` is no step of the script."""
     job = job_on(tmp_path, "some_trainer:train")
     trainer()
     job.session.set_step(1200)
@@ -88,8 +90,8 @@ def test_a_resumed_job_goes_on_from_its_number(tmp_path: Path, trainer: Callable
         ("nobody:train", "nobody has not been imported"),
     ],
 )
-def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: str) -> None:
-    """Once, after a while, with why and with what else could."""
+def test_a_job_without_steps_gets_one_warning(tmp_path: Path, steps: str, why: str) -> None:
+    """The log says it once, after a while, with the reason and the alternatives."""
     job = job_on(tmp_path, steps)
     job.session._steps.look()
     job.clock.advance(SILENT_S - 1)
@@ -105,16 +107,14 @@ def test_where_nobody_gives_steps_it_is_said(tmp_path: Path, steps: str, why: st
 
 
 def test_a_job_that_ends_without_a_step_says_why(tmp_path: Path) -> None:
-    """Also a job that ends within the seconds after which the log warns of it."""
+    """This includes a job that ends before the log's warning."""
     job = job_on(tmp_path, "absent:train")
     job.session.end("a test")
     assert "no step has ended: absent has not been imported" in job.log()
 
 
-def test_the_first_step_takes_back_that_there_was_none(
-    tmp_path: Path, trainer: Callable[[], None]
-) -> None:
-    """However late it comes."""
+def test_the_first_step_removes_the_warning(tmp_path: Path, trainer: Callable[[], None]) -> None:
+    """The time of the step does not matter."""
     job = job_on(tmp_path, "some_trainer:train")
     job.clock.advance(SILENT_S + 1)
     job.session._steps.look()
@@ -127,7 +127,7 @@ def test_the_first_step_takes_back_that_there_was_none(
 def test_the_end_of_the_session_ends_the_source(
     tmp_path: Path, trainer: Callable[[], None]
 ) -> None:
-    """So does a fork, in the child: its parent's steps are none of its own."""
+    """A fork does the same in the child: its parent's steps do not count there."""
     for end in ("end", "leave_child"):
         job = job_on(tmp_path, "some_trainer:train")
         trainer()
@@ -141,12 +141,12 @@ def test_the_end_of_the_session_ends_the_source(
 
 @pytest.mark.parametrize("steps", ["script", "auto"])
 def test_a_frameworks_callback_gives_the_steps(tmp_path: Path, steps: str) -> None:
-    """Its own numbers, each growth by one ends a step; log, status and manifest say so."""
+    """The framework's numbers count, and each increment ends a step; log and status say so."""
     job = job_on(tmp_path, steps)
     reached = job.session.reached
     reached("Some", 1200)
     job.edit(active=2)
-    for count in (1200, 1201, 1201, 1202, 1203, 1204):  # one that only accumulates is none
+    for count in (1200, 1201, 1201, 1202, 1203, 1204):  # one that only accumulates is no step
         reached("Some", count)
     (manifest,) = job.manifests()
     assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1201, 1202, 2)
@@ -155,7 +155,7 @@ def test_a_frameworks_callback_gives_the_steps(tmp_path: Path, steps: str) -> No
 
 
 def test_another_training_has_numbers_of_its_own(tmp_path: Path) -> None:
-    """An open window closes and keeps what it has; the steps go on."""
+    """An open window closes and keeps its steps; the steps continue."""
     job = job_on(tmp_path, "script")
     job.session.reached("Some", 7)
     job.edit(active=10)
@@ -166,8 +166,8 @@ def test_another_training_has_numbers_of_its_own(tmp_path: Path) -> None:
     assert job.session.inbox.step == 1
 
 
-def test_the_scripts_own_steps_are_the_scripts_from_the_first_on(tmp_path: Path) -> None:
-    """Where the optimizer may give them too, before anybody has looked who does."""
+def test_steps_of_the_script_count_from_the_first_one(tmp_path: Path) -> None:
+    """This is a job where the optimizer may be the source too, before the source is known."""
     job = job_on(tmp_path, "auto")
     job.edit(active=2)
     for _ in range(4):
@@ -176,8 +176,8 @@ def test_the_scripts_own_steps_are_the_scripts_from_the_first_on(tmp_path: Path)
     assert manifest.steps.source == "dp.step()" == job.session.status().steps_from
 
 
-def test_a_callback_is_not_heard_where_the_script_steps(tmp_path: Path) -> None:
-    """Whichever of them comes first; the number that the framework has resumed at counts."""
+def test_a_callback_is_ignored_if_the_script_calls_step(tmp_path: Path) -> None:
+    """The order does not matter; the number at which the framework resumed counts."""
     job = job_on(tmp_path, "script")
     job.session.reached("Some", 100)
     for count in (101, 102):
@@ -191,10 +191,10 @@ def test_a_callback_is_not_heard_where_the_script_steps(tmp_path: Path) -> None:
     assert (other.session.inbox.step, other.session.status().steps_from) == (1, "dp.step()")
 
 
-def test_a_callback_is_not_heard_where_another_source_was_asked_for(
+def test_a_callback_is_ignored_if_another_source_is_requested(
     tmp_path: Path, trainer: Callable[[], None]
 ) -> None:
-    """By its name; the log says so once."""
+    """The log names the callback once."""
     job = job_on(tmp_path, "some_trainer:train")
     for count in (5, 6):
         trainer()
@@ -203,10 +203,10 @@ def test_a_callback_is_not_heard_where_another_source_was_asked_for(
     assert job.log().count("Some's callback ends no steps") == 1
 
 
-def test_what_fails_on_the_way_to_another_number_does_not_reach_the_training(
+def test_a_failure_in_set_state_does_not_reach_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is noted in the log."""
+    """The failure is logged."""
     job = job_on(tmp_path, "script")
     job.session.reached("Some", 3)
 

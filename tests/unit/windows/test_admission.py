@@ -1,4 +1,4 @@
-"""What a window waits for, or is refused for, before it opens or moves."""
+"""Reasons that delay or refuse a window before it opens or ends a step."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_while_a_save_runs_the_next_window_waits(slow_job: Job) -> None:
 
 
 def test_a_start_step_that_went_by_while_waiting_is_refused(slow_job: Job) -> None:
-    """A request that could not be served in time says so."""
+    """A request that could not be served in time is refused with the reason."""
     slow_job.edit(active=1)
     slow_job.step(2)
     slow_job.edit(start_step=4)
@@ -47,7 +47,7 @@ def test_a_start_step_that_went_by_while_waiting_is_refused(slow_job: Job) -> No
     assert "step 4 has begun already" in slow_job.session.status().problems[0]
 
 
-def test_what_blocks_a_window_is_waited_for(job: Job) -> None:
+def test_a_blocked_window_waits(job: Job) -> None:
     """While a graph is captured nothing opens and no step ends."""
     job.backend.in_the_way = "a CUDA graph is being captured"
     job.edit(active=2)
@@ -64,7 +64,7 @@ def test_what_blocks_a_window_is_waited_for(job: Job) -> None:
     assert job.log().count("a CUDA graph is being captured") == 2
 
 
-def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
+def test_a_request_that_can_wait_waits_for_a_cheaper_close(job: Job) -> None:
     """A request for the next step waits for the self-test; a named step is kept."""
     job.backend.blocked = (Blocked("the self-test is still running", "prefer wait"),)
     job.edit(active=1)
@@ -79,8 +79,8 @@ def test_who_can_wait_does_so_for_a_cheaper_close(job: Job) -> None:
     assert len(job.backend.recordings) == 2
 
 
-def test_what_will_not_pass_refuses_a_request(job: Job) -> None:
-    """It is answered in the backend's words, and the next one is served once that has gone."""
+def test_a_lasting_obstacle_refuses_a_request(job: Job) -> None:
+    """The answer has the backend's reason, and the next request works after the cause has gone."""
     job.backend.blocked = (Blocked("another profiler is on", "refused"),)
     job.edit(active=1)
     job.step(2)
@@ -92,8 +92,8 @@ def test_what_will_not_pass_refuses_a_request(job: Job) -> None:
     assert job.session.status().edits[-1].outcome == "saved"
 
 
-def test_joined_steps_are_said(job: Job) -> None:
-    """A manifest whose steps were joined around a graph capture names them."""
+def test_joined_steps_are_in_the_manifest(job: Job) -> None:
+    """The manifest names steps that were joined around a graph capture."""
     job.edit(active=3)
     job.step(2)
     job.backend.in_the_way = "a CUDA graph is being captured"

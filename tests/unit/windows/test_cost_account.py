@@ -1,4 +1,4 @@
-"""What a window cost the job, as its manifest says it."""
+"""The cost of a window for the job, in its manifest."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from tests.fake_job import Job
 
 
-def test_the_bill_is_measured(job: Job) -> None:
-    """Step times before, while and after are those that passed."""
+def test_the_cost_is_measured(job: Job) -> None:
+    """Step times before, during and after equal those of the clock."""
     for _ in range(4):
         job.session._tick()
         job.step(100)
     job.edit(active=2)
-    job.clock.advance(-1)  # the pause of the edit is none of the loop
+    job.clock.advance(-1)  # the pause for the edit is not the loop's
     job.step(3)
     job.step(1100)
     job.session._tick()
@@ -32,14 +32,14 @@ def test_the_bill_is_measured(job: Job) -> None:
     assert manifest.cost.step_after_ms == pytest.approx(10)
 
 
-def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
-    """30 slow steps of 15 ms while saving, instead of 10 ms, cost 150 ms in all."""
+def test_the_cost_of_a_slow_save(slow_job: Job) -> None:
+    """30 slow steps of 15 ms during the save, instead of 10 ms, cost 150 ms in total."""
     job = slow_job
     for _ in range(4):
         job.session._tick()
         job.step(100)
     job.edit(active=2)
-    job.clock.advance(-1)  # the pause of the edit is none of the loop
+    job.clock.advance(-1)  # the pause for the edit is not the loop's
     job.step(3)
     assert job.state == "saving"
     for _ in range(30):
@@ -54,8 +54,8 @@ def test_the_bill_of_a_slow_save(slow_job: Job) -> None:
     assert manifest.cost.extra_ms == pytest.approx(150, rel=0.1)
 
 
-def test_the_cost_is_added_to_what_analysis_wrote_into_the_manifest(job: Job) -> None:
-    """A manifest that analysis has changed since keeps its left_out, and gets the cost."""
+def test_the_cost_is_added_to_a_manifest_changed_by_analysis(job: Job) -> None:
+    """A manifest that the analysis has changed keeps its left_out, and gets the cost."""
     job.edit(active=2)
     job.step(4)
     (path,) = job.root.glob("step_*/info/rank_0.info.json")
@@ -69,8 +69,8 @@ def test_the_cost_is_added_to_what_analysis_wrote_into_the_manifest(job: Job) ->
 
 
 @pytest.mark.parametrize("taken", ["folder", "manifest"])
-def test_a_capture_taken_away_before_its_cost_is_counted_is_no_error(job: Job, taken: str) -> None:
-    """Moving or deleting a fresh capture causes no error, and nothing of it comes back."""
+def test_a_capture_removed_before_its_cost_is_counted_is_no_error(job: Job, taken: str) -> None:
+    """Moving or deleting a fresh capture causes no error, and no file of it returns."""
     job.edit(active=2)
     job.step(4)
     (manifest,) = job.root.glob("step_*/info/rank_0.info.json")
@@ -89,7 +89,7 @@ def _refused(_: Manifest, path: Path) -> None:
     raise PermissionError(13, "Permission denied", str(path))
 
 
-def test_what_fails_every_second_is_said_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_every_second_is_logged_once(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest that can no longer be written does not fill the log."""
     job.edit(active=1)
     job.step(2)
@@ -107,8 +107,8 @@ def test_what_fails_every_second_is_said_once(job: Job, monkeypatch: pytest.Monk
     assert [job.session.status().last_capture] == shown
 
 
-def test_a_cost_below_nothing_is_not_measurable(slow_job: Job) -> None:
-    """Steps that were slow before the window by themselves hide what it cost."""
+def test_a_negative_cost_is_not_measurable(slow_job: Job) -> None:
+    """Steps that were slow before the window hide its cost."""
     job = slow_job
     for _ in range(4):
         job.session._tick()

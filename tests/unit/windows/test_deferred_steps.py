@@ -1,4 +1,4 @@
-"""Where a recording only notes its steps, a window is what it would be with a turn for each."""
+"""If steps are only noted and handled later, the window is the same as without that."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ACTIONS = st.one_of(
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the numbers of the steps that had a turn."""
+    """Return the numbers of the steps that were handled at once."""
     had, turn = list[int](), Loop.turn
 
     def noted(loop: Loop, *, a_step_ended: bool = True) -> None:
@@ -48,7 +48,7 @@ def a_job(root: Path, *, noting: bool) -> Job:
 
 
 def do(job: Job, action: int | str) -> None:
-    """Do the one or the other thing that happens to a job."""
+    """Cause one of the events of a job."""
     inbox = job.session.inbox
     if isinstance(action, int):
         job.step(action)
@@ -71,7 +71,7 @@ def do(job: Job, action: int | str) -> None:
 
 
 def what_came(job: Job) -> list[dict[str, Any]]:
-    """Return what its windows say of themselves, in order."""
+    """Return the windows' reports, in order."""
     found = sorted(job.manifests(), key=lambda manifest: manifest.request.number)
     kept = ("steps", "complete", "reason", "remarks", "request")
     return [{name: str(getattr(manifest, name)) for name in kept} for manifest in found]
@@ -83,14 +83,14 @@ def what_came(job: Job) -> list[dict[str, Any]]:
     bound=st.booleans(),
     actions=st.lists(ACTIONS, max_size=12),
 )
-def test_the_same_windows_whatever_happens(
+def test_deferred_windows_equal_direct_ones(
     tmp_path_factory: pytest.TempPathFactory,
     warmup: int,
     active: int,
     bound: bool,
     actions: list[int | str],
 ) -> None:
-    """Numbers, counts, reasons and what the recording was told; also with threads and jumps."""
+    """Numbers, counts, reasons and the recording's calls are equal, also with threads and jumps."""
     root = tmp_path_factory.mktemp("both")
     jobs = [a_job(root / "noted", noting=True), a_job(root / "turned", noting=False)]
     for job in jobs:
@@ -112,8 +112,8 @@ def test_the_same_windows_whatever_happens(
     ]
 
 
-def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
-    """Of steps of 10 ms one in 25: limits are looked at every 250 ms; and the last has one."""
+def test_most_steps_are_only_noted(tmp_path: Path, turns: list[int]) -> None:
+    """One in 25 steps of 10 ms is handled, for checks of limits every 250 ms, and the last one."""
     job = a_job(tmp_path / "job", noting=True)
     job.edit(active=62)
     job.step(1 + 62)
@@ -123,8 +123,8 @@ def test_most_steps_have_no_turn(tmp_path: Path, turns: list[int]) -> None:
     assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 62, 62)
 
 
-def test_a_later_thread_with_the_number_of_the_one_that_ended_is_another(tmp_path: Path) -> None:
-    """The system reuses thread ids: the window has no step of a later thread."""
+def test_a_later_thread_with_a_reused_id_is_another_one(tmp_path: Path) -> None:
+    """The system reuses thread ids: a later thread's steps are not in the window."""
 
     def step(job: Job) -> int | None:
         thread = threading.Thread(target=job.step)
@@ -148,7 +148,7 @@ def test_a_later_thread_with_the_number_of_the_one_that_ended_is_another(tmp_pat
 
 
 def test_durations_are_those_of_the_steps(tmp_path: Path) -> None:
-    """What a step took is known of each, also of those that were only noted."""
+    """The duration of each step is known, also of noted ones."""
     job = a_job(tmp_path / "job", noting=True)
     job.edit(active=9)
     job.step(10)
@@ -157,10 +157,10 @@ def test_durations_are_those_of_the_steps(tmp_path: Path) -> None:
 
 
 class Steps(deque[Any]):
-    """What is noted, with a method that can be interrupted."""
+    """The list of notes, with a method that can be interrupted."""
 
     def append(self, noted: Any) -> None:
-        """Append what is noted."""
+        """Append a note."""
         super().append(noted)
 
 
@@ -176,7 +176,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
 
 @pytest.fixture
 def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Return what has a signal come with a handler, after the next call of a method."""
+    """Return a function that delivers a signal to a handler after the next call of a method."""
     before = signal.getsignal(signal.SIGUSR1)
 
     def prepare(kind: Any, name: str, handler: Callable[[], None]) -> None:
@@ -206,7 +206,7 @@ MOMENTS = pytest.mark.parametrize(
 def test_a_signal_handler_that_shuts_down_and_exits(
     job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
-    """The window is saved, with the steps that were noted."""
+    """The window is saved with the noted steps."""
 
     def leave() -> None:
         job.session.end("shutdown() was called")
@@ -228,7 +228,7 @@ def test_a_signal_handler_that_shuts_down_and_exits(
 def test_a_thread_that_comes_in_between(
     job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]
 ) -> None:
-    """It counts what was noted; a step that it has not seen is counted by its own thread."""
+    """The thread counts noted steps; one that it has not seen is counted by its own thread."""
 
     def come() -> None:
         thread = threading.Thread(target=job.session._loop.turn)  # its step is counted already
@@ -244,8 +244,8 @@ def test_a_thread_that_comes_in_between(
     assert len(recording.steps) == manifest.steps.recorded == 30
 
 
-def test_two_threads_that_step_at_will(tmp_path: Path) -> None:
-    """Whichever threads note and count: each step is there once, in order."""
+def test_two_threads_that_step_at_any_time(tmp_path: Path) -> None:
+    """Any thread may note and count: each step is there once, in order."""
     for number in range(20):
         job = a_job(tmp_path / str(number), noting=True)
         job.edit(active=2000)

@@ -1,4 +1,4 @@
-"""The driver of a window, in each of its endings."""
+"""The driver of a window, and its ways to end."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def driver(backend: FakeBackend, tmp_path: Path) -> WindowDriver:
 
 
 def no_folder() -> PrivateFolder:
-    """Fail: nothing is written while recording."""
+    """Fail: a recording writes nothing."""
     raise AssertionError
 
 
 def elsewhere(action: Callable[[], None]) -> None:
-    """Do something on another thread."""
+    """Run a function on another thread."""
     thread = threading.Thread(target=action)
     thread.start()
     thread.join()
@@ -59,7 +59,7 @@ def elsewhere(action: Callable[[], None]) -> None:
 def test_an_opening_that_fails_leaves_nothing_open(
     backend: FakeBackend, driver: WindowDriver, call: str
 ) -> None:
-    """An opening that fails raises what failed, and no recording runs."""
+    """A failed opening raises its exception, and no recording runs."""
     backend.fail_at = {call}
     with pytest.raises(RuntimeError, match=call):
         driver.open(no_folder)
@@ -70,7 +70,7 @@ def test_an_opening_that_fails_leaves_nothing_open(
 def test_a_window_that_is_closed_is_discarded_until_it_is_released(
     backend: FakeBackend, driver: WindowDriver
 ) -> None:
-    """A discard ends a closed recording that nothing has taken over, and no other."""
+    """A discard ends a closed recording that was not released, and no other."""
     driver.open(no_folder)
     (recording,) = backend.recordings
     assert driver.close() is recording
@@ -91,7 +91,7 @@ def test_a_window_that_is_closed_in_its_warm_up_is_discarded(
 
 
 def test_a_discarded_window_ends_where_it_may(backend: FakeBackend, driver: WindowDriver) -> None:
-    """A recording that is bound to a thread ends there, once nothing blocks it."""
+    """A recording that is bound to a thread ends on it, when nothing blocks it."""
     driver.open(no_folder)
     (recording,) = backend.recordings
     elsewhere(driver.discard)
@@ -156,7 +156,7 @@ def test_no_capture_begins_as_a_recording_ends(
 def test_a_recording_waits_while_another_thread_opens_a_profiler(
     backend: FakeBackend, driver: WindowDriver
 ) -> None:
-    """A discard waits neither for a capture nor for another profiler: a later look ends it."""
+    """A discard waits neither for a capture nor for another profiler: a later check ends it."""
     driver.open(no_folder)
     backend.recordings[0].bound_to_thread = False
     with GRAPH_CAPTURES.block_captures():

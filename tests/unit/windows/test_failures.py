@@ -1,4 +1,4 @@
-"""Whatever fails costs a capture, never the job."""
+"""Any failure costs a capture, never the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_a_manifest_that_cannot_be_written_is_no_capture(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The status still names the previous capture; the log says what failed."""
+    """The status still names the previous capture; the log has the error."""
     job.edit(active=1)
     job.step(2)
     before = job.session.status().last_capture
@@ -47,7 +47,7 @@ def test_a_manifest_that_cannot_be_written_is_no_capture(
 def test_a_window_that_fails_before_it_is_open_is_answered(
     job: Job, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Where the process has too many files open, say; the next request is served."""
+    """The process may have too many open files; the next request works."""
 
     def fail(*_: object) -> None:
         raise OSError(24, "Too many open files")
@@ -77,7 +77,7 @@ METHODS = [
 def test_a_failing_backend_costs_a_capture_never_the_job(
     job: Job, monkeypatch: pytest.MonkeyPatch, fake: type, call: str
 ) -> None:
-    """Whatever the backend raises, steps continue, an answer says why, the next window works."""
+    """After any exception steps continue, an answer has the reason, and the next window works."""
 
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(f"{call} was told to fail")
@@ -86,7 +86,7 @@ def test_a_failing_backend_costs_a_capture_never_the_job(
     with monkeypatch.context() as failing:
         failing.setattr(fake, call, fail)
         job.edit(active=2, warmup=3 if is_dropped else 0)
-        if call == "abandon":  # only where the thread of the window has ended
+        if call == "abandon":  # only if the thread of the window has ended
             thread = threading.Thread(target=job.step)
             thread.start()
             thread.join()
@@ -110,10 +110,8 @@ def test_a_failing_backend_costs_a_capture_never_the_job(
     assert "given up" not in job.log()
 
 
-def test_a_window_of_which_not_even_a_manifest_can_be_made_is_answered(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that waits for the request learns that it failed, and why."""
+def test_a_window_without_a_manifest_is_answered(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiting client gets the failure and the reason."""
 
     def unknown() -> dict[str, str]:
         raise LookupError("no version")
@@ -126,10 +124,8 @@ def test_a_window_of_which_not_even_a_manifest_can_be_made_is_answered(
     assert "LookupError: no version" in answer.text
 
 
-def test_a_backend_that_says_why_it_cannot_is_a_refusal(
-    job: Job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A busy profiler is refused in words, without a traceback."""
+def test_a_busy_backend_is_a_refusal(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy profiler is refused with a reason, without a traceback."""
 
     def busy(*_: object) -> None:
         raise BackendError("another profiler is active")
@@ -156,7 +152,7 @@ def test_a_backend_that_keeps_failing_rests_until_the_next_edit(job: Job) -> Non
     assert len(job.backend.recordings) == 4
 
 
-def test_a_backend_that_cannot_say_what_blocks_it_fails(
+def test_a_backend_whose_check_fails_counts_as_failing(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request is given up; after three the backend rests until the next edit."""
@@ -179,8 +175,8 @@ def test_a_backend_that_cannot_say_what_blocks_it_fails(
     assert job.manifests()[-1].complete
 
 
-def test_refusals_are_no_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that requests again and again during its own profiler is served after that."""
+def test_refusals_are_not_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that requests repeatedly during its own profiler is served after it."""
     (job.root / "other.json").write_text('{"active": 1}')
 
     def busy(*_: object) -> None:
@@ -197,7 +193,7 @@ def test_refusals_are_no_failures(job: Job, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_only_failures_in_a_row_count(job: Job) -> None:
-    """A window that works in between clears the count."""
+    """A window that works in between resets the count."""
     (job.root / "other.json").write_text('{"active": 1}')
     for fails in (True, True, False, True, True, False):
         job.backend.fail_at = {"close"} if fails else set()
@@ -207,7 +203,7 @@ def test_only_failures_in_a_row_count(job: Job) -> None:
 
 
 def test_a_backend_that_cannot_be_prepared_leaves_nothing_open(job: Job) -> None:
-    """A later cancel finds nothing to close."""
+    """A later cancel finds no window."""
     job.backend.fail_at = {"prepare"}
     job.edit(active=1)
     job.step()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_max_seconds_closes_early(job: Job) -> None:
-    """At the first step end after the limit the window closes with what it has."""
+    """The window closes at the first step end after the limit, with its steps so far."""
     job.edit(active=100, limits={"max_seconds": 0.035})
     job.step(10)
     (manifest,) = job.manifests()
@@ -26,7 +26,7 @@ def test_max_seconds_closes_early(job: Job) -> None:
 
 
 def test_a_window_without_further_steps_closes_after_its_seconds_and_a_minute(job: Job) -> None:
-    """The window waits a minute for another step, though its seconds are over."""
+    """The window waits a minute for another step after its time limit."""
     job.edit(active=100, limits={"max_seconds": 3})
     job.step(4)
     job.backend.recordings[0].bound_to_thread = False
@@ -41,7 +41,7 @@ def test_a_window_without_further_steps_closes_after_its_seconds_and_a_minute(jo
 
 @pytest.mark.parametrize("days", [-1, 1])
 def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
-    """A day forth or back in a window changes neither its limits, its times nor the next request.
+    """A clock change of a day affects neither limits, times nor the next request.
 
     Only the machine's clock jumps; the monotonic one does not.
     """
@@ -57,7 +57,7 @@ def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
 
 
 def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked after its first step, and where a look is slow every 50 ms, or five steps."""
+    """Memory is checked after the first step; if a check is slow, every 50 ms or five steps."""
     monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.05)
     monkeypatch.setattr(limits, "REST_FACTOR", 1e9)
     job = Job(tmp_path, memory_mb=[1000, 1010, 1020, 1031])
@@ -70,13 +70,13 @@ def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a step takes longer than the time between two looks."""
+    """Check at every step, as if a step took longer than the interval of checks."""
     monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.0)
     monkeypatch.setattr(limits, "REST_FACTOR", 0.0)
 
 
 def job_of_many_events(path: Path, free_mb: float = 1e6, **asked: float | None) -> Job:
-    """Return a job that was asked for 20 steps, of which each has 1,000 events of 1 kB."""
+    """Return a job with a request for 20 steps, each with 1,000 events of 1 kB."""
     job = Job(path, free_mb=free_mb)
     opens_at = job.session.inbox.step + 1
     job.backend.loads = lambda: Load(
@@ -88,7 +88,7 @@ def job_of_many_events(path: Path, free_mb: float = 1e6, **asked: float | None) 
 
 
 def test_a_window_has_no_more_events_than_its_limit(tmp_path: Path) -> None:
-    """It closes before the step that would exceed it; manifest, log and status say so."""
+    """The window closes before the step that would exceed it; manifest, log and status say so."""
     job = job_of_many_events(tmp_path, max_events=7_500)
     (manifest,) = job.manifests()
     assert (manifest.steps.recorded, manifest.complete) == (7, False)
@@ -100,7 +100,7 @@ def test_a_window_has_no_more_events_than_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_first_step_with_too_many_events_is_kept(tmp_path: Path) -> None:
-    """A window has one whole step at least."""
+    """A window has at least one whole step."""
     (manifest,) = job_of_many_events(tmp_path, max_events=10).manifests()
     assert manifest.steps.recorded == 1
 
@@ -112,10 +112,10 @@ def test_fewer_events_or_no_limit_close_nothing(tmp_path: Path, most: int) -> No
     assert (manifest.steps.recorded, manifest.reason) == (20, "")
 
 
-def test_the_first_steps_tell_what_the_window_will_cost(
+def test_the_first_steps_give_an_estimate_of_the_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the log, and where ``arm --wait`` sees it; the next window of the kind knows it before."""
+    """The estimate is in the log and for ``arm --wait``; the next such window has it earlier."""
     monkeypatch.setattr(cost_account, "EVENT_US", 500.0)
     job = job_of_many_events(tmp_path, max_events=7_500)
     (answer,) = job.session.status().edits
@@ -130,7 +130,7 @@ def test_the_first_steps_tell_what_the_window_will_cost(
     assert "; a step records about 1,000 events; 3 steps take about" in job.log()
 
 
-def test_seconds_that_end_the_window_bound_what_it_is_expected_to_cost(
+def test_max_seconds_bounds_the_expected_cost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step takes 10 ms."""
@@ -144,8 +144,8 @@ def test_seconds_that_end_the_window_bound_what_it_is_expected_to_cost(
     )
 
 
-def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Path) -> None:
-    """It closes at the last step end before its capture would take half of the free memory."""
+def test_a_window_closes_before_saving_takes_half_of_the_free_memory(tmp_path: Path) -> None:
+    """The window closes at the last step end before its capture would take that much."""
     (manifest,) = job_of_many_events(tmp_path, 10.0).manifests()
     assert (manifest.steps.recorded, bool(manifest.trace)) == (5, True)
     assert manifest.reason == (
@@ -154,8 +154,8 @@ def test_what_takes_half_of_the_free_memory_to_save_is_closed_early(tmp_path: Pa
     )
 
 
-def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
-    """Nothing is collected: a manifest says why, and the next window opens."""
+def test_a_window_without_memory_to_save_is_discarded(tmp_path: Path) -> None:
+    """Nothing is collected: a manifest has the reason, and the next window opens."""
     job = job_of_many_events(tmp_path, 1.2)
     (manifest,) = job.manifests()
     assert (manifest.trace, manifest.complete) == (None, False)
@@ -173,8 +173,8 @@ def test_what_there_is_no_memory_to_save_is_discarded(tmp_path: Path) -> None:
     assert job.manifests()[-1].complete
 
 
-def test_who_lifts_the_limit_of_memory_lifts_that_too(tmp_path: Path) -> None:
-    """It is theirs to decide."""
+def test_no_memory_limit_also_allows_a_large_save(tmp_path: Path) -> None:
+    """The user may decide that."""
     (manifest,) = job_of_many_events(tmp_path, 0.1, max_memory_mb=None).manifests()
     assert manifest.complete
 
@@ -192,7 +192,7 @@ def test_who_lifts_the_limit_of_memory_lifts_that_too(tmp_path: Path) -> None:
 def test_a_step_that_records_too_much_is_not_waited_for(
     tmp_path: Path, *, bound: bool, events: int, free_mb: float, reason: str
 ) -> None:
-    """At twice the limit, or as memory runs short; its own thread closes one bound to that."""
+    """This is at twice the limit, or at low memory; a bound window is closed by its own thread."""
     job = Job(tmp_path)
     job.edit(active=20, limits={"max_events": 1_000})
     job.step(1)
@@ -208,7 +208,7 @@ def test_a_step_that_records_too_much_is_not_waited_for(
 
 
 def test_a_disk_that_filled_up_while_waiting_refuses(job: Job) -> None:
-    """The disk is looked at again before the window opens."""
+    """The disk is checked again before the window opens."""
     job.edit(start_step=5, limits={"min_free_disk_mb": 0.001})
     job.session.inbox.free_disk_mb = 0.0
     job.step(6)

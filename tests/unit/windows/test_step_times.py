@@ -1,4 +1,4 @@
-"""Step times come from a counter and a clock, looked at now and then."""
+"""Step times come from a counter and a clock, sampled at intervals."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 def test_the_longest_step_is_seen_from_outside() -> None:
-    """None before the counter moves; a number that is only set is no move."""
+    """There is none before the counter increases; setting the number does not count."""
     pace = StepTimes()
     pace.sample(10, 0)
     pace.renumber(500)
     pace.sample(70, 500)
     assert (pace.longest_s(71, 500), pace.still_s(71, 500)) == (None, 61)
-    assert pace.longest_s(135, 501) == 125  # as in the step time, what is not sampled counts
+    assert pace.longest_s(135, 501) == 125  # as in the step time, unsampled steps count
     pace.sample(135, 501)
     pace.sample(136, 600)
     assert pace.longest_s(137, 600) == 125
 
 
 def test_pace_is_the_mean_of_the_samples() -> None:
-    """Step times come from counter and clock; a counter set back restarts them."""
+    """Step times come from counter and clock; a counter that is set back restarts them."""
     pace = StepTimes()
     assert pace.mean_ms(0, 0) is None
     pace.sample(10, 100)
@@ -37,8 +37,8 @@ def test_pace_is_the_mean_of_the_samples() -> None:
     assert pace.mean_ms(13, 15) == pytest.approx(100)
 
 
-def test_what_comes_before_the_first_step_is_none_of_a_step() -> None:
-    """Imports, data, a compilation: as soon as the counter has moved they count no more."""
+def test_time_before_the_first_step_does_not_count() -> None:
+    """Imports, data and compilation stop to count when the counter increases."""
     pace = StepTimes()
     for now_s in range(60):
         pace.sample(now_s, 0)
@@ -47,7 +47,7 @@ def test_what_comes_before_the_first_step_is_none_of_a_step() -> None:
 
 
 def test_a_pace_that_is_known_stays_known() -> None:
-    """The status is written as the counter is sampled: it had none in its second second."""
+    """The status is written with each sample; it must not lose the value in the second one."""
     pace = StepTimes()
     pace.sample(0, 0)
     assert pace.mean_ms(0.1, 4) == pytest.approx(25)
@@ -56,8 +56,8 @@ def test_a_pace_that_is_known_stays_known() -> None:
     assert pace.mean_ms(1.1, 50) == pytest.approx(10)
 
 
-def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
-    """A resumed job's step number says nothing of its speed."""
+def test_renumbered_steps_are_not_averaged(job: Job) -> None:
+    """A resumed job's step number does not affect its speed."""
     job.session._tick()
     job.step(100)
     job.session.set_step(1_200_000)
@@ -68,7 +68,7 @@ def test_steps_that_were_renumbered_are_not_averaged(job: Job) -> None:
 
 
 def test_the_newest_samples_outlast_a_window() -> None:
-    """They end where the counter is set, which makes other numbers of the same steps."""
+    """Samples end where the counter is set, because it changes the numbers of steps."""
     pace = StepTimes()
     for second in range(20):
         pace.sample(second, 10 * second)

@@ -1,4 +1,4 @@
-"""Signal handlers of the script's come at any moment, also while its step moves a window."""
+"""Signal handlers of the script run at any moment, also while its step handles a window."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ InATurn = Callable[[Callable[[], None]], None]
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """Return a job with a window of many steps open."""
+    """Return a job with an open window of many steps."""
     made = Job(tmp_path)
     made.edit(active=1000)
     made.step(3)
@@ -31,7 +31,7 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.fixture
 def in_a_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[InATurn]:
-    """Have a signal come once, while the next step begins, with a handler."""
+    """Deliver a signal once to a handler, as the next step begins."""
     begin_step, handlers = FakeRecording.begin_step, list[object]()
     before = signal.getsignal(signal.SIGUSR1)
 
@@ -54,8 +54,8 @@ def in_a_turn(monkeypatch: pytest.MonkeyPatch) -> Iterator[InATurn]:
     "lock",
     ["inbox._lock", "_journal._status_lock", "_journal.outcomes._lock", "_process._learning"],
 )
-def test_a_handler_that_comes_while_something_is_noted(job: Job, lock: str) -> None:
-    """Whatever it calls, it does not wait for the thread that it has interrupted."""
+def test_a_handler_during_a_note_does_not_block(job: Job, lock: str) -> None:
+    """Calls of the handler do not wait for the thread that it has interrupted."""
     with operator.attrgetter(lock)(job.session):
         assert job.session.status().state == "recording"
         job.session.stop()
@@ -65,7 +65,7 @@ def test_a_handler_that_comes_while_something_is_noted(job: Job, lock: str) -> N
 
 
 def test_a_handler_that_stops(job: Job, in_a_turn: InATurn) -> None:
-    """The window ends with the step, and keeps what it has."""
+    """The window ends with the step, and keeps its steps."""
     in_a_turn(job.session.stop)
     job.step(2)
     (manifest,) = job.manifests()
@@ -74,7 +74,7 @@ def test_a_handler_that_stops(job: Job, in_a_turn: InATurn) -> None:
 
 
 def test_a_handler_that_shuts_down(job: Job, in_a_turn: InATurn) -> None:
-    """The window is closed and saved as soon as that may be; no profiler stays on."""
+    """The window is closed and saved as soon as possible; no profiler stays on."""
     in_a_turn(lambda: job.session.end("shutdown() was called"))
     job.step()
     (manifest,) = job.manifests()
@@ -85,7 +85,7 @@ def test_a_handler_that_shuts_down(job: Job, in_a_turn: InATurn) -> None:
 
 
 def test_a_handler_that_shuts_down_and_exits(job: Job, in_a_turn: InATurn) -> None:
-    """As batch systems have it: what the window has is saved before the process ends."""
+    """Batch systems do this: the window is saved before the process ends."""
 
     def leave() -> None:
         job.session.end("shutdown() was called")

@@ -15,7 +15,7 @@ from tests.fake_job import Job
 def test_one_thread_at_a_time_moves_a_window(
     job: Job, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """A thread that ends a step waits while another one opens, steps or closes the window."""
+    """A thread that ends a step waits while another one opens, advances or closes the window."""
     others, waits = list[threading.Thread](), list[bool]()
 
     def in_the_backend(_: FakeBackend, name: str) -> None:
@@ -45,7 +45,7 @@ def test_stop_from_another_thread_waits_for_the_step(job: Job) -> None:
 
 
 def test_step_from_another_thread_does_not_move_the_window(job: Job) -> None:
-    """Steps of a second thread are not taken for those of the first."""
+    """Steps of a second thread do not count for the first."""
     job.edit(active=2)
     job.step()
     other = threading.Thread(target=job.step, args=(5,))
@@ -55,8 +55,8 @@ def test_step_from_another_thread_does_not_move_the_window(job: Job) -> None:
     assert "steps of other threads are not recorded" in job.log()
 
 
-def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:
-    """Training that moves to another thread does not leave a window open for ever."""
+def test_a_window_whose_thread_has_ended_is_discarded(job: Job) -> None:
+    """Training that moves to another thread does not leave a window open forever."""
 
     def open_window() -> None:
         job.edit(active=5)
@@ -73,8 +73,8 @@ def test_a_window_whose_thread_is_gone_is_given_up(job: Job) -> None:
     assert job.manifests()[-1].complete
 
 
-def test_windows_whose_threads_are_gone_are_no_failures_of_the_profiler(job: Job) -> None:
-    """Whichever number of them are lost in a row, the next is served."""
+def test_windows_whose_threads_have_ended_are_not_profiler_failures(job: Job) -> None:
+    """Any number of them may be lost in a row; the next is served."""
     (job.root / "other.json").write_text('{"active": 1}')
     for _ in range(5):
         other = threading.Thread(target=job.session.start, args=(job.root / "other.json",))
@@ -87,7 +87,7 @@ def test_windows_whose_threads_are_gone_are_no_failures_of_the_profiler(job: Job
 
 
 def test_a_window_of_another_thread_can_be_cancelled(job: Job) -> None:
-    """Where its own thread takes no more steps, a cancel lets the window go."""
+    """If its own thread takes no more steps, a cancel releases the window."""
     opened, over = threading.Event(), threading.Event()
 
     def open_window() -> None:
@@ -124,10 +124,10 @@ def test_the_end_on_another_thread_leaves_the_profiler_alone(job: Job) -> None:
     assert job.backend.recordings[0].calls[-1] == "abandon"
 
 
-def test_the_next_session_ends_what_the_last_one_left_to_a_thread(
+def test_a_thread_ends_a_recording_of_the_last_session(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread of a window that shutdown() gave up ends its recording at its next step."""
+    """The thread of a window that shutdown() discarded ends its recording at its next step."""
     monkeypatch.setattr(shutdown, "CLOSE_WAIT_S", 0.0)
     job.edit(active=5)
     job.step(2)
@@ -140,7 +140,7 @@ def test_the_next_session_ends_what_the_last_one_left_to_a_thread(
 
 
 def test_the_end_waits_for_the_step_of_the_training_thread(job: Job) -> None:
-    """Shut down from elsewhere, a window is closed by its own thread, and kept."""
+    """After shutdown on another thread, the window is closed by its own thread, and kept."""
     opened, over = threading.Event(), threading.Event()
 
     def train() -> None:

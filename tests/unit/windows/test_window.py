@@ -90,8 +90,8 @@ def test_warm_up_is_prepared_but_not_kept() -> None:
 
 
 @given(st.integers(0, 5), st.integers(1, 6))
-def test_a_window_records_exactly_the_steps_asked_for(warmup: int, active: int) -> None:
-    """Whatever the numbers, ``active`` whole steps are recorded, then it is over."""
+def test_a_window_records_exactly_the_requested_steps(warmup: int, active: int) -> None:
+    """Exactly ``active`` whole steps are recorded, then it ends."""
     window = Window(warmup, active, asked_first=warmup)
     recording = run(window, step=0, steps=warmup + active + 3)
     assert recording.steps == list(range(warmup, warmup + active))
@@ -101,7 +101,7 @@ def test_a_window_records_exactly_the_steps_asked_for(warmup: int, active: int) 
 
 
 def test_a_window_closed_in_its_warm_up_keeps_nothing() -> None:
-    """Without a step that may be kept, the recording is left to be discarded."""
+    """Without a step to keep, the recording is left to be discarded."""
     window = Window(warmup=2, active=1, asked_first=2)
     backend = FakeBackend()
     recording = FakeRecording(backend)
@@ -112,8 +112,8 @@ def test_a_window_closed_in_its_warm_up_keeps_nothing() -> None:
     assert recording.calls == ["prepare"]
 
 
-def test_a_window_closed_early_keeps_what_it_has() -> None:
-    """Closed in the middle, the recording is stopped and handed out."""
+def test_a_window_closed_early_keeps_its_steps() -> None:
+    """A recording that is closed early is stopped and returned."""
     window = Window(warmup=0, active=9, asked_first=0)
     recording = run(window, step=0, steps=3)
     assert window.state == "recording"

@@ -1,7 +1,7 @@
 """The forward operator of each call of autograd's engine in a backward pass.
 
 The operator that created a graph node and the engine's call that executes the node have the same
-sequence number.
+sequence number. Forward work that runs again inside a node is a row of its own.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, open_at
+from dynprof.analysis.measures.timeline.autograd import GRAPH, engine_calls, recomputed
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import device_time
+from dynprof.analysis.measures.timeline.phases import RECOMPUTATION
 from dynprof.analysis.reading.events import OPERATORS
 
 if TYPE_CHECKING:
@@ -23,21 +25,21 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
-
-GRAPH = "autograd::engine::evaluate_function"
-"""Prefix of the names of the engine's calls; the name of the node follows."""
+    Chosen = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Pass:
     """All backward passes through one kind of node that one operator created; times in ns.
 
+    The node of forward work that runs again is called ``recomputation``.
+
     Attributes:
         operator: The forward operator; empty if the trace does not tell.
         node: The node, such as ``AddmmBackward0``.
-        count: How often the engine called it.
-        host: Time on the host, without nested nodes.
-        device: Device time that it launched, without nested nodes.
+        count: How often the engine called it; how many operators and modules run again.
+        host: Time on the host, without nested nodes and recomputation.
+        device: Device time that it launched, without these.
     """
 
     operator: str
@@ -55,16 +57,16 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
         started: Device activities and their launches.
     """
     spans, names = trace.spans, trace.tables["name"]
-    graph = np.flatnonzero(
-        trace.category(OPERATORS) & trace.named(lambda name: name.startswith(GRAPH))
-    )
-    parent = parents(*(spans[name][graph] for name in ("start", "length", "thread")))
+    called, again = engine_calls(trace), recomputed(trace)
+    graph = _outermost(trace, called, again)
+    parent = _parents(trace, graph)
     device, _ = device_time(trace, started, graph, parent)
-    numbered = spans["sequence"][graph] >= 0
+    numbered = called[graph] & (spans["sequence"][graph] >= 0)
     forward = np.full(len(graph), UNKNOWN, np.int64)
     forward[numbered] = forward_operators(trace, graph[numbered])
     made = np.append(spans["name"], UNKNOWN)[forward]
-    pairs = np.stack([made, spans["name"][graph]], axis=1)
+    node = np.where(again[graph], trace.place_of_name(RECOMPUTATION), spans["name"][graph])
+    pairs = np.stack([made, node], axis=1)
     rows, of = np.unique(pairs, axis=0, return_inverse=True)
     times = (own_time(spans["length"][graph], parent), device)
     host, on_device = (_sums(of.ravel(), column, len(rows)) for column in times)
@@ -74,6 +76,17 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
         for (by, name), *amounts in zip(rows.tolist(), counts, host, on_device, strict=True)
     ]
     return sorted(found, key=lambda one: (-one.device, -one.host, one.operator, one.node))
+
+
+def _outermost(trace: Trace, called: Chosen, again: Chosen) -> Numbers:
+    """Return the engine's calls, and what runs again in them without what is nested in that."""
+    both = np.flatnonzero(called | again)
+    nested = np.append(again[both], [False])[_parents(trace, both)] & again[both]
+    return both[~nested]
+
+
+def _parents(trace: Trace, span: Numbers) -> Numbers:
+    return parents(*(trace.spans[name][span] for name in ("start", "length", "thread")))
 
 
 def _node(name: str) -> str:
@@ -96,10 +109,7 @@ def forward_operators(trace: Trace, graph: Numbers) -> Numbers:
     spans, number = trace.spans, trace.spans["sequence"]
     chosen = np.flatnonzero(trace.category(OPERATORS) & (number >= 0))
     chosen = chosen[~np.isin(chosen, graph) & np.isin(number[chosen], number[graph])]
-    columns = (spans[name][graph] for name in ("start", "length", "thread"))
-    inside = open_at(
-        trace, graph, parents(*columns), spans["thread"][chosen], spans["start"][chosen]
-    )
+    inside = innermost(trace, graph, _parents(trace, graph), chosen)
     own = np.append(number[graph], UNKNOWN)[inside] == number[chosen]
     chosen = chosen[~own]
     both = np.concatenate([graph, chosen])

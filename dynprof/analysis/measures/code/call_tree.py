@@ -115,7 +115,7 @@ def call_tree(
     else:
         start, length = trace.spans["start"][chosen], trace.spans["length"][chosen]
         lasts = np.minimum(start + length, end) - np.maximum(start, begin)
-        time_ns = own_time(np.maximum(lasts, 0), parent)
+        time_ns = np.maximum(own_time(np.maximum(lasts, 0), parent), 0)
     total = np.bincount(paths.path, weights=time_ns, minlength=len(paths.name))
     return CallTree(paths.name, paths.parent, total.astype(np.int64).tolist())
 

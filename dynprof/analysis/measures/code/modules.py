@@ -1,22 +1,26 @@
 """Time, memory and arithmetic along the tree of modules, or of labels if no module was recorded.
 
 A backward pass counts for the module of its forward pass. The engine's call and the operator that
-created its node have the same sequence number.
+created its node have the same sequence number. Forward work that runs again in a backward pass
+counts for a root of its own, with the modules that are called again below it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.backward import GRAPH, forward_operators
+from dynprof.analysis.measures.code.backward import forward_operators
+from dynprof.analysis.measures.timeline.autograd import MODULE, engine_calls, recomputed
+from dynprof.analysis.measures.timeline.categories import communicates
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import STEP
-from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.events import FRAMES, LABELS, OPERATORS
+from dynprof.analysis.measures.timeline.phases import RECOMPUTATION
+from dynprof.analysis.reading.events import FRAMES, LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,9 +32,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-MODULE = "nn.Module: "
-"""Kineto's prefix of the names of modules' frames."""
-_COMMUNICATION = ("nccl:", "c10d::")
 FORWARD, BACKWARD = 0, 1
 
 
@@ -67,7 +68,8 @@ class Module:
     Attributes:
         name: Its name in the trace, such as ``Linear_0``.
         parent: Index of its parent; -1 for none.
-        calls: The number of forward calls.
+        calls: The number of forward calls; of recomputation, the number of graph nodes in which
+            it ran.
         forward: What it used itself in forward calls.
         backward: What it used itself in backward passes.
         forward_total: What it and its descendants used in forward calls.
@@ -104,7 +106,7 @@ class Modules:
 
 @dataclass(frozen=True)
 class _Owners:
-    """The frames of modules and the backward passes of operators, with their nesting.
+    """Frames of modules, backward passes of operators, recomputed operators, with their nesting.
 
     Attributes:
         span: Indices into the trace's spans, in order of start.
@@ -112,6 +114,7 @@ class _Owners:
         owner: Index in the tree of the module that each belongs to; -1 for none.
         phase: Whether each is of a forward or a backward pass.
         tree: For each node of the tree, the index of its name in the trace's names, and its parent.
+        calls: For each node of the tree, how often it was called.
     """
 
     span: Numbers
@@ -119,6 +122,7 @@ class _Owners:
     owner: Numbers
     phase: Numbers
     tree: list[tuple[int, int]]
+    calls: Counter[int]
 
 
 def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> Modules:
@@ -135,7 +139,8 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
     frames = _labels(trace) if of_labels else frames
     owners = _owners(trace, frames)
     sums = _Sums(trace, owners)
-    sums.add("host", np.arange(len(owners.span)), _own_time(trace, owners))
+    own = own_time(trace.spans["length"][owners.span], owners.parent)
+    sums.add("host", np.arange(len(owners.span)), own)
     unknown = _add_device(trace, found, started, sums)
     memory = {name: trace.memory[name][trace.memory["bytes"] > 0] for name in trace.memory}
     sums.add("allocated", sums.at(memory["thread"], memory["time"]), memory["bytes"])
@@ -143,7 +148,7 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
     flops = np.array([*known, 0], np.int64)[taken.code]
     span = found.span[taken.place]
     sums.add("flops", sums.at(trace.spans["thread"][span], trace.spans["start"][span]), flops)
-    rows, outside = sums.rows(frames)
+    rows, outside = sums.rows()
     return Modules(rows, of_labels, outside, unknown, with_flops=len(trace.tables["dims"]) > 1)
 
 
@@ -151,16 +156,15 @@ def _labels(trace: Trace) -> NDArray[np.bool_]:
     """Return the labels to use in place of modules: all but steps and communication."""
 
     def test(name: str) -> bool:
-        return not (name.startswith((STEP, *_COMMUNICATION)) or is_collective(name))
+        return not (name.startswith(STEP) or communicates(name))
 
     return trace.category(LABELS) & trace.named(test)
 
 
 def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
     """Return the owners of the time in modules, or labels, and in backward passes of operators."""
-    graph = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(GRAPH))
-    graph &= trace.spans["sequence"] >= 0
-    span = np.flatnonzero(frames | graph)
+    graph, again = engine_calls(trace) & (trace.spans["sequence"] >= 0), recomputed(trace)
+    span = np.flatnonzero(frames | graph | again)
     start, length, thread = (trace.spans[name][span] for name in ("start", "length", "thread"))
     parent = parents(start, length, thread)
     origin = forward_operators(trace, np.flatnonzero(graph))
@@ -170,18 +174,25 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
         trace, span, parent, trace.spans["thread"][origin[seen]], trace.spans["start"][origin[seen]]
     )
     forward = iter(zip(seen.tolist(), at.tolist(), strict=True))
-    tree: dict[tuple[int, int], int] = {}
+    tree = _Tree(trace.place_of_name(RECOMPUTATION))
     owner: list[int] = []
     phase: list[int] = []
-    columns = (graph[span].tolist(), parent.tolist(), trace.spans["name"][span].tolist())
-    for is_graph, outer, name in zip(*columns, strict=True):
+    masks = (graph, again, frames)
+    columns = (parent, trace.spans["name"][span], *(mask[span] for mask in masks))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    for outer, name, is_graph, is_again, is_frame in rows:
         above, passing = (ROOT, FORWARD) if outer == ROOT else (owner[outer], phase[outer])
-        if not is_graph:
-            above, passing = tree.setdefault((above, name), len(tree)), FORWARD
-        else:
+        if is_graph:
             is_seen, place = next(forward)
             if is_seen:
-                above, passing = (ROOT if place == ROOT else owner[place]), BACKWARD
+                above = ROOT if place == ROOT else tree.original(owner[place])
+                passing = BACKWARD
+        else:
+            if is_again and not tree.is_again(above):
+                above, passing = tree.recomputed_in(outer), FORWARD
+            if is_frame:
+                above = tree.child(above, name)
+                tree.calls[above] += passing == FORWARD
         owner.append(above)
         phase.append(passing)
     return _Owners(
@@ -189,18 +200,56 @@ def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
         parent=parent,
         owner=np.array(owner, np.int64),
         phase=np.array(phase, np.int64),
-        tree=[(name, above) for above, name in tree],
+        tree=[(name, above) for above, name in tree.places],
+        calls=tree.calls,
     )
 
 
-def _own_time(trace: Trace, owners: _Owners) -> Numbers:
-    """Return the own time of each. A span that crosses its parent's end counts as ending there."""
-    start, length = (trace.spans[name][owners.span] for name in ("start", "length"))
-    end = (start + length).tolist()
-    for place, outer in enumerate(owners.parent.tolist()):
-        if outer != ROOT:
-            end[place] = min(end[place], end[outer])
-    return own_time(np.array(end, np.int64) - start, owners.parent)
+class _Tree:
+    """The tree of modules while it grows, with recomputed ones below a root of their own.
+
+    Args:
+        name: Index of that root's name in the trace's names.
+
+    Attributes:
+        places: The index of each node, by its parent and name.
+        calls: How often each was called.
+    """
+
+    def __init__(self, name: int) -> None:
+        self.places: dict[tuple[int, int], int] = {}
+        self.calls: Counter[int] = Counter()
+        self._name = name
+        self._names: list[int] = []
+        self._recomputed: list[bool] = []
+        self._originals: dict[int, int] = {}
+        self._nodes: set[int] = set()
+
+    def child(self, above: int, name: int) -> int:
+        """Return a node, which is added if it is new."""
+        place = self.places.setdefault((above, name), len(self.places))
+        if place == len(self._names):
+            again = name == self._name if above == ROOT else self._recomputed[above]
+            self._names.append(name)
+            self._recomputed.append(again)
+            if not again:
+                self._originals[name] = ROOT if name in self._originals else place
+        return place
+
+    def recomputed_in(self, graph_node: int) -> int:
+        """Return the root of recomputed work, and count the graph node in which it ran."""
+        place = self.child(ROOT, self._name)
+        self._nodes.add(graph_node)
+        self.calls[place] = len(self._nodes)
+        return place
+
+    def is_again(self, place: int) -> bool:
+        """Return whether a node is of recomputed work."""
+        return place != ROOT and self._recomputed[place]
+
+    def original(self, place: int) -> int:
+        """Return a node, or for a recomputed one that of the same module; -1 if unknown."""
+        return self._originals.get(self._names[place], ROOT) if self.is_again(place) else place
 
 
 def _add_device(trace: Trace, found: Operators, started: Launches, sums: _Sums) -> int:
@@ -233,7 +282,7 @@ class _Sums:
         """Add amounts used inside spans; index -1 means outside of all."""
         np.add.at(self._amounts[name], self._key[place], amount)
 
-    def rows(self, is_module: NDArray[np.bool_]) -> tuple[list[Module], Amounts]:
+    def rows(self) -> tuple[list[Module], Amounts]:
         """Return the tree, and what belongs to none of its nodes."""
         owners = self._owners
         one = [Amounts(*each) for each in zip(*map(_listed, self._amounts.values()), strict=True)]
@@ -244,13 +293,12 @@ class _Sums:
             if above != ROOT:
                 for sums in total:
                     sums[above] += sums[place]
-        calls = np.bincount(owners.owner[is_module[owners.span]], minlength=len(owners.tree))
         names = self._trace.tables["name"]
         rows = [
             Module(
                 name=names[name].removeprefix(MODULE),
                 parent=above,
-                calls=int(calls[place]),
+                calls=owners.calls[place],
                 forward=own[FORWARD][place],
                 backward=own[BACKWARD][place],
                 forward_total=total[FORWARD][place],

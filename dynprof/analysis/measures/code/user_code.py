@@ -41,8 +41,18 @@ evaluate lightning pytorch_lightning lightning_fabric lightning_utilities torchm
 deepspeed apex flash_attn xformers bitsandbytes transformer_engine fairscale colossalai
 composer wandb mlflow tensorboard tensorboardX hydra omegaconf fsspec pyarrow ray dill
 monai kornia albumentations webdataset ffcv viztracer
+vllm vllm_ascend sglang sgl_kernel xfuser yunchang megatron nemo tensorrt_llm flashinfer deep_ep
+verl torchtitan
 """
 """Kineto removes the folders of ``sys.path``, so packages are known by their names only."""
+_CHECKED_OUT = re.compile(
+    r"(?:^|[\\/])(?=(?P<checkout>[^\\/]+)[\\/](?:(?:src|python)[\\/])?(?P<package>vllm|vllm_ascend|sglang"
+    r"|xfuser|transformers|diffusers|accelerate|deepspeed|megatron|lightning|pytorch_lightning"
+    r"|lightning_fabric|nemo|verl|torchtitan|trl|peft)[\\/])"
+)
+"""A framework's package in the folder of a checkout, such as ``/workspace/vllm/vllm/``."""
+_NAMED_OTHERWISE = {"xdit": "xfuser"}
+"""Checkouts whose name does not contain that of the package."""
 _FOLDERS_OF_PYTHON = """
 asyncio collections compression concurrent ctypes curses dbm distutils email encodings
 ensurepip html http idlelib importlib json lib2to3 logging multiprocessing pathlib pydoc_data
@@ -77,10 +87,18 @@ def is_user_frame(name: str) -> bool:
     file = found["file"]
     if _INSTALLED.search(file) or _GENERATED.search(file):
         return False
+    if any(map(_is_own_checkout, _CHECKED_OUT.finditer(file))):
+        return False
     first, *inner = _FOLDERS.split(file)
     if inner:
         return first not in _PACKAGES | _OF_PYTHON
     return first.removesuffix(".py") not in _PACKAGES | sys.stdlib_module_names
+
+
+def _is_own_checkout(found: re.Match[str]) -> bool:
+    """Return whether a folder has the name of the package in it, perhaps with more words."""
+    checkout, package = found["checkout"].lower().replace("-", "_"), found["package"]
+    return package in checkout or _NAMED_OTHERWISE.get(checkout) == package
 
 
 def place_of(name: str, *, open_at_start: bool = False) -> str:

@@ -31,18 +31,21 @@ if TYPE_CHECKING:
 
 
 SEND, RECEIVE = "send", "receive"
+PEER = "copy from one device to another"
 UNEVEN = "all to all, uneven"
 _KINDS = {
-    "allreduce": "all reduce", "reducescatter": "reduce scatter", "allgather": "all gather",
+    "crossdevicereduce": "all reduce", "allreduce": "all reduce",
+    "reducescatter": "reduce scatter", "allgather": "all gather",
     "alltoallv": UNEVEN, "alltoall": "all to all", "broadcast": "broadcast",
     "gather": "gather", "scatter": "scatter", "reduce": "reduce",
+    "dispatch": UNEVEN, "combine": UNEVEN,
 }  # fmt: skip
 """Kinds by a part of a name without underscores; the first match counts."""
 _EXCHANGES = ("reduce scatter", "all gather", "all to all", "gather", "scatter")
 """Collectives of which each rank already has one part of the data."""
 _GATHERS = ("all gather", "gather")
-_MESSAGE = re.compile(r"(?:nccl|gloo|mpi):_?(send|recv)\b")
-_LABELS = ("nccl:", "gloo:", "mpi:")
+_LABELS = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:")
+_MESSAGE = re.compile(rf"(?:{'|'.join(_LABELS)})_?(send|recv)\b")
 _BYTES = {
     1: ("byte", "char", "bool", "unsigned char", "signed char"),
     2: ("short", "half", "bfloat16", "uint16", "c10::half", "c10::bfloat16", "short int"),
@@ -76,7 +79,7 @@ class Message(NamedTuple):
     @property
     def factor(self) -> float | None:
         """The ratio of bus bandwidth to algorithm bandwidth; None if unknown."""
-        if self.kind in ("broadcast", "reduce", SEND, RECEIVE):
+        if self.kind in ("broadcast", "reduce", SEND, RECEIVE, PEER):
             return 1.0
         if self.members < 2 or self.kind not in ("all reduce", *_EXCHANGES):
             return None
@@ -96,6 +99,11 @@ class Messages:
     span: Numbers
     message: Numbers
     known: list[Message]
+
+    def without(self, left_out: NDArray[np.bool_]) -> Messages:
+        """Return the others of them, given a mask of the trace's spans."""
+        kept = ~left_out[self.span]
+        return Messages(self.span[kept], self.message[kept], self.known)
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,8 @@ def messages(trace: Trace, started: Launches) -> Messages:
     for detail, name, shapes, own in kinds.tolist():
         if details[detail].collective:
             known.append(_from_details(details[detail]))
+        elif details[detail].copied >= 0:
+            known.append(Message(PEER, details[detail].copied or UNKNOWN))
         elif name != UNKNOWN:
             known.append(_from_label(names[name], dims[shapes], members))
         else:

@@ -71,9 +71,13 @@ def copies(trace: Trace) -> list[Copying]:
     spans, chosen = trace.spans, np.flatnonzero(trace.category(COPIES))
     if not len(chosen):
         return []
-    sizes = np.array([detail.copied for detail in trace.tables["details"]], np.int64)
+    details = trace.tables["details"]
+    sizes = np.array([detail.copied for detail in details], np.int64)
+    directions = list(dict.fromkeys(detail.direction for detail in details))
+    codes = np.array([directions.index(detail.direction) for detail in details], np.int64)
     size, length = sizes[spans["details"][chosen]], spans["length"][chosen]
-    keys = np.stack([spans["device"][chosen], spans["name"][chosen]], axis=1)
+    direction = codes[spans["details"][chosen]]
+    keys = np.stack([spans["device"][chosen], spans["name"][chosen], direction], axis=1)
     rows, place = np.unique(keys, axis=0, return_inverse=True)
     place = place.reshape(-1)
     sized, big = size >= 0, size >= LARGE
@@ -85,12 +89,16 @@ def copies(trace: Trace) -> list[Copying]:
         sums.append(np.zeros(len(rows), np.int64))
         np.add.at(sums[-1], place, values)
     found = [
-        Copying(device, *_parts(trace.tables["name"][name]), *numbers)
-        for (device, name), *numbers in zip(rows.tolist(), *(s.tolist() for s in sums), strict=True)
+        Copying(device, *_parts(trace.tables["name"][name], directions[known]), *numbers)
+        for (device, name, known), *numbers in zip(
+            rows.tolist(), *(s.tolist() for s in sums), strict=True
+        )
     ]
     return sorted(found, key=lambda row: (-row.time, row.direction))
 
 
-def _parts(name: str) -> tuple[str, str, str]:
+def _parts(name: str, direction: str) -> tuple[str, str, str]:
     match = _NAME.match(name)
-    return (match[1], match[2] or "", match[3] or "") if match else (name, "", "")
+    if match is None:
+        return direction or name, "", ""
+    return match[1], match[2] or "", match[3] or ""

@@ -14,8 +14,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
 from dynprof.analysis.measures.timeline.launches import Launches, launched_by
 from dynprof.analysis.measures.timeline.nesting import parents
-from dynprof.analysis.measures.timeline.steps import is_collective
-from dynprof.analysis.reading.events import KERNELS, LABELS, OPERATORS
+from dynprof.analysis.reading.events import LABELS, OPERATORS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +42,7 @@ def directions(trace: Trace, started: Launches) -> Numbers:
     by_operation = np.array([_operation_direction(name) for name in names] or [OTHER], np.int64)
     labels = trace.category(LABELS)
     result[labels] = by_operation[spans["name"][labels]]
-    kernels = np.flatnonzero(trace.category(KERNELS) & trace.named(is_collective))
+    kernels = np.flatnonzero(trace.communication)
     if len(kernels):
         by_name = np.array([_kernel_direction(name) for name in names], np.int64)
         result[kernels] = by_name[spans["name"][kernels]]

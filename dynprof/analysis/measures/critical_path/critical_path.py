@@ -8,11 +8,12 @@ its own end.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.graph import path_graph
+from dynprof.analysis.measures.critical_path.graph import HOST, NEVER, SLOTS, WAIT, path_graph
 from dynprof.analysis.measures.critical_path.parts import (
     AT_HOST,
     COMMUNICATING,
@@ -20,16 +21,24 @@ from dynprof.analysis.measures.critical_path.parts import (
     COPYING,
     PARTS,
     PHASES,
+    RETURNING,
     path_times,
     segments,
     work_parts,
 )
 from dynprof.analysis.measures.critical_path.waits import Waits
-from dynprof.analysis.measures.critical_path.work import work_between
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.critical_path.work import blocking_copies, work_between
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.phases import LOADING, where_phase
-from dynprof.analysis.reading.events import LAUNCHES, OPERATORS, STEP_LABELS, SYNCHRONISATIONS
+from dynprof.analysis.measures.timeline.steps import job_ends
+from dynprof.analysis.reading.events import (
+    LAUNCHES,
+    ON_DEVICE,
+    OPERATORS,
+    STEP_LABELS,
+    SYNCHRONISATIONS,
+)
 from dynprof.analysis.reading.intervals import covered_until
 
 if TYPE_CHECKING:
@@ -40,10 +49,11 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.graph import Graph
     from dynprof.analysis.measures.critical_path.parts import PathTimes
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
-    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
+
+    Scenario = tuple[str, int, Numbers, Numbers]
 
 _LATEST = 1 << 62
 """Limit of times, in ns, so that sums of them still fit into 64 bits."""
@@ -51,6 +61,11 @@ MAX_KERNELS = 5
 """Number of kernels, by their time on the path, for which the step without them is computed."""
 ALL_HOST, ALL_KERNELS, ALL_COPIES = "the host's work", "all kernels that compute", "all copies"
 ALL_COMMUNICATION, ALL_LOADING = "communication", "data loading"
+ALL_DELAYS, ALL_WAITS = "delays of the device", "the host's waits for the device"
+ALL_BLOCKING_COPIES = "copies that the host waits for"
+SCENARIOS = (ALL_HOST, ALL_KERNELS, ALL_COPIES, ALL_COMMUNICATION, ALL_LOADING, ALL_DELAYS,
+             ALL_WAITS, ALL_BLOCKING_COPIES)  # fmt: skip
+"""What may cost nothing, apart from the kernels one by one."""
 
 
 @dataclass(frozen=True)
@@ -127,9 +142,11 @@ def critical_path(
     work = work_between(trace, found, begin, end)
     main = main_thread(trace)
     waits = Waits(trace, work, main, begin, end)
-    graph = path_graph(trace, work, waits, main, (begin, end))
+    finished = _host_end(trace, main, end) if len(work.place) and marked[0][0] is None else end
+    graph = path_graph(trace, work, waits, main, (begin, finished))
     ends = _ends(marked, work, int(graph.end.max()))
-    path = segments(trace, work, graph, graph.path())
+    nodes = graph.path()
+    path = segments(trace, work, graph, nodes)
     linked = np.array([main, *{one.thread for one in waits.for_backward}], np.int64)
     times = path_times(trace, calls, path, ends, linked)
     return CriticalPath(
@@ -137,7 +154,7 @@ def critical_path(
         begin=begin,
         ends=ends,
         times=times,
-        what_ifs=_what_ifs(trace, work, graph, times, len(ends)),
+        what_ifs=_what_ifs(trace, work, graph, nodes, times, len(ends)),
         on_host=not len(work.place),
         waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
@@ -147,6 +164,13 @@ def _span(marked: list[MarkedStep]) -> tuple[int, int]:
     """Return the start of the first step and the end of the last on the host."""
     ends = [since + length for _, since, length in marked]
     return min((since for _, since, _ in marked), default=0), max(ends, default=0)
+
+
+def _host_end(trace: Trace, thread: int, end: int) -> int:
+    """Return when a thread finished, if no step is marked; at most ``end``."""
+    jobs, ends = job_ends(trace)
+    chosen = jobs & (trace.spans["thread"] == thread) & ~trace.category(ON_DEVICE)
+    return min(int(ends[chosen].max(initial=-_LATEST)), end)
 
 
 def step_threads(trace: Trace) -> Numbers:
@@ -175,33 +199,62 @@ def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
     begins = np.array([since for _, since, _ in marked], np.int64)
     ends = np.array([since + length for _, since, length in marked], np.int64)
     step = np.searchsorted(begins, work.launched, side="right") - 1
-    np.maximum.at(ends, np.maximum(step, 0), work.end)
+    of_steps = ~work.in_flight
+    np.maximum.at(ends, np.maximum(step, 0)[of_steps], work.end[of_steps])
     ends = np.maximum.accumulate(ends)
     ends[-1] = last
     return ends
 
 
-def _what_ifs(trace: Trace, work: Work, graph: Graph, times: PathTimes, steps: int) -> list[WhatIf]:
+def _what_ifs(
+    trace: Trace, work: Work, graph: Graph, path: Numbers, times: PathTimes, steps: int
+) -> list[WhatIf]:
     """Return how long a step would take without each thing that is on the path."""
     whole = int(graph.end.max() - graph.end[0])
+    scenarios = _without_work(trace, work, graph, times)
+    if len(work.place):  # without a device the host's work is everything
+        scenarios = chain(_without_waits(trace, work, graph, path, times), scenarios)
     found = []
-    for what, on_path, own, delay in _scenarios(trace, work, graph, times):
+    for what, on_path, own, delay in scenarios:
         if on_path:
             found.append(WhatIf(what, on_path / steps, graph.longest(own, delay) / steps))
     return sorted(found, key=lambda one: (one.step, one.what)) if whole else []
 
 
-def _scenarios(
-    trace: Trace, work: Work, graph: Graph, times: PathTimes
-) -> Iterator[tuple[str, int, Numbers, Numbers]]:
+def _without_waits(
+    trace: Trace, work: Work, graph: Graph, path: Numbers, times: PathTimes
+) -> Iterator[Scenario]:
+    """Yield the host's work and the waits of host and devices, as :func:`_without_work` does."""
+    yield ALL_HOST, _on_path(times, AT_HOST), graph.own, _without(graph, graph.host + graph.calling)
+    waits = (graph.work == UNKNOWN) & (graph.delay[WAIT] > NEVER)
+    yield ALL_WAITS, _on_path(times, RETURNING), graph.own, _unawaited(graph, waits)
+    blocking = np.append(blocking_copies(trace, Launches(work.place, work.call)), np.False_)
+    copies, awaited = blocking[graph.work], blocking[graph.work[graph.before[WAIT]]]
+    own, delay = np.where(copies, 0, graph.own), _unawaited(graph, waits & awaited)
+    yield ALL_BLOCKING_COPIES, int(graph.own[path][copies[path]].sum()), own, delay
+    late = np.where(work.held[graph.work], 0, graph.late)
+    prompt = np.where(np.arange(SLOTS)[:, None] == graph.binding, late, 0)
+    yield ALL_DELAYS, int(late[path].sum()), graph.own, graph.delay - prompt
+
+
+def _unawaited(graph: Graph, waits: NDArray[np.bool_]) -> Numbers:
+    """Return how long each edge takes if the host does not wait for devices at some nodes."""
+    delay, alone = graph.delay.copy(), waits & (graph.delay[HOST] > NEVER)
+    delay[WAIT, alone] = NEVER
+    delay[HOST, alone] = graph.host[HOST, alone]
+    return delay
+
+
+def _on_path(times: PathTimes, part: int) -> int:
+    return int(times.time[times.part == part].sum())
+
+
+def _without_work(trace: Trace, work: Work, graph: Graph, times: PathTimes) -> Iterator[Scenario]:
     """Yield what costs nothing, its time on the path, and the other times of nodes and edges."""
     done = graph.work != UNKNOWN
     part, name = np.full(len(done), UNKNOWN), np.full(len(done), UNKNOWN)
     part[done] = work_parts(trace, work)[graph.work[done]]
     name[done] = trace.spans["name"][work.place[graph.work[done]]]
-    host = _without(graph, graph.host + graph.calling)
-    if done.any():  # without a device the host's work is everything
-        yield ALL_HOST, int(times.time[times.part == AT_HOST].sum()), graph.own, host
     loading = times.time[times.phase == PHASES.index(LOADING)].sum()
     if loading:
         since = graph.end[graph.before]
@@ -211,8 +264,7 @@ def _scenarios(
     for what, kind in (
         (ALL_KERNELS, COMPUTING), (ALL_COMMUNICATION, COMMUNICATING), (ALL_COPIES, COPYING)
     ):  # fmt: skip
-        on_path = int(times.time[times.part == kind].sum())
-        yield what, on_path, np.where(part == kind, 0, graph.own), graph.delay
+        yield what, _on_path(times, kind), np.where(part == kind, 0, graph.own), graph.delay
     kernels = times.part == COMPUTING
     sums = np.bincount(times.name[kernels], times.time[kernels], minlength=1).astype(np.int64)
     for code in np.argsort(-sums, kind="stable")[:MAX_KERNELS].tolist():

@@ -51,6 +51,7 @@ class Graph:
         delay: How long each edge takes.
         host: The part of that in which a host thread works, from the edge's start.
         calling: How long a launch call lasts after that, beyond the shortest launch.
+        late: How long each activity could have begun before it did.
         thread: That host thread; -1 for none.
         binding: The kind of edge that was ready last.
     """
@@ -63,6 +64,7 @@ class Graph:
     delay: Numbers
     host: Numbers
     calling: Numbers
+    late: Numbers
     thread: Numbers
     binding: Numbers
 
@@ -179,7 +181,7 @@ class _Builder:
     def add_works(self) -> None:
         """Add the edges to device activities: by launch, by stream, by event."""
         work, nodes = self.work, np.arange(1, 1 + self.works)
-        called = np.flatnonzero(work.call != UNKNOWN)
+        called = np.flatnonzero((work.call != UNKNOWN) & ~work.held)
         launched = np.maximum(work.launched[called], self.begin)
         thread = work.thread[called]
         points = self.sync_points.last(thread, launched)
@@ -203,9 +205,21 @@ class _Builder:
         soonest = np.maximum(work.launched + work.shortest_launch, self.begin)
         slow = np.maximum(np.minimum(work.called, work.start) - soonest, 0)
         found = np.zeros_like(self.host)
-        bound = self.valid[HOST, selected] & (binding[selected] == HOST) & (work.call != UNKNOWN)
+        bound = self.valid[HOST, selected] & (binding[selected] == HOST)
+        bound &= self.thread[HOST, selected] != UNKNOWN
         found[HOST, selected] = np.where(bound, slow, 0)
         return found
+
+    def _late(self, binding: Numbers) -> Numbers:
+        """Return how long each activity could have begun before it did; 0 for sync points."""
+        work, nodes = self.work, np.arange(1, 1 + self.works)
+        slot = binding[nodes]
+        ready = self.over[self.from_[slot, nodes]] + self.host[slot, nodes]
+        called = np.maximum(work.called, work.launched + work.shortest_launch)
+        launched = (slot == HOST) & (self.thread[slot, nodes] != UNKNOWN)
+        found = np.zeros(self.count, np.int64)
+        found[nodes] = work.start - np.where(launched, np.maximum(called, ready), ready)
+        return np.maximum(found, 0)
 
     def add_sync_points(self) -> None:
         """Add the edges to sync points: from their own thread, from another one, from a device."""
@@ -232,7 +246,7 @@ class _Builder:
         binding, every = ready.argmax(axis=0), np.arange(self.count)
         ready[binding, every] = self.start
         delay = np.where(self.valid, ready - self.over[self.from_], NEVER)
-        calling = self._calling(binding)
+        calling, late = self._calling(binding), self._late(binding)
         order, kind = self.order, np.arange(self.count)
         is_work = (kind > 0) & (kind <= self.works)
         call = np.full(self.count, UNKNOWN, np.int64)
@@ -246,6 +260,7 @@ class _Builder:
             delay=delay[:, order],
             host=np.where(self.valid, self.host, 0)[:, order],
             calling=calling[:, order],
+            late=late[order],
             thread=self.thread[:, order],
             binding=binding[order],
         )

@@ -10,16 +10,7 @@ import numpy as np
 from dynprof.analysis.measures.critical_path.graph import HOST
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.measures.timeline.phases import (
-    BACKWARD,
-    CHECKPOINT,
-    FORWARD,
-    LOADING,
-    OPTIMIZER,
-    REST,
-    where_phase,
-)
-from dynprof.analysis.measures.timeline.steps import is_collective
+from dynprof.analysis.measures.timeline.phases import PRECEDENCE, REST, where_phase
 from dynprof.analysis.reading.events import COPIES, MEMSETS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -32,11 +23,13 @@ if TYPE_CHECKING:
 
 PARTS = (
     "host", "launches", "kernels", "communication", "copies", "between kernels",
-    "return to the host", "unknown wait",
+    "return to the host", "unknown wait", "earlier work",
 )  # fmt: skip
 """The parts of a path."""
-(AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING) = range(8)
-PHASES = (LOADING, CHECKPOINT, OPTIMIZER, BACKWARD, FORWARD, REST)
+(
+    AT_HOST, LAUNCHING, COMPUTING, COMMUNICATING, COPYING, BETWEEN, RETURNING, WAITING, EARLIER,
+) = range(9)  # fmt: skip
+PHASES = (*PRECEDENCE, REST)
 """Phases of the host, in order of precedence where they overlap."""
 MAX_START_DELAY_NS = 10_000
 """Longest usual delay before a device starts ready work; a longer one has an unknown reason."""
@@ -63,9 +56,9 @@ class Segments:
 
 def work_parts(trace: Trace, work: Work) -> Numbers:
     """Return the part of :data:`PARTS` of each device activity."""
-    collective = trace.named(is_collective)[work.place]
+    collective = trace.communication[work.place]
     copies = trace.category(COPIES, MEMSETS)[work.place]
-    return np.where(copies, COPYING, np.where(collective, COMMUNICATING, COMPUTING))
+    return np.where(collective, COMMUNICATING, np.where(copies, COPYING, COMPUTING))
 
 
 def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
@@ -84,16 +77,16 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
     is_work = done != UNKNOWN
     place = np.where(is_work, done, 0)
     nothing = np.full(len(path), UNKNOWN, np.int64)
-    own, maker, own_part, called = nothing.copy(), nothing.copy(), nothing.copy(), begin.copy()
+    own, maker, own_part, waiting = (nothing.copy() for _ in range(4))
     if is_work.any():
         own = np.where(is_work, names[work.place[place]], UNKNOWN)
         known = is_work & (work.call[place] != UNKNOWN)
         maker = np.where(known, names[work.call[place]], UNKNOWN)
         own_part = work_parts(trace, work)[place]
-        called = np.maximum(work.called[place], work.launched[place] + work.shortest_launch)
+        waiting = np.where(is_work & work.held[place], EARLIER, WAITING)
     returns = np.where(graph.call[path] != UNKNOWN, names[graph.call[path]], UNKNOWN)
     launch = is_work & (slot == HOST) & (thread != UNKNOWN)
-    late = begin - np.minimum(np.where(launch, np.maximum(called, at_work), at_work), begin)
+    late = graph.late[path]
     held = is_work & (late > MAX_START_DELAY_NS)  # for a reason that the trace does not tell
     held |= is_work & (slot == HOST) & ~launch
     until = np.where(held, np.where(launch, begin - late, at_work), begin)
@@ -103,7 +96,7 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
     rows = [
         (left, at_work, np.full(len(path), AT_HOST), nothing, thread),
         (at_work, until, delay, delayed_by, nothing),
-        (until, begin, np.full(len(path), WAITING), own, nothing),
+        (until, begin, waiting, own, nothing),
         (begin, end, own_part, own, nothing),
     ]
     columns = [np.stack(column, axis=1).ravel() for column in zip(*rows, strict=True)]
@@ -145,7 +138,7 @@ def path_times(
         cuts: When each step ends, ascending; the last one ends with the path.
         linked: Threads whose waits are known.
     """
-    covers = [where_phase(trace, phase) for phase in PHASES if phase != REST]
+    covers = [where_phase(trace, phase) for phase in PRECEDENCE]
     found = [_cut(path, cuts, path.thread == UNKNOWN)]
     for thread in distinct(path.thread[path.thread != UNKNOWN]).tolist():
         changes, names = _timeline(trace, calls, thread)
@@ -183,7 +176,7 @@ def _timeline(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers
     spans, parent = trace.spans, calls.parent
     end = (spans["start"] + spans["length"])[calls.span]
     inside = parent != ROOT
-    while (over := inside & (end > end[parent])).any():  # as in nesting.parents
+    while (over := inside & (end > end[parent])).any():  # as in nesting.callers
         end[over] = end[parent[over]]
     lasts = spans["length"][calls.span] > 0
     selected = np.flatnonzero((spans["thread"][calls.span] == thread) & lasts)

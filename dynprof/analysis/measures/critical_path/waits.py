@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.work import STREAM_KEY_FACTOR, blocking_copies
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
+from dynprof.analysis.measures.critical_path.work import blocking_copies
+from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN, Launches
 from dynprof.analysis.reading.events import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
 from dynprof.analysis.reading.intervals import distinct
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.in_flight import held, in_flight
+from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN
 from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import distinct
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-STREAM_KEY_FACTOR = 1_000_003
-"""A device's number times this, plus a stream's number, is one key for both."""
-
 
 @dataclass(frozen=True)
 class Work:
@@ -34,12 +32,15 @@ class Work:
     Attributes:
         place: Indices among the trace's spans.
         call: Indices of the calls that launched them; -1 if none was recorded.
-        start: When each began, but not before the start of the path.
+        start: When each began, but not before the start of the path, nor while the previous one
+            of its stream ran.
         end: When each ended.
         launched: When its call began. It is limited to its own start, because clocks may differ.
         called: When its call ended.
         thread: The thread of its call; -1 if unknown.
         key: Its device and stream in one number.
+        in_flight: Mask of those that were launched before the recording began.
+        held: Mask of those that began late because of work that the trace does not have.
     """
 
     place: Numbers
@@ -50,6 +51,8 @@ class Work:
     called: Numbers
     thread: Numbers
     key: Numbers
+    in_flight: NDArray[np.bool_]
+    held: NDArray[np.bool_]
 
     @cached_property
     def streams(self) -> dict[int, Stream]:
@@ -58,8 +61,13 @@ class Work:
 
     @cached_property
     def shortest_launch(self) -> int:
-        """The shortest time from the start of a call to the start of its activity."""
-        delays = (self.start - self.launched)[self.call != UNKNOWN]
+        """The shortest time from the start of a call to the start of its activity.
+
+        Only activities count whose stream was free then; 0 if there is none.
+        """
+        free = self.end[self.before] <= self.launched
+        free |= self.before == UNKNOWN
+        delays = (self.start - self.launched)[free & (self.call != UNKNOWN) & ~self.held]
         return int(delays.min()) if len(delays) else 0
 
     @cached_property
@@ -104,16 +112,24 @@ class Stream:
 
 
 def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
-    """Return device activities that ended after ``begin`` and were launched before ``end``."""
-    spans, launches = trace.spans, found.call
+    """Return device activities that ended after ``begin`` and were launched before ``end``.
+
+    What was launched before the recording counts until the others have ended.
+    """
+    spans, launches, flying = trace.spans, found.call, in_flight(trace, found)
     over = spans["start"] + spans["length"]
     start, done, known = spans["start"][found.work], over[found.work], launches != UNKNOWN
     launched = np.where(known, np.minimum(spans["start"][launches], start), start)
+    launched = np.where(flying, np.minimum(start, begin), launched)
     called = np.where(known, over[launches], start)
-    wanted = np.flatnonzero((done > begin) & (launched < end))
+    chosen = (done > begin) & (launched < end)
+    chosen &= ~flying | (done <= done[chosen & ~flying].max(initial=end))
+    wanted = np.flatnonzero(chosen)
+    key = spans["device"][found.work] * STREAM_KEY_FACTOR + spans["stream"][found.work]
+    start[wanted] = _in_order(key[wanted], np.maximum(start[wanted], begin), done[wanted])
     # A call may take part in its copy. That part is appended in addition to the whole copy.
     waits = blocking_copies(trace, found)[wanted]
-    waits &= (np.maximum(start, begin)[wanted] < called[wanted]) & (called < done)[wanted]
+    waits &= (start < called)[wanted] & (called < done)[wanted]
     shared = wanted[waits]
     ended = np.concatenate([done[wanted], called[shared]])
     wanted = np.concatenate([wanted, shared])
@@ -121,13 +137,27 @@ def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
     return Work(
         place=place,
         call=call,
-        start=np.maximum(start[wanted], begin),
+        start=start[wanted],
         end=ended,
         launched=launched[wanted],
         called=called[wanted],
         thread=np.where(known, spans["thread"][launches], UNKNOWN)[wanted],
-        key=spans["device"][place] * STREAM_KEY_FACTOR + spans["stream"][place],
+        key=key[wanted],
+        in_flight=flying[wanted],
+        held=held(trace, found)[wanted],
     )
+
+
+def _in_order(key: Numbers, start: Numbers, end: Numbers) -> Numbers:
+    """Return when each activity had its stream alone: the previous one may have run until then."""
+    result = start.copy()
+    for stream in distinct(key).tolist():
+        selected = np.flatnonzero(key == stream)
+        reached = np.maximum.accumulate(end[selected])[:-1]
+        longer = reached <= end[selected[1:]]
+        later = selected[1:][longer]
+        result[later] = np.maximum(start[later], reached[longer])
+    return result
 
 
 def blocking_copies(trace: Trace, found: Launches) -> NDArray[np.bool_]:

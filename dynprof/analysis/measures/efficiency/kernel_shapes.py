@@ -174,6 +174,21 @@ def blocks(trace: Trace, started: Launches) -> Numbers:
     return found
 
 
+def launch_configurations(trace: Trace, started: Launches) -> Numbers:
+    """Return the index of the details that have the grid and block of each device activity.
+
+    ROCm writes them at the launch, CUDA at the kernel.
+
+    Args:
+        trace: The trace.
+        started: Device activities and their launches.
+    """
+    code, call = trace.spans["details"], started.call
+    own = code[started.work]
+    written = np.array([bool(one.grid) for one in trace.tables["details"]], bool)[own]
+    return np.where(written | (call == UNKNOWN), own, code[call])
+
+
 def directions(written: bytes) -> list[int]:
     """Return the dimensions of a grid or block, as Kineto writes them; empty if it has none."""
     found = listed(written)

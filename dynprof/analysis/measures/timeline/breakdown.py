@@ -9,6 +9,9 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
+from dynprof.analysis.measures.timeline.in_flight import earlier_work
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -17,23 +20,23 @@ from dynprof.analysis.measures.timeline.phases import (
     mean_phases,
     where_phase,
 )
-from dynprof.analysis.measures.timeline.steps import is_collective, median_of
+from dynprof.analysis.measures.timeline.steps import host_communication, median_of
 from dynprof.analysis.reading.events import (
     CALLS,
     COLLECTIONS,
     COPIES,
     KERNELS,
-    LABELS,
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import clipped, covered, distinct, layered, united
+from dynprof.analysis.reading.intervals import covered_until, distinct, layered, united
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dynprof.analysis.measures.timeline.kernels import Kind
+    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
     from dynprof.analysis.measures.timeline.truncation import Truncation
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
+EARLIER = "earlier work"
+"""Work from before the recording, which the trace does not have."""
 COLLECTING, COMPILING = "collecting garbage", "compiling"
 RECORDING = "recording"
 """Time that the profiler itself takes."""
@@ -59,6 +64,7 @@ BEHIND_RATIO = 1.2
 _EXPOSED = {
     COMMUNICATION: "communication that nothing hides",
     COPYING: "copying that nothing hides",
+    EARLIER: "work from before the recording",
 }
 
 
@@ -83,6 +89,10 @@ class Measured(Protocol):
     @property
     def steps(self) -> list[Step]:
         """Its steps on each device."""
+
+    @property
+    def launches(self) -> Launches:
+        """Device activities and the calls of the host that launched them."""
 
     @property
     def truncation(self) -> Truncation:
@@ -165,19 +175,25 @@ class Breakdown:
 
     @cached_property
     def covers(self) -> dict[str, Cover]:
-        """When the device computes, communicates and copies; on the host, the first two."""
+        """When the device computes, communicates and copies; on the host, the first two.
+
+        Also when it runs work from before the recording, if it does.
+        """
         trace = self._measured.trace
-        collective = trace.named(is_collective)
         if self.on_host:
-            labels = trace.category(LABELS) & collective
-            work = {COMPUTING: trace.category(OPERATORS, CALLS), COMMUNICATION: labels}
+            work = {COMPUTING: trace.category(OPERATORS, CALLS),
+                    COMMUNICATION: host_communication(trace)}  # fmt: skip
         else:
             selected = trace.spans["device"] == self.device
-            kernels = trace.category(KERNELS) & selected
-            copies = trace.category(COPIES, MEMSETS) & selected
-            work = {COMPUTING: kernels & ~collective, COMMUNICATION: kernels & collective,
-                    COPYING: copies}  # fmt: skip
-        return {name: trace.when(chosen) for name, chosen in work.items()}
+            alone = selected & ~trace.communication
+            work = {COMPUTING: trace.category(KERNELS) & alone,
+                    COMMUNICATION: trace.communication & selected,
+                    COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
+        found = {name: trace.when(chosen) for name, chosen in work.items()}
+        if not self.on_host:
+            earlier = earlier_work(trace, self._measured.launches, self.device)
+            found |= {EARLIER: earlier} if self.time_in(earlier) else {}
+        return found
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:
         """Return the parts of a step's time. What computing hides counts as computing."""
@@ -216,8 +232,10 @@ class Breakdown:
 
     def time_in(self, where: Cover) -> float:
         """Return how long a cover lasts in the mean step."""
-        inside = (covered(clipped(where, b, b + length)) for _, b, length in self.steps)
-        return sum(inside) / max(1, self.count)
+        begins = np.array([begin for _, begin, _ in self.steps], np.int64)
+        ends = begins + np.array([length for *_, length in self.steps], np.int64)
+        inside = covered_until(where, ends) - covered_until(where, begins)
+        return float(inside.sum()) / max(1, self.count)
 
     def idle_in(self, where: Cover) -> float:
         """Return how long nothing runs in the mean step during a cover."""
@@ -228,13 +246,17 @@ class Breakdown:
         return max(0.0, min(1.0, time / self.length)) if self.length > 0 else 0.0
 
     def __str__(self) -> str:
+        return " ".join(self.sentences())
+
+    def sentences(self) -> list[str]:
+        """Return how long a step takes, what works in it, and the phases of the host."""
         if not self.length:
-            return "The trace holds no event with a duration."
+            return ["The trace holds no event with a duration."]
         if self._measured.truncation.host_incomplete:
-            return self._span()
-        if self.on_host and not self._measured.kinds:
-            return f"{self._span()} No operator was recorded.{self._phases()}"
-        return f"{self._span()} {self._work()}{self._phases()}"
+            return [self._span()]
+        without_work = self.on_host and not self._measured.kinds
+        work = "No operator was recorded." if without_work else self._work()
+        return [self._span(), work, *self._phases()]
 
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
@@ -253,8 +275,9 @@ class Breakdown:
         lengths += [length for *_, length in self._measured.excluded_steps]
         median = median_of(lengths)
         text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
+        shortest, longest = ms(lengths[0]), ms(lengths[-1])
         if not self._measured.excluded_steps:
-            return f"{text}, from {ms(lengths[0])} to {ms(lengths[-1])})."
+            return f"{text}, from {shortest} to {longest})." if shortest != longest else f"{text})."
         return f"{text}); {self._outliers(median)}."
 
     def _outliers(self, median: float) -> str:
@@ -297,17 +320,17 @@ class Breakdown:
             return f"{text}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
         return f"{text}, and it is idle for {idle:.0%}."
 
-    def _phases(self) -> str:
+    def _phases(self) -> list[str]:
         times = sum(self.phases.values()) or 1
         shares = sorted(((name, t / times) for name, t in self.phases.items()), key=lambda p: -p[1])
         named = [
             f"{name} {share:.0%}" for name, share in shares if name != REST and share >= _MIN_SHOWN
         ]
         if not named:
-            return ""
+            return []
         rest = self.phases[REST] / times
         outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""
-        return f" On the host: {', '.join(named)}{outside}."
+        return [f"On the host: {', '.join(named)}{outside}."]
 
 
 def ms(nanoseconds: float) -> str:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.steps import is_collective
 from dynprof.analysis.reading.events import CALLS, COPIES, MEMSETS, ON_DEVICE, OPERATORS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -43,8 +42,15 @@ class Kind:
     ratio: float
 
 
-def core_of(category: str, name: str) -> str:
-    """Return the kind of unit that ran an event."""
+def cores(trace: Trace, chosen: Numbers) -> list[str]:
+    """Return the kind of unit that ran each of the chosen spans, as in :attr:`Kind.core`."""
+    of_category = np.array([_core(category) for category in trace.tables["category"]], object)
+    found = of_category[trace.spans["category"][chosen]]
+    found[trace.communication[chosen]] = "COMMUNICATION"
+    return list(found)
+
+
+def _core(category: str) -> str:
     lower = category.lower()
     if lower in OPERATORS | CALLS:
         return "HOST"
@@ -52,7 +58,7 @@ def core_of(category: str, name: str) -> str:
         return "MEMCPY"
     if lower in MEMSETS:
         return "MEMSET"
-    return "COMMUNICATION" if is_collective(name) else "KERNEL"
+    return "KERNEL"
 
 
 def waits(trace: Trace, chosen: Numbers) -> Numbers:
@@ -89,7 +95,8 @@ def kinds(trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = No
         on_host = (trace.category(OPERATORS, CALLS) & wanted)[found.span]
         chosen, times = found.span[on_host], found.own[on_host]
     name, category = trace.spans["name"][chosen], trace.spans["category"][chosen]
-    key = name * len(trace.tables["category"]) + category
+    sent = trace.communication[chosen]
+    key = (name * len(trace.tables["category"]) + category) * 2 + sent
     keys, first, places = np.unique(key, return_index=True, return_inverse=True)
     order = np.argsort(places, kind="stable")
     starts = np.searchsorted(places[order], np.arange(len(keys)))
@@ -99,13 +106,14 @@ def kinds(trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = No
     )
     everything = max(int(times.sum()), 1)
     counts = np.bincount(places, minlength=len(keys)).tolist()
+    core = cores(trace, chosen[first])
     rows = []
     for number, place in enumerate(first.tolist()):
         label = trace.tables["name"][name[place]]
         rows.append(
             Kind(
                 name=label,
-                core=core_of(trace.tables["category"][category[place]], label),
+                core=core[number],
                 count=counts[number],
                 total=sums[number],
                 shortest=shortest[number],

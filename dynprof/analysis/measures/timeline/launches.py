@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = -1
 """In place of an index, if the trace does not tell it."""
+STREAM_KEY_FACTOR = 1_000_003
+"""A device's number times this, plus a stream's number, is one key for both."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.int64]
@@ -20,31 +22,62 @@ _NEVER = int(np.iinfo(np.int64).max)
 
 
 def parents(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
-    """Return the index of the innermost span around each span, on the same thread.
+    """Return the index of the innermost span that contains each span, on the same thread.
 
-    A span may end after its parent, by rounding or because ranges cross. It then counts as ending
-    with its parent.
+    As in torch's ``key_averages()``, a span that ends after another one is not inside it, even if
+    it began there. Labels of coroutines and annotations that stay open cross in this way.
 
     Args:
         start: Start times, in ns, ascending. Of spans that start together, the longer is first.
         length: Durations, in ns.
         thread: Thread numbers.
     """
+    return _on_each_thread(_containing, start, length, thread)
+
+
+def callers(start: Numbers, length: Numbers, thread: Numbers) -> Numbers:
+    """Return the index of the innermost span that was open when each span began.
+
+    This is the rule of a call stack: a frame that ends after its caller counts as ending with it.
+    Torch writes such frames if a recording ends inside them. The arguments are those of
+    :func:`parents`.
+    """
+    return _on_each_thread(_open_at_start, start, length, thread)
+
+
+def _on_each_thread(
+    rule: Callable[[Numbers, Numbers], Numbers], start: Numbers, length: Numbers, thread: Numbers
+) -> Numbers:
     found = np.full(len(start), ROOT, np.int64)
     order = np.argsort(thread, kind="stable")
     edges = np.flatnonzero(np.diff(thread[order])) + 1
     end = start + length
     for one, other in pairwise([0, *edges.tolist(), len(order)]):
         selected = order[one:other]
-        inside = _parents_on_thread(start[selected], end[selected])
-        found[selected] = np.append(selected, ROOT)[inside]
+        found[selected] = np.append(selected, ROOT)[rule(start[selected], end[selected])]
     return found
 
 
-def _parents_on_thread(begin: Numbers, end: Numbers) -> Numbers:
-    """Return the parents of the spans of one thread. This changes ``end`` where spans cross."""
+def _containing(begin: Numbers, end: Numbers) -> Numbers:
+    """Return for each span the last earlier span that contains it."""
+    return _last_until(np.maximum(end, begin + 1), end)  # an end contains no empty span
+
+
+def _last_until(least: Numbers, end: Numbers) -> Numbers:
+    """Return for each span the last earlier span that ends at its ``least`` or later."""
+    found = np.arange(len(end)) - 1
+    wrong = np.flatnonzero(end[found[1:]] < least[1:]) + 1
+    while len(wrong):
+        found[wrong] = found[found[wrong]]  # spans between the two end even earlier
+        wrong = wrong[found[wrong] != ROOT]
+        wrong = wrong[end[found[wrong]] < least[wrong]]
+    return found
+
+
+def _open_at_start(begin: Numbers, end: Numbers) -> Numbers:
+    """Return for each span the last earlier span that is open. Changes ``end`` if spans cross."""
     for _ in range(_MAX_CROSSINGS):
-        found = _open_before(begin, end)
+        found = _last_until(begin + 1, end)
         over = np.flatnonzero((found != ROOT) & (end > end[found]))
         if not len(over):
             return found
@@ -52,19 +85,8 @@ def _parents_on_thread(begin: Numbers, end: Numbers) -> Numbers:
     return _crossing(begin.tolist(), end.tolist())
 
 
-def _open_before(begin: Numbers, end: Numbers) -> Numbers:
-    """Return for each span the last earlier span that is still open when it starts."""
-    found = np.arange(len(begin)) - 1
-    wrong = np.flatnonzero(end[found[1:]] <= begin[1:]) + 1
-    while len(wrong):
-        found[wrong] = found[found[wrong]]  # spans between the two ended even earlier
-        wrong = wrong[found[wrong] != ROOT]
-        wrong = wrong[end[found[wrong]] <= begin[wrong]]
-    return found
-
-
 def _crossing(begins: list[int], ends: list[int]) -> Numbers:
-    """Return the parents where spans cross; two lists are the stack of open spans."""
+    """Return the open spans where spans cross; two lists are the stack of open spans."""
     found: list[int] = []
     outer, limits = [ROOT], [_NEVER]
     for place, (begin, end) in enumerate(zip(begins, ends, strict=True)):
@@ -78,7 +100,11 @@ def _crossing(begins: list[int], ends: list[int]) -> Numbers:
 
 
 def own_time(length: Numbers, parent: Numbers) -> Numbers:
-    """Return each span's duration without its children's, in ns."""
+    """Return each span's duration without its children's, in ns.
+
+    Own times add up to the durations of the spans without a parent. They are negative, as in
+    torch, for a span whose children cross and together last longer than it does.
+    """
     inside = parent != ROOT
     spent = np.bincount(parent[inside], weights=length[inside], minlength=len(length))
-    return np.maximum(length - spent.astype(np.int64), 0)
+    return length - spent.astype(np.int64)

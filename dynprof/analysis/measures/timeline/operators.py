@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
+from dynprof.analysis.measures.timeline.nesting import ROOT, callers, own_time, parents
 from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Operators:
         span: Indices into the trace's spans.
         parent: Index here of the operator around each; -1 for none.
         total: Durations.
-        own: Durations without those of nested operators.
+        own: Durations without those of nested operators. Negative if operators nested in one cross.
         device_total: Device time that an operator and those nested in it launched.
         device_own: Device time that it launched itself.
         device_unknown: Device time of unknown origin. Together with ``device_own`` it is the whole
@@ -119,7 +119,7 @@ def calls(trace: Trace) -> Calls:
     """Return the operators and frames of a trace, without labels, which may cross frames."""
     span = np.flatnonzero(trace.category(OPERATORS, CALLS, FRAMES))
     columns = (trace.spans[name][span] for name in ("start", "length", "thread"))
-    return Calls(span, parents(*columns))
+    return Calls(span, callers(*columns))
 
 
 def _repeats(name: Numbers, parent: Numbers) -> NDArray[np.bool_]:

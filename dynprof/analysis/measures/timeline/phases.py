@@ -1,7 +1,8 @@
 """Phases of the host in a step: data loading, forward, backward, optimizer, checkpoint.
 
-They come from the ranges that torch and the script set by any means. Without ranges they come from
-operators and modules.
+They come from the ranges that torch and the script set by any means. What autograd's engine runs is
+backward in any case, and recomputation is a phase of its own. Without ranges, forward comes from
+modules and operators.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.autograd import (
+    MODULE,
+    backward_operators,
+    engine_calls,
+    recomputed,
+)
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.reading.events import FRAMES, LABELS, MARKS, OPERATORS, RANGES
 from dynprof.analysis.reading.intervals import layered
@@ -28,6 +35,8 @@ Phases = dict[str, int]
 
 LOADING, FORWARD, BACKWARD = "data loading", "forward", "backward"
 OPTIMIZER, CHECKPOINT, REST = "optimizer", "checkpoint", "rest"
+RECOMPUTATION = "recomputation"
+"""Forward work that runs again inside the backward pass, for activation checkpointing."""
 _WRAPPERS = ("distributeddataparallel.forward", "fullyshardeddataparallel.forward")
 _LABELS: dict[str, Callable[[str], bool]] = {
     LOADING: lambda name: (
@@ -38,12 +47,12 @@ _LABELS: dict[str, Callable[[str], bool]] = {
     BACKWARD: lambda name: name == "backward",
     FORWARD: lambda name: name in ("forward", *_WRAPPERS),
 }
-"""Tests of labels, in lower case and without ``#`` around them; earlier phases take precedence."""
-NAMES = (LOADING, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT, REST)
+"""Tests of labels, in lower case and without ``#`` around them."""
+PRECEDENCE = (LOADING, CHECKPOINT, OPTIMIZER, RECOMPUTATION, BACKWARD, FORWARD)
+"""The phases without the rest; of those at the same time the first counts."""
+NAMES = (LOADING, FORWARD, BACKWARD, RECOMPUTATION, OPTIMIZER, CHECKPOINT, REST)
 """The phases in the order of a step."""
 _RECORDING = "recording"
-_GRAPH = "autograd::engine::evaluate_function"
-_MODULE = "nn.Module: "
 
 
 def phase_times(trace: Trace, marked: list[MarkedStep]) -> list[Phases]:
@@ -52,7 +61,7 @@ def phase_times(trace: Trace, marked: list[MarkedStep]) -> list[Phases]:
     The profiler's own time counts as rest.
     """
     covers = {_RECORDING: trace.when(overhead(trace))}
-    covers |= {phase: where_phase(trace, phase) for phase in _LABELS}
+    covers |= {phase: where_phase(trace, phase) for phase in PRECEDENCE}
     return [_in_step(covers, step) for step in marked]
 
 
@@ -76,11 +85,13 @@ def where_phase(trace: Trace, phase: str) -> Cover:
 
 def phase_spans(trace: Trace, phase: str) -> NDArray[np.bool_]:
     """Return the spans that show a phase."""
+    if phase == RECOMPUTATION:
+        return recomputed(trace)
     test = _LABELS[phase]
     labelled = trace.category(LABELS, OPERATORS, MARKS, RANGES)
     labelled &= trace.named(lambda name: test(_plain(name))) & (trace.spans["length"] > 0)
-    if not labelled.any() and phase == BACKWARD:
-        labelled = trace.category(OPERATORS) & trace.named(lambda name: name.startswith(_GRAPH))
+    if phase == BACKWARD:
+        labelled |= backward_operators(trace)
     if not labelled.any() and phase == FORWARD:
         labelled = _forward(trace)
     return labelled
@@ -92,9 +103,9 @@ def _plain(name: str) -> str:
 
 def _forward(trace: Trace) -> NDArray[np.bool_]:
     """Return the modules, or else the operators whose graph nodes a backward pass visits."""
-    modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(_MODULE))
+    modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(MODULE))
     if modules.any():
         return modules
-    operators, sequence = trace.category(OPERATORS), trace.spans["sequence"]
-    backward = operators & trace.named(lambda name: name.startswith(_GRAPH))
-    return operators & ~backward & (sequence >= 0) & np.isin(sequence, sequence[backward])
+    sequence, forward = trace.spans["sequence"], trace.category(OPERATORS)
+    forward &= ~backward_operators(trace) & (sequence >= 0)
+    return forward & np.isin(sequence, sequence[engine_calls(trace)])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
+import sys
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.categories import communication
+from dynprof.analysis.measures.timeline.launches import launches
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.events import KERNELS, LABELS
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.reading.trace import Trace
     from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
@@ -58,13 +63,19 @@ class ReadTrace:
 
     def __init__(self, path: Path, partner: Partner | None = None) -> None:
         self.path, self._partner = path, partner
-        if not _is_utf8(str(path)):
-            raise CaptureError(f"{str(path)!a} is not UTF-8; rename it")
+        if why := _why_not_utf8(path):
+            raise CaptureError(f"{str(path)!a} {why}")
         self.trace = load_trace(path, partner)
+        self.trace.communication = communication(self.trace, self.launches)
         if self._is_merged:
             raise CaptureError(f"{path} merges several ranks; open it with dynprof view")
         _refuse_merged(path, self.trace)
         self.manifest: Manifest | None = find_manifest(path)[1]
+
+    @cached_property
+    def launches(self) -> Launches:
+        """Device activities and the calls of the host that launched them."""
+        return launches(self.trace)
 
     def compute_once(self, make: Callable[[], Made]) -> Made:
         """Return the result of a slow function. If two processes share a trace, one computes it.
@@ -159,11 +170,20 @@ class ReadTrace:
 
     @property
     def device_name(self) -> str:
-        """The name of the device that worked; empty if unknown."""
+        """The name of the device that worked; empty if unknown.
+
+        If only one kind of device is described, it is of that kind: the numbers of visible devices
+        may differ from those of all devices.
+        """
         rows = self.trace.members.get("deviceProperties")
         devices = [one for one in rows if isinstance(one, dict)] if isinstance(rows, list) else []
-        names = [one.get("name") for one in devices if one.get("id") == self.first_device]
-        return str(names[0]) if names and names[0] else ""
+        names = {_int64(one.get("id")): str(one.get("name") or "") for one in devices}
+        if self.first_device == HOST_NAME:
+            return ""
+        if self.first_device in names:
+            return names[int(self.first_device)]
+        kinds = set(names.values())
+        return kinds.pop() if len(kinds) == 1 else ""
 
 
 def _refuse_merged(path: Path, trace: Trace) -> None:
@@ -192,9 +212,15 @@ def _refuse_merged(path: Path, trace: Trace) -> None:
         )
 
 
-def _is_utf8(name: str) -> bool:
-    """Return whether a name can be written as UTF-8; a file system may hold any bytes."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in name)
+def _why_not_utf8(path: Path) -> str:
+    """Return why a name cannot be written as UTF-8; a file system may hold any bytes."""
+    if not any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+        return ""
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        return "is not UTF-8; rename it"
+    return f"is UTF-8, but Python reads names as {sys.getfilesystemencoding()}; set PYTHONUTF8=1"
 
 
 def _int64(value: object) -> int | None:

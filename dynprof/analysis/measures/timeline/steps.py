@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -42,10 +42,8 @@ HOST_NAME = "host"
 """The host, in place of a device's number in tables."""
 _LONGEST = len(STEP) + 19
 """Length limit of a step's name: more digits may not fit into 64 bits."""
-_COLLECTIVES = re.compile(r"nccl|(?:^|[^a-z])(?:gloo:|mpi:|hccl|hcom|rccl)")
-"""Names of communication. Some match only at a word's start: ``batchCompute`` contains ``hcom``."""
-_OF_THE_HOST = ("gloo:", "mpi:")
-"""Prefixes of labels of communication on the host, also in traces with device kernels."""
+_OF_THE_HOST = ("gloo:", "mpi:", "ucc:")
+"""Prefixes of labels of communication on the host."""
 MIN_RATIO = 1.5
 """Smallest ratio of an outlier to the median; a smaller one is not worth a line."""
 MIN_DEVIATIONS = 3.5 / 0.6745
@@ -104,12 +102,6 @@ class Receives(NamedTuple):
     unknown: NDArray[np.bool_]
 
 
-def is_collective(name: str) -> bool:
-    """Return whether an event is communication."""
-    lower = name.lower()
-    return bool(_COLLECTIVES.search(lower)) and not lower.startswith("nccl:")
-
-
 def marked_steps(trace: Trace, most: int | None = None) -> list[MarkedStep]:
     """Return number, start and length of each marked step in order; else one for everything.
 
@@ -145,21 +137,29 @@ def _complete_since(trace: Trace) -> int:
 
 
 def whole_span(trace: Trace) -> list[MarkedStep]:
-    """Return the job's whole time as one step without a number; empty if there is none.
+    """Return the job's whole time as one step without a number; empty if there is none."""
+    jobs, ends = job_ends(trace)
+    if not jobs.any():
+        return []
+    begin = int(trace.spans["start"][jobs].min())
+    return [(None, begin, int(ends[jobs].max()) - begin)]
+
+
+def job_ends(trace: Trace) -> tuple[NDArray[np.bool_], Numbers]:
+    """Return which spans are the job's, and when the job ended each of them.
 
     The end of the recording is not the job's: it is a call that was open until the last event.
     """
     start, end = trace.spans["start"], trace.spans["start"] + trace.spans["length"]
-    jobs = ~trace.category(RECORDINGS)
+    jobs, own = ~trace.category(RECORDINGS), overhead(trace)
     if not jobs.any():
-        return []
-    begin, last = int(start[jobs].min()), int(end[jobs].max())
-    ending = overhead(trace) & (end == last) & (start > begin)
-    if ending.any():
-        stopped = int(start[ending].min())
-        jobs &= (~trace.category(FRAMES) & (start < stopped)) | trace.category(ON_DEVICE)
-        last = max(stopped, int(end[jobs].max(initial=stopped)))
-    return [(None, begin, last - begin)]
+        return jobs, end
+    ending = own & (end == end[jobs].max()) & (start > start[jobs].min())
+    if not ending.any():
+        return jobs, end
+    stopped = int(start[ending].min())
+    jobs &= (start < stopped) | ending | trace.category(ON_DEVICE)
+    return jobs, np.where(own | trace.category(FRAMES), np.minimum(end, stopped), end)
 
 
 def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
@@ -176,15 +176,17 @@ def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> ND
 
 
 def collectives(trace: Trace) -> Numbers:
-    """Return the spans that are communication: kernels on devices, and labels on the host.
+    """Return the spans that are communication: work of devices, and labels on the host.
 
-    If communication has kernels, its labels only name their launch and do not count.
+    Labels such as ``nccl:all_reduce`` only name the launch of a kernel, and do not count.
     """
-    collective, kernels = trace.named(is_collective), trace.category(KERNELS)
-    labels = trace.category(LABELS) & collective
-    if kernels.any():
-        labels &= trace.named(lambda name: name.lower().startswith(_OF_THE_HOST))
-    return np.flatnonzero((kernels & collective) | labels)
+    return np.flatnonzero(trace.communication | host_communication(trace))
+
+
+def host_communication(trace: Trace) -> NDArray[np.bool_]:
+    """Return the labels of communication on the host."""
+    labels = trace.category(LABELS)
+    return labels & trace.named(lambda name: name.lower().startswith(_OF_THE_HOST))
 
 
 def step_times(
@@ -198,60 +200,52 @@ def step_times(
         started: Device activities and their launches.
         receives: Spans that receive messages; without it they are not counted.
     """
-    kernels = trace.category(KERNELS)[started.work]
-    collective = trace.named(is_collective)
+    kernels, collective = trace.category(KERNELS)[started.work], trace.communication
     if not kernels.any():
-        counted = trace.category(OPERATORS, CALLS) | (trace.category(LABELS) & collective)
-        chosen = np.flatnonzero(counted)
-        ends = (trace.spans["start"] + trace.spans["length"])[chosen]
-        return [_on_host(trace, collective, receives, chosen, ends, *step) for step in steps]
+        return _on_host(trace, steps, receives)
+    kernels |= collective[started.work]
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
+    order = np.argsort(launched, kind="stable")
+    chosen, launched = chosen[order], launched[order]
     rows = []
     for device in distinct(trace.spans["device"][chosen]).tolist():
         selected = trace.spans["device"][chosen] == device
-        for number, begin, length in steps:
-            here = selected & (launched >= begin) & (launched < begin + length)
-            work = chosen[here if number is not None else selected]
-            rows.append(_row(trace, collective, receives, device, number, begin, length, work))
+        work, when = chosen[selected], launched[selected]
+        for step in steps:
+            number, begin, length = step
+            ends = np.searchsorted(when, (begin, begin + length))
+            own = work if number is None else work[slice(*ends)]
+            known = receives is not None and not receives.unknown[own].any()
+            received = trace.when(own[receives.there[own]]) if receives and known else None
+            communication, computing = (
+                trace.when(own[which[own]]) for which in (collective, ~collective)
+            )
+            rows.append(_row(device, step, computing, communication, received))
     return rows
 
 
-def _on_host(
-    trace: Trace,
-    collective: NDArray[np.bool_],
-    receives: Receives | None,
-    counted: Numbers,
-    ends: Numbers,
-    number: int | None,
-    begin: int,
-    length: int,
-) -> Step:
-    until = np.searchsorted(trace.spans["start"], begin + length)  # starts are ascending
-    before = np.searchsorted(counted, until)
-    inside = counted[:before][ends[:before] > begin]
-    return _row(trace, collective, receives, HOST, number, begin, length, inside)
+def _on_host(trace: Trace, steps: Sequence[MarkedStep], receives: Receives | None) -> list[Step]:
+    collective = host_communication(trace)
+    chosen = trace.category(OPERATORS, CALLS) | collective
+    covers = [trace.when(chosen & ~collective), trace.when(chosen & collective)]
+    if receives:
+        covers += [trace.when(chosen & receives.there), trace.when(chosen & receives.unknown)]
+    rows = []
+    for step in steps:
+        _, begin, length = step
+        computing, communication, *messages = (
+            clipped(where, begin, begin + length) for where in covers
+        )
+        received = messages[0] if messages and not len(messages[1][0]) else None
+        rows.append(_row(HOST, step, computing, communication, received))
+    return rows
 
 
 def _row(
-    trace: Trace,
-    collective: NDArray[np.bool_],
-    receives: Receives | None,
-    device: int,
-    number: int | None,
-    begin: int,
-    length: int,
-    chosen: Numbers,
+    device: int, step: MarkedStep, computing: Cover, communication: Cover, received: Cover | None
 ) -> Step:
-    communication = trace.when(chosen[collective[chosen]])
-    computing = trace.when(chosen[~collective[chosen]])
-    known = receives is not None and not receives.unknown[chosen].any()
-    received = trace.when(chosen[receives.there[chosen]]) if receives and known else None
-    if received and device == HOST:
-        received = clipped(received, begin, begin + length)
-    if device == HOST:
-        communication = clipped(communication, begin, begin + length)
-        computing = clipped(computing, begin, begin + length)
+    number, begin, length = step
     busy = united(computing, communication)
     first = int(busy[0][0]) if len(busy[0]) else begin
     stage = int(busy[1][-1]) - first if len(busy[0]) else 0

@@ -1,4 +1,4 @@
-"""What a trace still tells if its file is truncated.
+"""What a trace still tells if its file is truncated or damaged, or has times that cannot be.
 
 Kineto writes the host's events first, thread by thread, and device activities after them. These
 are in the order in which it got the buffers, not in order of time. Missing events may belong to
@@ -23,12 +23,16 @@ from dynprof.analysis.reading.events import (
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynprof.analysis.measures.timeline.steps import MarkedStep
+    from dynprof.analysis.reading.times import DoubtfulTimes
     from dynprof.analysis.reading.trace import Trace
     from dynprof.captures.manifest import Manifest
 
 _MOST_CATEGORIES = 5
 """Unknown categories that a remark names, the longest first."""
+_ACTIVITY = ("device activity", "device activities")
 _OF_THE_HOST = OPERATORS | LABELS | FRAMES | CALLS
 
 
@@ -47,8 +51,8 @@ class Truncation:
     """
 
     def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:
-        self._truncated, self._repaired = trace.torn, trace.mended
         self._unknown = _unknown_categories(trace)
+        self._trace, self._truncated = trace, trace.torn
         self.host_incomplete = not trace.complete and _ends_on_host(trace)
         self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
         self.complete_steps = [] if self.host_incomplete else marked
@@ -61,13 +65,19 @@ class Truncation:
     def sentences(self) -> list[str]:
         """Return sentences that describe what is missing."""
         found = []
-        names, first = self._repaired
-        if names:
+        names, lost = self._trace.mended, self._trace.lost
+        if names.places:
             found.append(
-                f"{counted(names, 'name')} in the trace had to be repaired: a quote or backslash "
-                f"is not escaped. The file is not valid JSON from byte {first:,} on; all events "
-                "were read."
+                f"{counted(names.places, 'name')} in the trace had to be repaired: a quote or "
+                "backslash is not escaped. The file is not valid JSON from byte "
+                f"{names.first:,} on; these events were read."
             )
+        if lost.places:
+            found.append(
+                f"The trace is not valid JSON at {counted(lost.places, 'place')}, the first at "
+                f"byte {lost.first:,}; the damaged events there are left out."
+            )
+        found += _about_times(self._trace.doubtful)
         if self._unknown:
             found.append(
                 "dynprof does not know these categories of events, so nothing counts their time: "
@@ -108,6 +118,35 @@ def _unknown_categories(trace: Trace) -> list[str]:
         count, time = (sum(values[code] for code in rest) for values in (events, times))
         said.append(f"{len(rest):,} more ({counted(count, 'event')}, {time / 1e6:,.2f} ms)")
     return said
+
+
+def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
+    """Yield sentences about times that cannot be."""
+    if doubtful.in_nanoseconds:
+        yield (
+            "The times in the trace are nanoseconds, where the format has microseconds; they were "
+            "read as nanoseconds."
+        )
+    if doubtful.unreadable:
+        yield (
+            f"{counted(doubtful.unreadable, 'event')} had a time that is missing, infinite or not "
+            "a number; without them totals are too small."
+        )
+    if doubtful.negative:
+        yield (
+            f"{counted(doubtful.negative, 'event')} had a negative duration; without them totals "
+            "are too small."
+        )
+    if doubtful.not_measured:
+        yield (
+            f"The profiler did not measure {counted(doubtful.not_measured, *_ACTIVITY)}: "
+            "the start is 0. They are left out; the time of the device is too small."
+        )
+    if doubtful.overlong:
+        yield (
+            f"{counted(doubtful.overlong, *_ACTIVITY)} outlasted the "
+            "next one on the same stream, which cannot be; each counts up to the start of the next."
+        )
 
 
 def _ends_on_host(trace: Trace) -> bool:

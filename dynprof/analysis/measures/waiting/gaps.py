@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.in_flight import held, in_flight
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Gaps:
         called: When that call began, clipped to the gap. Without a call it is the gap's start, or
             the end for the last gap.
         launched: Likewise, when that call ended.
+        in_flight: Mask of the gaps that end with an activity launched before the recording.
     """
 
     start: Numbers
@@ -56,16 +58,19 @@ class Gaps:
     launch_call: Numbers
     called: Numbers
     launched: Numbers
+    in_flight: NDArray[np.bool_]
 
     @property
     def unknown(self) -> NDArray[np.bool_]:
         """Gaps that end with an activity whose launch was not recorded."""
-        return np.asarray((self.after != EDGE) & (self.launch_call == UNKNOWN))
+        known = (self.launch_call != UNKNOWN) | self.in_flight
+        return np.asarray((self.after != EDGE) & ~known)
 
     @property
     def was_queued(self) -> NDArray[np.bool_]:
         """Gaps that end with an activity that was launched before they began."""
-        return np.asarray((self.launch_call != UNKNOWN) & (self.launched <= self.start))
+        known = self.launch_call != UNKNOWN
+        return np.asarray((known & (self.launched <= self.start)) | self.in_flight)
 
 
 def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
@@ -82,6 +87,9 @@ def gaps(
     stream: int | None = None,
 ) -> Gaps:
     """Return the gaps of a device over the marked steps and all of its activities.
+
+    A device that ran work from before the recording has no gap then, although the trace shows
+    nothing. A stream has one.
 
     Args:
         trace: The trace.
@@ -102,6 +110,8 @@ def gaps(
     first, final = _window(marked, begins, reached)
     start, end = np.append(first, reached), np.append(begins, final)
     kept = end > start
+    if stream is None:
+        kept[:-1] &= ~held(trace, started)[chosen]
     before, after = np.append(EDGE, last)[kept], np.append(chosen, EDGE)[kept]
     return _launched(trace, started, start[kept], end[kept], before, after)
 
@@ -125,7 +135,8 @@ def _launched(
     launched[known] = np.clip(done, start[known], end[known])
     closing = after == EDGE
     called[closing] = launched[closing] = end[closing]
-    return Gaps(start, end, before, after, launch_call, called, launched)
+    flying = np.append(in_flight(trace, started), False)[after]
+    return Gaps(start, end, before, after, launch_call, called, launched, flying)
 
 
 def cut(start: Numbers, end: Numbers, times: Numbers) -> tuple[Numbers, Numbers, Numbers]:

@@ -11,8 +11,8 @@ import numpy as np
 
 from dynprof.analysis.measures.code.user_code import is_user_frame
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
+from dynprof.analysis.measures.timeline.nesting import ROOT, parents
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 PAGEABLE, SYNCHRONISING = "copying pageable memory", "synchronising"
 ALLOCATING = "allocating device memory"
+FIRST_USE = "first use of the device or a library"
 NO_THREAD = -1
 """In place of a thread, if it is unknown."""
 
@@ -54,6 +55,9 @@ _WAITS = re.compile(
 _ALLOCATES = ("Malloc", "Free", "MallocAsync", "FreeAsync", "HostAlloc", "MallocHost", "FreeHost",
               "MemAlloc", "MemAlloc_v2", "MemFree", "MemFree_v2", "MemCreate", "MemRelease",
               "HostRegister", "HostUnregister")  # fmt: skip
+_FIRST_USE_NS = 10_000_000
+"""A call's least time in ns to be a first use. Others take microseconds; a context takes longer."""
+_MOVES = re.compile("Memcpy|Memset|memcpy|memset")
 _REQUEST = "Activity Buffer Request"
 """CUPTI takes memory for its records. A thread waits for milliseconds before a call."""
 _WITHIN_A_DEVICE = "Device -> Device"
@@ -186,6 +190,10 @@ class HostActivity:
         """Spans of the profiler itself."""
         return overhead(self._trace)
 
+    @cached_property
+    def _first_uses(self) -> NDArray[np.bool_]:
+        return first_uses(self._trace)
+
     def _requests(self, thread: int) -> Cover:
         """Return when CUPTI took memory and the thread began no call.
 
@@ -213,9 +221,33 @@ class HostActivity:
             COLLECTING: stops[COLLECTING],
             PAGEABLE: (calls.start[calls.pageable], calls.end[calls.pageable]),
             SYNCHRONISING: (calls.start[~calls.pageable], calls.end[~calls.pageable]),
+            FIRST_USE: self._on(thread, self._first_uses),
             ALLOCATING: self._on(thread, allocates),
             OPTIMIZER: self._on(thread, self._phase(OPTIMIZER)),
         }
+
+
+def first_uses(trace: Trace) -> NDArray[np.bool_]:
+    """Return the long calls of a device's runtime that happen once.
+
+    They create a context, or load a library or kernels, in the first operator of a name. Outside of
+    operators, no other call of the same name is long.
+    """
+    spans, long = trace.spans, trace.category(LAUNCHES)
+    long &= spans["length"] >= _FIRST_USE_NS
+    long &= ~trace.named(lambda name: bool(_WAITS.search(name) or _MOVES.search(name)))
+    found, call = np.zeros(len(long), bool), np.flatnonzero(long)
+    if not len(call):
+        return found
+    operators = trace.category(OPERATORS) & ~trace.named(lambda name: name.startswith(STEP))
+    span = np.flatnonzero(operators)
+    parent = parents(*(spans[name][span] for name in ("start", "length", "thread")))
+    place = innermost(trace, span, parent, call)
+    first = np.zeros(len(span) + 1, bool)
+    first[np.unique(spans["name"][span], return_index=True)[1]] = True
+    alone = np.bincount(spans["name"][call])[spans["name"][call]] == 1
+    found[call[np.where(place == ROOT, alone, first[place])]] = True
+    return found
 
 
 def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIM
 from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut, cut_by_covers, inside, span_at
 from dynprof.analysis.measures.waiting.host_waits import (
     ALLOCATING,
+    FIRST_USE,
     NO_THREAD,
     PAGEABLE,
     SYNCHRONISING,
@@ -45,8 +46,8 @@ KINDS = (BLOCKED, LATE, QUEUED, NOTHING, UNKNOWN)
 LAUNCHING, ELSEWHERE = "launching", "elsewhere on the host"
 WAITING, STARTING = "waiting in the queue", "starting"
 CAUSES = (
-    RECORDING, COMPILING, CHECKPOINT, LOADING, COLLECTING, PAGEABLE, SYNCHRONISING, ALLOCATING,
-    OPTIMIZER, LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN,
+    RECORDING, COMPILING, CHECKPOINT, LOADING, COLLECTING, PAGEABLE, SYNCHRONISING, FIRST_USE,
+    ALLOCATING, OPTIMIZER, LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN,
 )  # fmt: skip
 """Causes in order of precedence, causes before symptoms."""
 

@@ -1,4 +1,4 @@
-"""Slow links and slow ranks look alike in a trace, and are told apart; against a plain count."""
+"""Slow links and slow ranks, which look alike in a trace, compared with a plain count."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def words(folder: Path) -> list[str]:
-    """Return what is said of the ranks."""
+    """Return the findings on the ranks."""
     outcome = analyse_each(traces_in(folder), ["text"], processes=1)
     assert outcome.problems == {}
     return outcome.verdicts[folder]
@@ -46,7 +46,7 @@ def links(folder: Path) -> dict[tuple[int, int], dict[str, str]]:
 
 
 def test_a_slow_link_is_named(tmp_path: Path) -> None:
-    """No rank is: from 1 to 2 moves 2.5 GB/s, the others 10."""
+    """The link from 1 to 2 moves 2.5 GB/s, the others 10; no rank is slow."""
     ring(tmp_path, {(1, 2): 4.0}, {})
     said = words(tmp_path)
     assert said[0].startswith("the link from rank 1 to rank 2 is slow: 2.5 GB/s while data moves")
@@ -56,7 +56,7 @@ def test_a_slow_link_is_named(tmp_path: Path) -> None:
 
 
 def test_a_slow_rank_is_no_slow_link(tmp_path: Path) -> None:
-    """Rank 2 comes 3 ms late: the messages from and to it take as long as over the slow link."""
+    """Rank 2 comes 3 ms late: its messages take as long as on a slow link, but no link is slow."""
     ring(tmp_path, {}, {2: 3000.0})
     said = words(tmp_path)
     assert any(one.startswith("rank 2 comes last to") for one in said)
@@ -66,24 +66,24 @@ def test_a_slow_rank_is_no_slow_link(tmp_path: Path) -> None:
     assert float(rows[1, 2]["Waiting(us)"]) > 10_000 > 1_000 > float(rows[0, 1]["Waiting(us)"])
 
 
-def test_a_rank_all_of_whose_links_are_slow(tmp_path: Path) -> None:
-    """It is the rank: in groups of two, whatever rank 3 takes part in is slow."""
+def test_a_rank_with_only_slow_links_is_named(tmp_path: Path) -> None:
+    """In groups of two, all groups with rank 3 are slow: the rank is named, not its links."""
     pairs(tmp_path, {(rank, 3): 5.0 for rank in range(3)}, {})
     said = words(tmp_path)
     assert said[0].startswith("rank 3 moves data slowly over all of its 3 links: at most 2 GB")
     assert not any("the link" in one for one in said)
 
 
-def test_one_slow_pair_among_groups_of_two(tmp_path: Path) -> None:
-    """It is a link, and neither of its ranks."""
+def test_one_slow_pair_names_the_link(tmp_path: Path) -> None:
+    """One slow group of two names the link, not its ranks."""
     pairs(tmp_path, {(0, 3): 5.0}, {})
     said = words(tmp_path)
     assert said[0].startswith("the link between ranks 0 and 3 is slow: 2 GB/s while data moves")
     assert len([one for one in said if "slow" in one]) == 1
 
 
-def test_small_messages_say_nothing_of_links(tmp_path: Path) -> None:
-    """They tell of latency: a link of which there are only such ones is not judged."""
+def test_links_with_only_small_messages_are_not_judged(tmp_path: Path) -> None:
+    """Small messages measure latency; a link with only such messages is not judged."""
     ring(tmp_path, {(1, 2): 40.0}, {})
     for path in traces_in(tmp_path):
         path.write_text(path.read_text().replace(str(ELEMENTS), "2500"))
@@ -92,8 +92,8 @@ def test_small_messages_say_nothing_of_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_waiting_and_moving_are_all_the_time(tmp_path: Path, seed: int) -> None:
-    """Link by link as a plain loop over the raw events has it, on clocks that it knows."""
+def test_waiting_and_moving_match_a_plain_count(tmp_path: Path, seed: int) -> None:
+    """Each link's waiting and moving equal those of a plain loop that knows the clocks."""
     chance = random.Random(seed)  # noqa: S311
     slow = {(rank, (rank + 1) % RANKS): chance.uniform(0.5, 3) for rank in range(RANKS)}
     ring(tmp_path, slow, {rank: chance.randint(0, 2000) for rank in range(RANKS)}, seed)
@@ -127,7 +127,7 @@ def test_waiting_and_moving_are_all_the_time(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("late_us", [0.0, 700.0])
 def test_a_late_rank_makes_no_collective_slower(tmp_path: Path, late_us: float) -> None:
-    """All four reduce for a millisecond once the last one is there, whenever that is."""
+    """All four ranks reduce for a millisecond after the last one arrives, however late it is."""
     events: dict[int, list[Event]] = defaultdict(list)
     for number, rank in itertools.product(range(ROUNDS), range(RANKS)):
         came = 10_000.0 * number + rank + late_us * (rank == 1)
@@ -146,8 +146,8 @@ def test_a_late_rank_makes_no_collective_slower(tmp_path: Path, late_us: float) 
     assert float(row["Bus Bandwidth(GB/s)"]) == 15
 
 
-def test_ends_that_do_not_fit_together_match_nothing(tmp_path: Path) -> None:
-    """The same names in the same order, at times that have nothing to do with each other."""
+def test_collectives_at_unrelated_times_are_not_matched(tmp_path: Path) -> None:
+    """Collectives with the same names and order, but with unrelated times, are not matched."""
     for rank in range(2):
         chance = random.Random(rank)  # noqa: S311
         now, mine = 0.0, []
@@ -160,7 +160,7 @@ def test_ends_that_do_not_fit_together_match_nothing(tmp_path: Path) -> None:
 
 
 def test_collectives_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:
-    """One rank lacks its first; in an even rhythm, only the sizes tell that none fits the other."""
+    """One rank lacks its first collective. The rhythm is even, so only the sizes show the shift."""
     for rank in range(2):
         mine = [
             kernel("allreduce", 20, 5000 * n, 5000 * n + 900, **{"In msg nelems": 1000**(n % 2),
@@ -172,8 +172,8 @@ def test_collectives_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:
     assert first.startswith("0 of 20 collectives could be matched between all ranks of their group")
 
 
-def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
-    """Rank 1's jumps by 100 ms: it would come so late, but nobody waited, and all left at once."""
+def test_a_clock_change_makes_no_rank_late(tmp_path: Path) -> None:
+    """Rank 1's clock jumps by 100 ms. No rank waited and all left together, so none is late."""
     for rank in range(3):
         mine = []
         for number in range(20):
@@ -190,10 +190,8 @@ def test_a_clock_that_is_set_makes_nobody_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "late"), [("allreduce", {7}), ("broadcast", set(range(12, 20)))], ids=["once", "root"]
 )
-def test_who_leaves_later_has_its_clock_all_the_same(
-    tmp_path: Path, name: str, late: set[int]
-) -> None:
-    """A thread that is held up once, and a root that need not wait for those it sends to."""
+def test_a_rank_that_leaves_late_keeps_its_clock(tmp_path: Path, name: str, late: set[int]) -> None:
+    """A thread that pauses once, or a root that does not wait, does not look like a new clock."""
     for rank in range(3):
         mine = []
         for number in range(20):
@@ -205,7 +203,7 @@ def test_who_leaves_later_has_its_clock_all_the_same(
 
 
 def test_clocks_are_joined_over_groups() -> None:
-    """Through ranks that are in several; who meets nobody else's group keeps its own first."""
+    """Ranks in several groups connect the groups; a separate group keeps its first rank's clock."""
     edges = [(1, 0, 5), (3, 2, 7), (2, 1, 10), (9, 8, 1), (3, 0, 999)]
     assert join_clocks(edges) == {
         0: (0, 0),

@@ -1,4 +1,4 @@
-"""Which collectives are the same, on one clock and on several; who met whom is known here."""
+"""Matching of collectives on one clock and on several; the tests know the right matches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO_HOSTS = Job(hosts=["a", "a", "b", "b"], ahead_ms=[0, 0, 5, 5], steps=40, loo
 
 
 def matched(ranks: Ranks, taken: list[list[Taken]]) -> list[set[int]]:
-    """Return, by place, which collectives were taken for the same one."""
+    """Return, by position, the collectives that were matched with each other."""
     true = {(rank, one.begin): one.true for rank, mine in enumerate(taken) for one in mine}
     found: dict[int, set[int]] = {}
     for rank, place, begin in ranks.query("SELECT rank, place, begin_ns FROM shared"):
@@ -29,8 +29,8 @@ def matched(ranks: Ranks, taken: list[list[Taken]]) -> list[set[int]]:
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_on_one_host_loose_ends_are_matched(tmp_path: Path, marked: bool) -> None:
-    """Its ranks leave milliseconds apart, and are in each collective at one moment all the same."""
+def test_on_one_host_ends_milliseconds_apart_are_matched(tmp_path: Path, marked: bool) -> None:
+    """Ranks of one host leave milliseconds apart, and are still matched."""
     job = ONE_HOST.but(marked=marked)
     ranks = job.ranks(tmp_path)
     assert matched(ranks, job.taken()) == [{true} for true in range(16)]
@@ -42,22 +42,22 @@ def test_on_one_host_loose_ends_are_matched(tmp_path: Path, marked: bool) -> Non
     ]
 
 
-def test_on_one_host_a_rank_that_lacks_the_first_is_matched_with_none(tmp_path: Path) -> None:
-    """The second would pass for the first of the others in a job that has several at once."""
+def test_on_one_host_a_rank_without_the_first_collective_is_not_matched(tmp_path: Path) -> None:
+    """In a job with several collectives at once, its second could pass for the others' first."""
     job = ONE_HOST.but(each=3, lacks={2: {0}})
     ranks = job.ranks(tmp_path)
     assert matched(ranks, job.taken()) == []
     assert ranks.words()[0].startswith("0 of 24 collectives could be matched between all ranks")
 
 
-def test_on_one_host_what_is_before_a_lost_one_is_matched(tmp_path: Path) -> None:
-    """By whole steps."""
+def test_on_one_host_steps_before_a_missing_collective_are_matched(tmp_path: Path) -> None:
+    """The whole steps before a missing collective are matched."""
     job = ONE_HOST.but(lacks={1: {9}})
     assert matched(job.ranks(tmp_path), job.taken()) == [{true} for true in range(8)]
 
 
-def test_a_rank_that_is_cut_takes_nothing_from_what_is_before(tmp_path: Path) -> None:
-    """As where it was cancelled two steps before the others; each collective counts once."""
+def test_a_rank_that_ends_early_is_matched_up_to_its_end(tmp_path: Path) -> None:
+    """A rank ended two steps before the others: the earlier collectives match and count once."""
     job = ONE_HOST.but(last={0: 5})
     ranks = job.ranks(tmp_path)
     assert matched(ranks, job.taken()) == [{true} for true in range(12)]
@@ -65,8 +65,8 @@ def test_a_rank_that_is_cut_takes_nothing_from_what_is_before(tmp_path: Path) ->
     assert any(one.startswith(said) for one in ranks.words())
 
 
-def test_between_hosts_clocks_are_aligned_as_finely_as_ends_tell(tmp_path: Path) -> None:
-    """Two ranks of a host are on one clock; what is said of both covers what is true."""
+def test_between_hosts_clocks_are_aligned_within_the_uncertainty(tmp_path: Path) -> None:
+    """Ranks of one host share a clock. The stated uncertainty covers the true difference."""
     ranks = TWO_HOSTS.ranks(tmp_path)
     assert matched(ranks, TWO_HOSTS.taken()) == [{true} for true in range(80)]
     clocks, doubt = ranks.clocks(), ranks.uncertainty_ns()
@@ -79,7 +79,7 @@ def test_between_hosts_clocks_are_aligned_as_finely_as_ends_tell(tmp_path: Path)
 
 
 def test_between_hosts_clocks_that_agree_are_left_alone(tmp_path: Path) -> None:
-    """Within what the ends scatter by."""
+    """Clocks that differ by less than the scatter of ends stay unchanged."""
     ranks = TWO_HOSTS.but(ahead_ms=[0, 0, 0.3, 0.3]).ranks(tmp_path)
     assert ranks.clocks() == dict.fromkeys(range(4), (0, 0))
     (said,) = clock_words(ranks, [0, 1, 2, 3])
@@ -87,21 +87,21 @@ def test_between_hosts_clocks_that_agree_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_tight_ends_align_finely(tmp_path: Path) -> None:
-    """Those of NCCL on two hosts whose clocks are half a millisecond apart."""
+    """NCCL's ends on two hosts show a clock difference of half a millisecond."""
     ranks = TWO_HOSTS.but(ahead_ms=[0, 0, 0.5, 0.5], loose_ms=0.01).ranks(tmp_path)
     assert ranks.clocks()[3][1] == pytest.approx(MS / 2, abs=MS / 50)
 
 
-def test_hosts_without_a_name_are_not_one(tmp_path: Path) -> None:
-    """Nor those that all bear the same one."""
+def test_hosts_without_a_unique_name_are_not_one(tmp_path: Path) -> None:
+    """Hosts that all have the same name are not one host either."""
     for host in ("", "localhost"):
         ranks = TWO_HOSTS.but(hosts=[host] * 4).ranks(tmp_path)
         assert ranks.clocks()[2][1] == pytest.approx(5 * MS, abs=2 * MS)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_is_matched_falsely(tmp_path: Path, seed: int) -> None:
-    """Whatever ranks lack, on clocks that are apart: each is one, for all; the rest is counted."""
+def test_no_match_is_wrong(tmp_path: Path, seed: int) -> None:
+    """Matches are right for all ranks despite gaps and different clocks; the rest is counted."""
     chance = random.Random(seed)  # noqa: S311
     hosts = chance.choice([["a"] * 3, ["a", "a", "b"], ["a", "b", "c"]])
     ahead = {"a": 0.0, "b": chance.choice([0, 5, -1800]), "c": chance.choice([1, 250])}

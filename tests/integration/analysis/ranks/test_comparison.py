@@ -1,4 +1,4 @@
-"""Ranks side by side: who comes last, on clocks that are not the same."""
+"""Comparison of ranks with different clocks: the late rank is found."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.rank_traces import MS, STEPS, events, write
 from tests.real_traces import H100
 
 
-def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
-    """Rank 2 works 30 ms longer; rank 1's clock is 250 ms ahead and means nothing."""
+def test_the_late_rank_is_found_despite_different_clocks(tmp_path: Path) -> None:
+    """Rank 2 works 30 ms longer. Rank 1's clock is 250 ms ahead, which does not matter."""
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2), ahead_ms=250.0 * (rank == 1))
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
@@ -36,8 +36,8 @@ def test_the_late_rank_is_found_whatever_the_clocks_say(tmp_path: Path) -> None:
     assert {row["Computing(us)"] for row in rows if row["Rank"] == "2"} == {"40000.000"}
 
 
-def test_the_slowest_rank_stands_beside_the_median_one(tmp_path: Path) -> None:
-    """Operator by operator, what differs most first."""
+def test_the_slowest_rank_is_compared_with_the_median_one(tmp_path: Path) -> None:
+    """Operators with the largest difference come first."""
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
     analyse_each(traces_in(tmp_path), ["text"], processes=1)
@@ -52,7 +52,7 @@ def test_the_slowest_rank_stands_beside_the_median_one(tmp_path: Path) -> None:
 
 
 def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
-    """From Parquet tables alone, over clocks that are up to a second apart."""
+    """Parquet tables suffice, with clocks that are up to a second apart."""
     ranks, planted = 4096, 2652
     numbers = f"range({ranks}) r(rank), range(20) c(place)"
     ahead, late = "(hash(rank) % 1000000000)::BIGINT", f"(rank = {planted})::BIGINT * 5000000"
@@ -87,8 +87,8 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run[1]", "run[0-9]"])
-def test_a_folder_named_like_a_pattern_is_itself(tmp_path: Path, name: str) -> None:
-    """What was made of another folder, which fits its name as a pattern, is not taken for it."""
+def test_a_folder_name_is_not_a_pattern(tmp_path: Path, name: str) -> None:
+    """A folder whose name is a pattern does not match the tables of another folder."""
     for folder, late in ((tmp_path / "run1", 1), (tmp_path / name, 0)):
         folder.mkdir()
         for rank in range(2):
@@ -99,7 +99,7 @@ def test_a_folder_named_like_a_pattern_is_itself(tmp_path: Path, name: str) -> N
 
 
 def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
-    """They lack what ranks are matched by: it is said what to do."""
+    """Old tables lack the columns that match ranks; the error says what to do."""
     files = {name: [tmp_path / f"{name}.parquet"] for name in ("steps", "collectives", "operators")}
     with connection() as database:
         for (path,) in files.values():
@@ -110,7 +110,7 @@ def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late_ms", [0.0, 0.5])
 def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
-    """Less than a millisecond behind is not called late."""
+    """A delay of less than a millisecond is not called late."""
     for rank in range(3):
         write(tmp_path, rank, late_ms=late_ms * (rank == 0))
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
@@ -121,7 +121,7 @@ def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
 
 
 def test_a_late_rank_on_a_busy_machine(tmp_path: Path) -> None:
-    """Threads leave a collective some milliseconds apart; the last to come was in it for one."""
+    """Threads leave a collective some ms apart; the last one to arrive waited in it for one ms."""
     scatter_ms = {0: (0, 0, 0, 0, 0), 1: (4, 0, 2, 0, 4), 2: (0, 1, 0, 2, 0)}
     for rank, apart in scatter_ms.items():
         write(tmp_path, rank, work_ms=64.0 * (rank == 1))
@@ -135,8 +135,8 @@ def test_a_late_rank_on_a_busy_machine(tmp_path: Path) -> None:
     assert verdict.startswith("rank 1 comes last to 5 of 5 collectives, 6")
 
 
-def test_one_rank_is_compared_with_nobody(tmp_path: Path) -> None:
-    """No table, no verdict."""
+def test_one_rank_is_not_compared(tmp_path: Path) -> None:
+    """A single rank gives no table and no verdict."""
     write(tmp_path, 0)
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
     assert outcome.verdicts == {}
@@ -144,7 +144,7 @@ def test_one_rank_is_compared_with_nobody(tmp_path: Path) -> None:
 
 
 def test_groups_are_compared_among_themselves(tmp_path: Path) -> None:
-    """Two groups of two: rank 3 keeps rank 2 waiting, while 0 and 1 meet at other times."""
+    """In two groups of two, rank 3 keeps rank 2 waiting; 0 and 1 meet at other times."""
     for rank in range(4):
         name = f'"tp_{rank // 2}"'
         found = events(30.0 * (rank == 3), 0, 0, rank)
@@ -161,8 +161,8 @@ def test_groups_are_compared_among_themselves(tmp_path: Path) -> None:
     assert verdict.startswith("rank 3 comes last to 5 of 5 collectives, 30.0 ms after the median")
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
-    """One rank has another collective first; of one there is an older capture too; one is gone."""
+def test_output_names_what_cannot_be_compared(tmp_path: Path) -> None:
+    """The output names an additional first collective, a missing rank and an older capture."""
     for rank in range(3):
         write(tmp_path, rank)
     first = json.loads((tmp_path / "rank1.pt.trace.json").read_text())
@@ -181,7 +181,7 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
 
 
 def test_ranks_without_collectives(tmp_path: Path) -> None:
-    """Also an empty one, which comes first: the table is made, and it is said."""
+    """An empty trace and traces without collectives are analysed; the output says so."""
     (tmp_path / "a.pt.trace.json").write_text('{"traceEvents": []}')
     for rank in range(1, 3):
         write(tmp_path, rank)
@@ -195,8 +195,8 @@ def test_ranks_without_collectives(tmp_path: Path) -> None:
     assert said == "no collective was recorded, so it is unknown which rank waits for which"
 
 
-def test_gloos_collectives_beside_a_device(tmp_path: Path) -> None:
-    """Two real ranks that share a GPU and talk through gloo: its spans on the host are compared."""
+def test_gloo_collectives_of_ranks_with_a_device_are_compared(tmp_path: Path) -> None:
+    """Two real ranks share a GPU and use gloo: its spans on the host are compared."""
     for rank in range(2):
         path = tmp_path / f"rank{rank}.pt.trace.json.gz"
         path.write_bytes((H100 / f"ddp_rank{rank}.json.gz").read_bytes())
@@ -206,16 +206,16 @@ def test_gloos_collectives_beside_a_device(tmp_path: Path) -> None:
     assert any(path.name == "links.csv" for path in outcome.made)
 
 
-def test_captures_without_anything(tmp_path: Path) -> None:
-    """No steps, no ranks, nothing to compare; and nothing wrong."""
+def test_empty_captures_are_no_problem(tmp_path: Path) -> None:
+    """Captures without steps and ranks give neither a verdict nor a problem."""
     for name in "ab":
         (tmp_path / f"{name}.pt.trace.json").write_text('{"traceEvents": []}')
     outcome = analyse_each(traces_in(tmp_path), ["text"], processes=1)
     assert (outcome.problems, outcome.verdicts) == ({}, {})
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    """In a sentence; the others are analysed."""
+def test_a_name_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    """The error names the trace; the others are analysed."""
     write(tmp_path, 0)
     odd = os.fsencode(tmp_path) + b"/\xff.trace.json"
     Path(os.fsdecode(odd)).write_bytes((tmp_path / "rank0.pt.trace.json").read_bytes())
@@ -226,7 +226,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_links_below_analysis_are_not_followed(tmp_path: Path) -> None:
-    """Neither a folder nor a file that lies there; what they lead to stays as it was."""
+    """A link to a folder or a file there is not followed; the targets stay unchanged."""
     (tmp_path / "window").mkdir()
     write(tmp_path / "window", 0)
     (victim := tmp_path / "victim").write_text("mine")
@@ -244,8 +244,8 @@ def test_links_below_analysis_are_not_followed(tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_the_ranks_stand_in_one_database_where_it_is_asked_for(tmp_path: Path) -> None:
-    """A row for each step of each rank, in us, in the vendor's table; text alone makes none."""
+def test_database_of_the_ranks_is_written_on_request(tmp_path: Path) -> None:
+    """The vendor's table has a row in us for each step of each rank. Text output makes none."""
     for rank in range(3):
         write(tmp_path, rank, work_ms=10 * rank)
     traces = traces_in(tmp_path)

@@ -1,4 +1,4 @@
-"""What is found of a rank, where the others are known."""
+"""Findings on one rank that need the traces of the others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FIRST = "First see whether one rank keeps the others waiting"
 
 
 def said(folder: Path) -> str:
-    """Return all that the report of a window says in the terminal."""
+    """Return the lines of a window's report in the terminal."""
     return "\n".join(report_on(folder).words)
 
 
-def test_what_the_late_rank_does_longer_is_found(tmp_path: Path) -> None:
-    """Rank 2 multiplies for 30 ms more, as often as the others."""
+def test_the_late_ranks_longer_operator_is_found(tmp_path: Path) -> None:
+    """Rank 2's matrix products take 30 ms longer; their number is the same."""
     for rank in range(4):
         write(tmp_path, rank, work_ms=30.0 * (rank == 2))
     words = said(tmp_path)
@@ -36,7 +36,7 @@ def test_what_the_late_rank_does_longer_is_found(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_is_late_without_working_longer(tmp_path: Path) -> None:
-    """It comes late for nothing that any operator shows: no operator is blamed."""
+    """The rank is late, but no operator takes longer: no operator is blamed."""
     for rank in range(4):
         write(tmp_path, rank, late_ms=30.0 * (rank == 2))
     words = said(tmp_path)
@@ -45,7 +45,7 @@ def test_a_rank_that_is_late_without_working_longer(tmp_path: Path) -> None:
 
 
 def test_two_ranks_are_compared_with_each_other(tmp_path: Path) -> None:
-    """Also where the late one has less work of its own, and so is the lower median of both."""
+    """This also works if the late rank has less own work, and so is the lower median."""
     write(tmp_path, 0, late_ms=30.0)
     write(tmp_path, 1)
     path = tmp_path / "rank1.pt.trace.json"
@@ -60,8 +60,8 @@ def test_two_ranks_are_compared_with_each_other(tmp_path: Path) -> None:
     )
 
 
-def test_where_nobody_waits_the_question_stays(tmp_path: Path) -> None:
-    """Communication is exposed on all of them: it is said where to look first."""
+def test_exposed_communication_without_a_late_rank_names_what_to_check(tmp_path: Path) -> None:
+    """Communication is exposed on all ranks: the report names what to check first."""
     for rank in range(4):
         write(tmp_path, rank)
     words = said(tmp_path)

@@ -1,4 +1,4 @@
-"""Files that are no traces, and traces of other names."""
+"""Files that are not traces, and traces with unusual names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EMPTY = ('{"traceEvents": []}', '{"traceEvents": [', "[]")
 
 
 def folder_of_all_kinds(base: Path) -> Path:
-    """Return a folder with one trace, and newer files that are named as traces."""
+    """Return a folder with one trace, and newer files with names of traces."""
     folder = base / "captures"
     folder.mkdir()
     random_trace(base, 1).rename(folder / "good.trace.json")
@@ -45,8 +45,8 @@ def folder_of_all_kinds(base: Path) -> Path:
     return folder
 
 
-def test_the_newest_that_is_a_trace(tmp_path: Path) -> None:
-    """What is none is passed over, and why is said."""
+def test_the_newest_trace_is_found_among_other_files(tmp_path: Path) -> None:
+    """Other files are skipped with a reason."""
     folder = folder_of_all_kinds(tmp_path)
     measured, passed_over = newest_measured(folder)
     assert measured.path.name == "good.trace.json"
@@ -55,8 +55,8 @@ def test_the_newest_that_is_a_trace(tmp_path: Path) -> None:
         assert path.name in why
 
 
-def test_report_and_analyse(tmp_path: Path) -> None:
-    """They do the one, and name the others."""
+def test_report_and_analyse_use_the_trace_and_name_other_files(tmp_path: Path) -> None:
+    """``report`` and ``analyse`` use the trace, and name the other files."""
     folder = folder_of_all_kinds(tmp_path)
     made = report_on(folder)
     assert made.path.is_file()
@@ -69,8 +69,8 @@ def test_report_and_analyse(tmp_path: Path) -> None:
     assert any(path.parts[-2:] == ("good", "report.html") for path in outcome.made)
 
 
-def test_an_empty_trace_alone(tmp_path: Path) -> None:
-    """It is better than none, with files that are none beside it."""
+def test_an_empty_trace_is_used_if_it_is_the_only_one(tmp_path: Path) -> None:
+    """An empty trace is used if all other files are not traces."""
     for number, text in enumerate((EMPTY[0], "{}")):
         (tmp_path / f"{number}.trace.json").write_text(text)
     measured, passed_over = newest_measured(tmp_path)
@@ -82,7 +82,7 @@ def test_an_empty_trace_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["trace", "my trace.2024.pt", "a.json", ".hidden", "b.gz"])
 def test_a_file_of_any_name(tmp_path: Path, name: str) -> None:
-    """It is read where it is named, and only there."""
+    """A file with an unusual name is read if its path is given, and not found in a folder."""
     path = random_trace(tmp_path, 1).rename(tmp_path / name)
     with pytest.raises(CaptureError, match="give the path of a file with another name"):
         traces_in(tmp_path)
@@ -91,8 +91,8 @@ def test_a_file_of_any_name(tmp_path: Path, name: str) -> None:
     assert not analyse_each(traces_in(path), processes=1).problems
 
 
-def test_in_the_terminal(tmp_path: Path) -> None:
-    """``top`` and ``diff`` tell what they passed over."""
+def test_terminal_commands_print_skipped_files(tmp_path: Path) -> None:
+    """``top`` and ``diff`` print the skipped files."""
     folder = folder_of_all_kinds(tmp_path)
     good = folder / "good.trace.json"
     for arguments, shown in ((["top", folder], "aten::op"), (["diff", good, folder], "a step: ")):

@@ -1,4 +1,4 @@
-"""One trace of several ranks: on one clock, nothing lost, no ids in common, arrows in order."""
+"""One trace of several ranks: on one clock, complete, with separate ids and ordered arrows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def given_ranks() -> dict[int, list[Event]]:
 
 
 def rich_ranks(folder: Path) -> dict[int, list[Event]]:
-    """Write them; return their events."""
+    """Write these events as traces; return them."""
     found = given_ranks()
     for rank, mine in found.items():
         trace = {"baseTimeNanoseconds": 10**18, "traceEvents": mine,
@@ -67,7 +67,7 @@ def merged(path: Path) -> list[Event]:
 
 
 def of_rank(found: list[Event]) -> dict[int, list[Event]]:
-    """Return the events by the rank that the names of their processes say, without ours."""
+    """Return the given events by rank, from the names of the processes."""
     names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
     ranks = defaultdict(list)
     for event in found:
@@ -78,22 +78,22 @@ def of_rank(found: list[Event]) -> dict[int, list[Event]]:
 
 
 def content(event: Event) -> tuple[Any, ...]:
-    """Return what of an event may not change."""
+    """Return the parts of an event that may not change."""
     return (event["ph"], event["name"], event.get("cat"), event["tid"], event.get("dur"),
             json.dumps(event.get("args")), event.get("bp"))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Merge four ranks, which are then ready to be merged in part."""
+    """Merge four ranks, whose tables other tests then use."""
     folder = tmp_path_factory.mktemp("ranks")
     rich_ranks(folder)
     merge(folder)
     return folder
 
 
-def test_every_event_is_there_on_one_clock(whole: Path) -> None:
-    """As it was, but for its process, its ids and the time by which its rank's clock was wrong."""
+def test_a_merged_trace_has_every_event_on_one_clock(whole: Path) -> None:
+    """Events keep all but process, ids, and the error of their rank's clock."""
     given = given_ranks()
     found = of_rank(merged(whole / "analysis" / "merged.json.gz"))
     assert set(found) == set(given)
@@ -105,8 +105,8 @@ def test_every_event_is_there_on_one_clock(whole: Path) -> None:
         assert times == {(content(e), e["ts"] + ahead) for e in found[rank]}
 
 
-def test_nothing_of_two_ranks_has_one_id(whole: Path) -> None:
-    """Neither processes nor flows; a flow's ends still bear the same; the name has the rank."""
+def test_ranks_share_no_ids(whole: Path) -> None:
+    """Neither processes nor flows share ids; both ends of a flow keep one; names have the rank."""
     found = merged(whole / "analysis" / "merged.json.gz")
     by_rank = of_rank(found)
     for key in ("pid", "id"):
@@ -123,8 +123,8 @@ def test_nothing_of_two_ranks_has_one_id(whole: Path) -> None:
     assert by_order == [0, 1, 2, 3]
 
 
-def test_arrows_lead_from_the_first_to_the_last(whole: Path) -> None:
-    """One through all ranks of each collective, from slice to slice, forward in time."""
+def test_arrows_lead_from_the_first_rank_to_the_last(whole: Path) -> None:
+    """Each collective has one arrow through all ranks, from slice to slice, forward in time."""
     found = merged(whole / "analysis" / "merged.json.gz")
     slices = {(e["pid"], e["tid"], e["ts"]): e["name"] for e in found if e["ph"] == "X"
               and e["name"].startswith("gloo:")}  # fmt: skip
@@ -141,8 +141,8 @@ def test_arrows_lead_from_the_first_to_the_last(whole: Path) -> None:
         assert ranks[in_time[-1]["pid"]] == LATE
 
 
-def test_steps_lie_below_each_other(whole: Path) -> None:
-    """In a process of their own, a thread for each rank, at the same times."""
+def test_steps_of_all_ranks_are_in_one_process(whole: Path) -> None:
+    """A process of its own has a thread for each rank, with the steps at the same times."""
     found = merged(whole / "analysis" / "merged.json.gz")
     (pid,) = (e["pid"] for e in found if e["name"] == "process_name"
               and e["args"]["name"] == "steps of all ranks")  # fmt: skip
@@ -161,8 +161,8 @@ def test_steps_lie_below_each_other(whole: Path) -> None:
     ("wanted", "ranks"),
     [("slowest,median", {1, 2}), ("0-1", {0, 1}), ("3, slowest", {2, 3}), ("", {0, 1, 2, 3})],
 )
-def test_some_ranks(whole: Path, tmp_path: Path, wanted: str, ranks: set[int]) -> None:
-    """By their numbers, and by what they are; arrows are drawn between these alone."""
+def test_some_ranks_are_merged(whole: Path, tmp_path: Path, wanted: str, ranks: set[int]) -> None:
+    """Ranks are chosen by number or by role; arrows only connect the chosen ones."""
     made = merge(whole, wanted, tmp_path)
     found = merged(made.path)
     assert set(of_rank(found)) == ranks
@@ -172,8 +172,8 @@ def test_some_ranks(whole: Path, tmp_path: Path, wanted: str, ranks: set[int]) -
 
 
 @pytest.mark.parametrize("wanted", ["9", "fastest", "1-", "-1"])
-def test_ranks_that_are_none_are_refused(whole: Path, tmp_path: Path, wanted: str) -> None:
-    """In a sentence that says which there are, or what to write; nothing is left behind."""
+def test_unknown_ranks_are_refused(whole: Path, tmp_path: Path, wanted: str) -> None:
+    """The error names the available ranks, or the correct syntax; no file is left."""
     with pytest.raises(CaptureError, match=r"there are ranks 0 to 3|write slowest, median"):
         merge(whole, wanted, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -182,7 +182,7 @@ def test_ranks_that_are_none_are_refused(whole: Path, tmp_path: Path, wanted: st
 def test_a_list_that_looks_like_events_is_read_in_small_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cut that falls into one is mended; what Python's own reader alone takes is kept."""
+    """A cut inside an event is repaired; events that only Python's reader accepts are kept."""
     given = rich_ranks(tmp_path)
     path = tmp_path / "rank3.pt.trace.json"
     trace = json.loads(path.read_text())
@@ -213,7 +213,7 @@ def test_members_after_the_events_may_look_like_events(tmp_path: Path) -> None:
 def test_names_that_are_not_escaped_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As torch 2.13 writes them, in small pieces."""
+    """Names in torch 2.13's format are read in small pieces."""
     rich_ranks(tmp_path)
     for path in tmp_path.glob("*.json"):
         text = json.dumps(json.loads(path.read_text()), indent=1, ensure_ascii=False)
@@ -228,8 +228,8 @@ def test_names_that_are_not_escaped_are_merged(
 
 
 @pytest.mark.parametrize("base", [10**18, None])
-def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
-    """As it is where columns are read; the first event of all is one."""
+def test_events_without_a_time_are_left_out(tmp_path: Path, base: int | None) -> None:
+    """Events without a valid time are left out, also if they come first."""
     given = rich_ranks(tmp_path)
     path = tmp_path / "rank0.pt.trace.json"
     trace = json.loads(path.read_text())
@@ -243,15 +243,15 @@ def test_what_has_no_time_is_left_out(tmp_path: Path, base: int | None) -> None:
     assert len(found) == len([event for event in given[0] if event["ph"] != "M"])
 
 
-def test_a_merged_trace_is_none_of_one_rank(tmp_path: Path) -> None:
-    """Its devices and steps are those of many processes: nothing is measured of it."""
+def test_a_merged_trace_is_not_measured(tmp_path: Path) -> None:
+    """A merged trace has devices and steps of many processes, so dynprof measures nothing."""
     rich_ranks(tmp_path)
     with pytest.raises(CaptureError, match=r"merges several ranks; open it with dynprof view$"):
         MeasuredTrace(merge(tmp_path).path)
 
 
-def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
-    """Rank 3 has no collective: its clock is taken as it stands, and that is said."""
+def test_a_rank_without_common_collectives_is_named(tmp_path: Path) -> None:
+    """Rank 3 has no collective: its clock is used unchanged, and the output says so."""
     rich_ranks(tmp_path)
     path = tmp_path / "rank3.pt.trace.json"
     trace = json.loads(path.read_text())
@@ -264,8 +264,8 @@ def test_who_shares_nothing_is_named(tmp_path: Path) -> None:
     assert words[2].startswith("rank 3 shared no collective with the others")
 
 
-def test_where_nobody_shares_any_there_are_no_others(tmp_path: Path) -> None:
-    """Of all ranks it is said of each other, and no arrows are counted."""
+def test_ranks_without_common_collectives_are_named_together(tmp_path: Path) -> None:
+    """Ranks without common collectives are named together, and no arrows are counted."""
     for rank in range(2):
         write(tmp_path, rank)
         path = tmp_path / f"rank{rank}.pt.trace.json"
@@ -278,7 +278,7 @@ def test_where_nobody_shares_any_there_are_no_others(tmp_path: Path) -> None:
 
 
 def test_the_command(whole: Path, tmp_path: Path) -> None:
-    """Prints the path, and says the rest on standard error; one rank alone is refused."""
+    """The command prints the path; the rest goes to stderr. A single rank is refused."""
     target = tmp_path / "out" / "all.json.gz"
     done = run([*DYNPROF, "merge", whole, "--output", target])
     assert (done.returncode, done.stdout.strip()) == (0, str(target))
@@ -291,7 +291,7 @@ def test_the_command(whole: Path, tmp_path: Path) -> None:
 
 @needs_real
 def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
-    """Two real ranks whose windows caught other collectives under the same names."""
+    """Two real ranks recorded different collectives with the same names."""
     for rank in range(2):
         source = REAL / f"sampled_rank-{rank}.json.gz"
         (tmp_path / f"rank{rank}.pt.trace.json.gz").write_bytes(source.read_bytes())
@@ -301,8 +301,8 @@ def test_collectives_that_only_look_alike_align_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", [7, {"ranks": 7}, {"ranks": [None, "a", {}]}, {}])
-def test_other_members_of_that_name_mean_nothing(tmp_path: Path, said: Any) -> None:
-    """A trace of anybody's may have them."""
+def test_invalid_members_named_dynprof_are_ignored(tmp_path: Path, said: Any) -> None:
+    """Any trace may have members with these names."""
     path = tmp_path / "a.trace.json"
     trace = {"dynprof": said, "traceEvents": events(0, 0, 0, rank=0)}
     path.write_text(json.dumps(trace))

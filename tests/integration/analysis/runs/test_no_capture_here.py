@@ -1,4 +1,4 @@
-"""A window of several ranks of which nothing but its record is here, alone or beside others."""
+"""A window of several ranks whose captures are not here, alone or with other windows."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def window(root: Path, *elsewhere: int) -> Path:
 @pytest.mark.parametrize(
     ("command", "elsewhere"), [("report", ()), ("merge", (0, 1)), ("diff", (0, 1))]
 )
-def test_who_is_missing_and_where_the_others_lie_is_said(
+def test_missing_ranks_and_other_hosts_are_named(
     tmp_path: Path, command: str, elsewhere: tuple[int, ...]
 ) -> None:
-    """By a sentence for each rank, though there is nothing to read."""
+    """The error has a line for each rank, though there is no capture to read."""
     folder = window(tmp_path, *elsewhere)
     code, output, errors = dynprof(command, tmp_path, *([folder] if command == "diff" else []))
     assert (code, output) == (2, "")
@@ -59,7 +59,7 @@ def test_who_is_missing_and_where_the_others_lie_is_said(
 
 
 def older(root: Path) -> Path:
-    """Write an older window of two ranks beside it; return its folder."""
+    """Write an older window of two ranks next to it; return its folder."""
     folder = root / "step_0-4_20250101T000000Z"
     folder.mkdir()
     for rank in range(2):
@@ -69,7 +69,7 @@ def older(root: Path) -> Path:
 
 
 def disarmed(record: Path, outcome: str = "disarmed") -> None:
-    """Have a record say that two ranks came to this, and left no capture."""
+    """Write this outcome of two ranks into a record; they left no capture."""
     told = load_window_record(record)
     ranks = {rank: RankRecord(host="a", outcome=outcome) for rank in range(2)}
     told.model_copy(update={"ranks": ranks}).save(record)
@@ -84,10 +84,10 @@ def disarmed(record: Path, outcome: str = "disarmed") -> None:
         ("diff", "disarmed"),
     ],
 )
-def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
+def test_the_newest_window_with_captures_is_used(
     tmp_path: Path, command: str, outcome: str
 ) -> None:
-    """One that was cancelled before it opened, or is under way, is passed over by a sentence."""
+    """A window that was cancelled before it opened, or is being recorded, is skipped."""
     captures = older(tmp_path)
     newest = window(tmp_path)
     disarmed(newest / "info" / "window.json", outcome)
@@ -110,10 +110,10 @@ def test_of_a_folder_the_newest_window_that_has_captures_is_taken(
         ("diff", "saved elsewhere"),
     ],
 )
-def test_a_window_that_is_named_or_saved_elsewhere_is_not_passed_over(
+def test_a_window_that_is_named_or_saved_elsewhere_is_not_skipped(
     tmp_path: Path, command: str, named: str
 ) -> None:
-    """It is said why nothing of it is here, and no older one is taken in its place."""
+    """The error names the reason; no older window replaces the requested one."""
     older(tmp_path)
     newest = window(tmp_path, *([1] if named == "saved elsewhere" else []))
     record = newest / "info" / "window.json"
@@ -127,7 +127,7 @@ def test_a_window_that_is_named_or_saved_elsewhere_is_not_passed_over(
 
 
 def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A record of a window that cannot be read is named, with what it is not."""
+    """A window record that cannot be read is named, with the reason."""
     path = window(tmp_path) / "info" / "window.json"
     path.write_text("{}")
     code, _, errors = dynprof("report", path)

@@ -1,4 +1,4 @@
-"""A window of several ranks of which this machine has one trace only."""
+"""A window of several ranks with only one trace on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ELSEWHERE = "rank 1: its capture is on node1, /prof_config/w/info/rank_1.info.js
 
 @pytest.fixture
 def window(tmp_path: Path) -> Path:
-    """Return the folder of a window of which ranks 1 and 2 are not here."""
+    """Return the folder of a window whose ranks 1 and 2 are not here."""
     (tmp_path / "info").mkdir()
     write(tmp_path, 0)
     request = RequestRecord(number=1, edited_at="2026", sha256="ab", config={})
@@ -42,16 +42,16 @@ def window(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_report_says_where_the_others_are(window: Path) -> None:
-    """On one trace, too, it says whose captures lie on other machines, and who is missing."""
+def test_a_report_names_the_hosts_of_the_others(window: Path) -> None:
+    """A report on one trace names the captures on other machines, and the missing rank."""
     words = report_on(window).words
     assert words[:2] == [f"R{ELSEWHERE[1:]}.", "Rank 2 is missing: it does not answer."]
     (trace,) = window.glob("*.json")
-    assert "node1" not in " ".join(report_on(trace).words)  # who names a trace wants that one
+    assert "node1" not in " ".join(report_on(trace).words)  # a trace's path means only that one
 
 
-def test_where_there_is_nothing_to_merge_it_says_where_the_others_are(window: Path) -> None:
-    """They have to be brought here first."""
+def test_merge_of_one_trace_names_the_other_hosts(window: Path) -> None:
+    """The error says that the captures have to be copied here first."""
     with pytest.raises(CaptureError, match="holds a single rank") as refused:
         merge(window)
     assert str(refused.value).splitlines()[1:] == [

@@ -1,4 +1,4 @@
-"""Ranks of one window whose traces lie in folders a step apart are joined by their request."""
+"""Ranks of one window, with traces in folders of different steps, are joined by their request."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def saved(
 
 
 def record(window: Path, asked: tuple[int, ...]) -> None:
-    """Write the record of a window of which some of four ranks were asked."""
+    """Write the record of a window that requested some of four ranks."""
     WindowRecord(
         dynprof="0", leader="", world_size=4, start_step=0, first=0, last=4, asked=asked, ranks={},
         missing={}, request=RequestRecord(number=1, edited_at=EDITED, sha256="a", config={}),
@@ -67,14 +67,14 @@ def record(window: Path, asked: tuple[int, ...]) -> None:
 
 @pytest.fixture
 def apart(tmp_path: Path) -> Path:
-    """Give a folder in which rank 3 began a step later, and works 30 ms longer."""
+    """Return a folder in which rank 3 began a step later, and works 30 ms longer."""
     for rank in range(4):
         saved(tmp_path, rank, first=int(rank == 3), work_ms=30.0 * (rank == 3))
     return tmp_path
 
 
 def test_a_window_is_joined_by_its_request(apart: Path) -> None:
-    """From above the folders, and from either of them; a trace that is named is alone."""
+    """The parent folder and each of the folders give the window; a given trace stays alone."""
     folders = sorted(path for path in apart.iterdir())
     assert len(folders) == 2
     for path in (apart, *folders):
@@ -84,7 +84,7 @@ def test_a_window_is_joined_by_its_request(apart: Path) -> None:
 
 
 def test_another_request_of_the_same_second_is_not_joined(apart: Path) -> None:
-    """It has a folder that looks as if it were of the same edit."""
+    """A folder of another request is not joined, although its name has the same second."""
     saved(apart, 2, first=2, edited_at="2026-11-22T06:47:15.999+00:00")
     os.utime(apart / "step_2-4_20261122T064715Z" / "rank2.pt.trace.json", (1, 1))
     assert {trace.parent.name[5] for trace in window_below(apart)} == {"0", "1"}
@@ -93,7 +93,7 @@ def test_another_request_of_the_same_second_is_not_joined(apart: Path) -> None:
 
 
 def test_the_report_is_on_all_of_them(apart: Path) -> None:
-    """It says so and which steps differ; the late rank is found by the steps that all have."""
+    """The report names the differing steps. The common steps show the late rank."""
     words = report_on(apart).words
     assert words[0].startswith("Rank 3 comes last to 4 of 4 collectives, 30.0 ms after the median")
     assert "The ranks recorded different steps: ranks 0, 1, 2 steps 0 to 4, rank 3 steps 1 to 4; " \
@@ -103,7 +103,7 @@ def test_the_report_is_on_all_of_them(apart: Path) -> None:
 
 
 def test_collectives_are_matched_from_the_first_common_step(apart: Path) -> None:
-    """And so no clock is taken for a step ahead of the others."""
+    """Matching begins at the common step, so no clock seems a step ahead of the others."""
     report_on(apart)
     traces = window_below(apart)
     ranks: Ranks = ranks_of(traces, Workspace(apart))
@@ -111,7 +111,7 @@ def test_collectives_are_matched_from_the_first_common_step(apart: Path) -> None
 
 
 def test_ranks_without_a_common_step_are_not_compared(tmp_path: Path) -> None:
-    """It is said that they have none."""
+    """The output says that they have no common step."""
     for rank in range(2):
         path = saved(tmp_path, rank)
         if rank:
@@ -126,7 +126,7 @@ def test_ranks_without_a_common_step_are_not_compared(tmp_path: Path) -> None:
 def test_ranks_that_were_not_asked_are_not_missing(
     tmp_path: Path, told_by: str, ranks: str, missing: int
 ) -> None:
-    """Two of four have saved theirs: the window's record tells who was asked, or its config."""
+    """Two of four ranks have saved. The window's record or the config names the requested ones."""
     config: dict[str, JsonValue] = {"ranks": ranks} if told_by == "config" else {}
     traces = [saved(tmp_path, rank, config=config) for rank in (1, 2)]
     asked = tuple(range(int(ranks[0]), 3))

@@ -1,4 +1,4 @@
-"""A training job that is marked in every way there is, and a capture of it."""
+"""A training job with every kind of mark, and a capture of it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,16 @@ for batch in torch.utils.data.DataLoader(Rows(), batch_size=128):
     mstx.range_end(begun.get(), domain="io")
     dp.step()
 """
-"""Each step reads a shard, which another thread ends while it has begun to write metrics: the two
-ranges cross. C marks in a domain of its own, and the plugin in that of the phases."""
+"""The job.
+
+In each step it reads a shard and writes metrics. Another thread ends the reading after the writing
+has begun, so both ranges cross. C marks have their own domain, and the plugin uses the domain of
+the phases.
+"""
 
 
 def captured(folder: Path, active: int) -> tuple[Path, dict[str, Any]]:
-    """Run the job and capture some steps of it with their operators; return the trace, and read."""
+    """Run the job and capture some steps with their operators; return the trace and its content."""
     with RunningJob(folder, f"LIBRARY = {str(PATH)!r}\n{JOB}") as job:
         job.when("training", lambda status: status.step > 3)
         job.edit(active=active, activities=["CPU"], experimental_config={"mstx": True})

@@ -1,4 +1,4 @@
-"""What is recorded beside the profiler, in real jobs: the host, collections, marks, arguments."""
+"""Data that is recorded in addition to the profiler: host, collections, marks, arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ASKED: tuple[dict[str, Any], ...] = (
     {"mstx": True, "mstx_domain_exclude": ["io"]},
     {},
 )
-"""What each capture of one job asks for."""
+"""The config of each capture."""
 
 
 @pytest.fixture(scope="module", params=JOBS)
@@ -78,7 +78,7 @@ def span_of_steps(trace: dict[str, Any]) -> tuple[float, float]:
 
 
 def test_the_host_is_sampled_on_counter_tracks(captures: Captures) -> None:
-    """Processor, memory, disk and network are counters within the window; the rest is said."""
+    """CPU, memory, disk and network are counters within the window; missing ones are named."""
     manifest, trace = captures[0]
     begin, end = span_of_steps(trace)
     for name in ("host cpu", "host mem", "host network"):
@@ -92,8 +92,8 @@ def test_the_host_is_sampled_on_counter_tracks(captures: Captures) -> None:
     assert any("NUMA is not sampled" in text for text in manifest.lost)
 
 
-def test_long_collections_stand_on_a_track(captures: Captures) -> None:
-    """Each collection above the threshold is there, with its generation; shorter ones are not."""
+def test_long_collections_have_a_track(captures: Captures) -> None:
+    """Collections longer than the threshold are recorded with their generation, others are not."""
     (_, trace), (_, other), *_ = captures
     begin, end = span_of_steps(trace)
     found = events_of(trace, cat="gc", name="collection of generation 2")
@@ -102,8 +102,8 @@ def test_long_collections_stand_on_a_track(captures: Captures) -> None:
     assert events_of(other, cat="gc") == []
 
 
-def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
-    """Moments, ranges and those that another thread ends are in their steps."""
+def test_marks_and_ranges_are_in_the_trace(captures: Captures) -> None:
+    """Moments, ranges, and ranges that another thread ends are in their steps."""
     _, trace = captures[0]
     begin, end = span_of_steps(trace)
     assert len(events_of(trace, name="after training", ph="i")) == 10
@@ -123,7 +123,7 @@ def test_marks_and_ranges_stand_in_the_trace(captures: Captures) -> None:
     assert {tracks[e["tid"]] for e in crossing} == {"marks: io"}
 
 
-def test_domains_are_kept_or_left_out(captures: Captures) -> None:
+def test_domains_are_included_or_excluded(captures: Captures) -> None:
     """The trace has only marks of domains that are included, or not excluded."""
     names = ("crossing", "training")
     shown = [[bool(events_of(trace, name=name)) for name in names] for _, trace in captures[1:]]

@@ -1,4 +1,4 @@
-"""One capture with marks of all kinds: on their tracks, in Perfetto, in the tables of analysis."""
+"""One capture with all kinds of marks: their tracks, Perfetto's view, and the tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IN_A_STEP = {
     "tokens": {"split", "look up", "shard is read"},
 }
 TRACKS = {"marks: io": 2, "marks: phases": 1, "marks: tokens": 1}
-"""So many tracks has each domain: two where ranges cross."""
+"""The number of tracks of each domain: two if ranges cross."""
 
 
 @pytest.fixture(scope="module")
@@ -44,28 +44,28 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def raw(capture: Path) -> list[dict[str, Any]]:
-    """Return all events, as Python's own reader finds them, times in whole ns."""
+    """Return all events, found by Python's own reader, with times in whole ns."""
     return everything(capture)
 
 
 def marks_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what was marked, in the order of time."""
+    """Return the marks in the order of time."""
     return sorted((e for e in events if e["kind"] == "mstx"), key=lambda event: event["begin"])
 
 
 def is_step(name: str) -> bool:
-    """Return whether it is the plugin's range of a step."""
+    """Return whether this is the plugin's range of a step."""
     return name.startswith("step ")
 
 
 def steps_of(events: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return begin and end of each step."""
+    """Return the begin and end of each step."""
     found = [e for e in events if e["name"].startswith("ProfilerStep#") and e["ph"] == "X"]
     return sorted((e["begin"], e["end"]) for e in found)
 
 
 def test_each_domain_has_a_track_of_its_own(raw: list[dict[str, Any]]) -> None:
-    """One a domain, more where ranges cross; no other event stands there, and no mark elsewhere."""
+    """A domain has one track, or more if ranges cross. Tracks have only marks."""
     names = {e["tid"]: e["args"]["name"] for e in raw if e["name"] == "thread_name"}
     tracks = {tid: name for tid, name in names.items() if name.startswith("marks: ")}
     assert Counter(tracks.values()) == TRACKS
@@ -77,7 +77,7 @@ def test_each_domain_has_a_track_of_its_own(raw: list[dict[str, Any]]) -> None:
 
 
 def test_each_step_has_each_mark_once(raw: list[dict[str, Any]]) -> None:
-    """Of the script, of C and of the plugin, whole, between the step's begin and end."""
+    """Marks of the script, of C and of the plugin are whole, and within their step."""
     steps = steps_of(raw)
     assert len(steps) == STEPS
     for begin, end in steps:
@@ -97,7 +97,7 @@ def test_each_step_has_each_mark_once(raw: list[dict[str, Any]]) -> None:
 
 
 def test_ranges_that_cross_are_whole(raw: list[dict[str, Any]]) -> None:
-    """Each as long as it was, on two tracks, and named after the thread that began it."""
+    """Each has its full length, on two tracks, with the name of the thread that began it."""
     marks = marks_of(raw)
     reads = [e for e in marks if e["name"] == "read shard"]
     writes = [e for e in marks if e["name"] == "write metrics"]
@@ -119,8 +119,8 @@ WRONG = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') 
 
 
 @needs_browser
-def test_perfetto_shows_them_as_they_are(capture: Path, raw: list[dict[str, Any]]) -> None:
-    """Tracks, names and times are in Perfetto's own tables, and it finds nothing wrong."""
+def test_perfetto_shows_tracks_names_and_times(capture: Path, raw: list[dict[str, Any]]) -> None:
+    """Perfetto's tables have the tracks, names and times, and Perfetto reports no error."""
     expected = [
         (f"marks: {e['args']['domain']}", str(e["tid"]), e["name"], e["end"] - e["begin"])
         for e in marks_of(raw)
@@ -149,7 +149,7 @@ Plain = tuple[str, str, str, int, int, int]
 
 
 def plain(capture: Path) -> list[Plain]:
-    """Return the marks as a plain reader counts them."""
+    """Return the marks by a plain count."""
     base = MeasuredTrace(capture).base_ns
     return sorted(
         (e["name"], e["args"].get("kind", "marker"), e["args"]["domain"],
@@ -190,13 +190,13 @@ def of_database(folder: Path) -> Iterator[Plain]:
 
 
 @pytest.mark.parametrize("kind", [of_csv, of_parquet, of_database])
-def test_each_table_has_what_a_plain_count_has(capture: Path, tables: Path, kind: Any) -> None:
-    """Every mark with its name, kind, domain, times to the nanosecond and thread; no other."""
+def test_each_table_matches_a_plain_count(capture: Path, tables: Path, kind: Any) -> None:
+    """Tables have every mark with name, kind, domain, thread, and times in ns; and no other."""
     assert sorted(kind(tables)) == plain(capture)
 
 
-def test_the_report_adds_up_what_a_plain_count_has(capture: Path) -> None:
-    """A row for each name of a kind in a domain: how many, how long in all, how long at most."""
+def test_the_report_matches_a_plain_count(capture: Path) -> None:
+    """A row for each name, kind and domain has the number, the total time and the longest time."""
     times = defaultdict(list)
     for name, kind, domain, begin, end, _ in plain(capture):
         times[name, kind, domain].append((end - begin) / 1e6)

@@ -1,4 +1,4 @@
-"""What a script marks through torch's own functions: ``record_function`` and NVTX."""
+"""Marks of a script by torch's own functions: ``record_function`` and NVTX."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BEGAN, ENDS = "began before the window", "ends after the window"
 
 
 def marks(folder: Path, number: int = 0) -> list[dict[str, Any]]:
-    """Return what stands in a capture of marks, in the order of the file."""
+    """Return the marks in a capture, in the order of the file."""
     manifest = manifests(folder)[number]
     return [event for event in events(folder, manifest) if event.get("cat") == "mstx"]
 
 
 def named(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return those of a name."""
+    """Return the marks of a name."""
     return [event for event in found if event["name"] == name]
 
 
@@ -47,10 +47,8 @@ early.__enter__()
 
 
 @pytest.mark.parametrize("settings", [NONE, PYTHON], ids=["marks", "python"])
-def test_record_function_stands_in_windows_without_torchs_profiler(
-    tmp_path: Path, settings: str
-) -> None:
-    """As context and decorator, of all threads, raising, across the borders, torch's own too."""
+def test_record_function_is_recorded_without_torchs_profiler(tmp_path: Path, settings: str) -> None:
+    """Ranges are recorded as context and decorator, on all threads, crossing, with exceptions."""
     script = f"""
     weight = torch.ones(3, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -90,11 +88,11 @@ def test_record_function_stands_in_windows_without_torchs_profiler(
     falls = [e for e in decorated if threads.count(e["args"]["thread"]) == 3]
     falls.sort(key=lambda event: event["ts"])
     ends = [event["ts"] + event["dur"] for event in falls]
-    assert ends == sorted(ends, reverse=True)  # each lies in the one that called it
+    assert ends == sorted(ends, reverse=True)  # each is inside the one that called it
 
 
 def test_windows_of_torch_have_them_once(tmp_path: Path) -> None:
-    """There Kineto records them itself; what was asked for at a time beside it is undone."""
+    """Kineto records the ranges itself, and the patches of torch's functions are undone."""
     script = """
     window(active=2, experimental_config={"mstx": True})
     steps(1)
@@ -142,8 +140,8 @@ LEVELS = {"torch": 'experimental_config={"mstx": True}', "marks": NONE}
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_nvtx_stands_in_every_window_of_marks(tmp_path: Path, level: str) -> None:
-    """With what CUDA's functions do: moments, ranges that nest or cross, across the borders."""
+def test_nvtx_is_recorded_in_every_window_with_marks(tmp_path: Path, level: str) -> None:
+    """Moments and ranges that nest, cross, or cross the window's ends are recorded."""
     script = f"""
     nvtx._nvtx = noted = Noted()
     nvtx.range_push("early")
@@ -185,7 +183,7 @@ def test_nvtx_stands_in_every_window_of_marks(tmp_path: Path, level: str) -> Non
 
 
 def test_nvtx_raises_in_a_window_as_outside(tmp_path: Path) -> None:
-    """A script that minds goes the same way with and without it; what it marked is there."""
+    """A script that handles errors behaves as without a window; its marks are recorded."""
     script = f"""
     def all_of_it():
         with contextlib.ExitStack() as block:
@@ -209,13 +207,13 @@ def test_nvtx_raises_in_a_window_as_outside(tmp_path: Path) -> None:
     found = marks(tmp_path)
     assert [event["name"] for event in named(found, "here")] == ["here"]
     (block,), (step,) = named(found, "block"), named(found, "step")
-    raised = block["ts"] + block["dur"] <= step["ts"]  # what it stood around did not run
-    assert raised == (torch.version.cuda is None)  # built for it, torch's functions do not raise
+    raised = block["ts"] + block["dur"] <= step["ts"]  # its body did not run
+    assert raised == (torch.version.cuda is None)  # with CUDA, torch's functions do not raise
     assert "cut" not in step["args"]
 
 
-def test_domains_leave_them_out(tmp_path: Path) -> None:
-    """As they do marks of ``mstx``."""
+def test_domain_filters_apply_to_torch_marks(tmp_path: Path) -> None:
+    """Domain filters work for them as for marks of ``mstx``."""
     script = """
     nvtx._nvtx = Noted()
     level = {"profiler_level": "Level_none", "mstx": True}
@@ -238,8 +236,8 @@ def test_domains_leave_them_out(tmp_path: Path) -> None:
     assert [event["name"] for event in marks(tmp_path, 1)] == ["decorated", "decorated"]
 
 
-def test_two_windows_at_a_time_each_have_their_own(tmp_path: Path) -> None:
-    """A script's window of marks over the end of an operator's, in whichever order they close."""
+def test_overlapping_windows_each_have_the_marks(tmp_path: Path) -> None:
+    """A script's window of marks overlaps an operator's; either may close first."""
     script = f"""
     from dynprof.profiler import ProfilerLevel, _ExperimentalConfig, profile
     settings = _ExperimentalConfig(profiler_level=ProfilerLevel.Level_none, mstx=True)
@@ -274,8 +272,8 @@ def ranged(x):
 """
 
 
-def test_what_is_compiled_is_compiled_as_without_a_window(tmp_path: Path) -> None:
-    """Ranges in compiled code break no graph more; TorchScript takes them too."""
+def test_compiled_code_is_the_same_as_without_a_window(tmp_path: Path) -> None:
+    """Ranges in compiled code cause no additional graph breaks; TorchScript accepts them too."""
     (tmp_path / "ranged.py").write_text(RANGED)
     script = f"""
     import sys
@@ -301,8 +299,8 @@ def test_what_is_compiled_is_compiled_as_without_a_window(tmp_path: Path) -> Non
     run(tmp_path, dedent(script))
 
 
-def test_a_forked_child_hears_nothing(tmp_path: Path) -> None:
-    """What its parent listens for goes nowhere there, and all functions do as ever."""
+def test_a_forked_child_records_no_marks(tmp_path: Path) -> None:
+    """The parent's marks are not recorded there, and all functions work as usual."""
     script = f"""
     import os
     window(active=2, {NONE})

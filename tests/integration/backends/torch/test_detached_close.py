@@ -1,4 +1,4 @@
-"""The detached close records what the ordinary one records, and the training goes on."""
+"""The detached close records what the inline one records, while the training continues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def train_one_step() -> Callable[[], None]:
-    """Return a seeded training step that has warmed up."""
+    """Return a seeded training step after its warm-up."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(32, 2, dim_feedforward=64, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
@@ -76,13 +76,13 @@ def capture(
     ],
     ids=["shapes and memory", "stacks"],
 )
-def test_both_ways_record_the_same(
+def test_detached_and_inline_close_record_the_same(
     train_one_step: Callable[[], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     config: dict[str, Any],
 ) -> None:
-    """Counts by category and name, links, annotations and the operators' args are equal."""
+    """Counts by category and name, links, annotations and the operators' arguments are equal."""
     traces = {
         how: capture(how, train_one_step, tmp_path / how, monkeypatch, **config)
         for how in ("inline", "inline", "detached")  # the first teaches torch's memory reporter
@@ -96,9 +96,10 @@ def test_both_ways_record_the_same(
 
 
 def by_category(events: list[dict[str, Any]]) -> Counter[str]:
-    """Count events, without the names of processes and threads: the collector's comes to stay.
+    """Count events, without the names of processes and threads.
 
-    Python frames scatter by a few from run to run, so they only have to be there.
+    The collector's thread appears in only one of them. Python frames differ by a few between runs,
+    so they only have to exist.
     """
     found = Counter(str(event.get("cat")) for event in events if event["ph"] != "M")
     found["python_function"] = int(found["python_function"] > 100)
@@ -106,7 +107,7 @@ def by_category(events: list[dict[str, Any]]) -> Counter[str]:
 
 
 def operator_args(events: list[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """Return names and args of the operators in order of time, without what counts on."""
+    """Return names and arguments of the operators in order of time, without running counters."""
     operators = sorted((e for e in events if e.get("cat") == "cpu_op"), key=lambda e: e["ts"])
     counting = re.compile("External id|Sequence number|Record function id|Ev Idx|Python|Fwd")
     return [
@@ -128,7 +129,7 @@ while True:
 
 
 def test_a_job_closes_detached_and_says_so(tmp_path: Path) -> None:
-    """Once the self-test has passed, log and manifest say detached, and closing takes no time."""
+    """After the self-test, log and manifest say detached, and closing takes no time."""
     SELF_TEST.begin()
     wait_for("the self-test", lambda: SELF_TEST.answer)
     with RunningJob(tmp_path, JOB) as job:
@@ -142,8 +143,8 @@ def test_a_job_closes_detached_and_says_so(tmp_path: Path) -> None:
         assert "ms (detached), 5 of 5 steps" in job.log()
 
 
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
-    """``DYNPROF_CLOSE=inline`` closes in the ordinary way, and that is said."""
+def test_the_detached_close_can_be_switched_off(tmp_path: Path) -> None:
+    """``DYNPROF_CLOSE=inline`` closes inline, and the log says so."""
     with RunningJob(tmp_path, JOB, DYNPROF_CLOSE="inline") as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(active=2)
@@ -155,10 +156,10 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
     ("answer", "words"),
     [(None, "still running"), ("its self-test ended with code -11: no output", "code -11")],
 )
-def test_without_a_passed_self_test_it_is_not_used(
+def test_without_a_passed_self_test_windows_close_inline(
     monkeypatch: pytest.MonkeyPatch, answer: str | None, words: str
 ) -> None:
-    """A build that the self-test crashed, or has not answered for, closes in the ordinary way."""
+    """A build whose self-test crashed, or has not answered, closes inline."""
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
     asked = SelfTest()
     asked.answer = answer
@@ -168,8 +169,8 @@ def test_without_a_passed_self_test_it_is_not_used(
     assert words in how
 
 
-def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One device has tried it; whoever wants to may."""
+def test_the_detached_close_is_not_the_default_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The detached close was tried on one device only; a user may switch it on."""
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
     functions, how = closing.choose_close(("CPU", "CUDA"))
     assert functions is None
@@ -177,9 +178,9 @@ def test_on_a_device_it_is_not_used_unasked(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
-    """What 4 windows with stacks allocate is freed, and never without the interpreter's lock.
+    """The allocations of 4 windows with stacks are freed, always with the interpreter's lock.
 
-    Python's debug allocator ends the process when it is called without the lock.
+    Python's debug allocator ends the process at a call without the lock.
     """
     many = """
     import ctypes, gc, json, pathlib
@@ -217,11 +218,11 @@ def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
         grown = int(job.end())
         assert "(detached)" in job.log()
         assert "(inline" not in job.log()
-    assert grown < 260_000  # 133 kB a window were lost while its state was not freed
+    assert grown < 260_000  # 133 kB a window leaked while its state was not freed
 
 
-def test_the_collector_is_one_thread_whoever_asks_first() -> None:
-    """Two would use libkineto at the same time."""
+def test_the_collector_is_one_thread() -> None:
+    """Two threads would use libkineto at the same time."""
     collector = closing.LowPriorityThread()
     ready, served = threading.Barrier(8), set[int]()
 
@@ -240,8 +241,8 @@ def test_the_collector_is_one_thread_whoever_asks_first() -> None:
 
 
 @pytest.mark.parametrize("missing", ["operators", "shapes", "steps", "ended"])
-def test_the_self_test_notices_what_is_missing(tmp_path: Path, missing: str) -> None:
-    """A trace without its operators, shapes or steps, or what had not ended, does not pass."""
+def test_the_self_test_fails_on_an_incomplete_trace(tmp_path: Path, missing: str) -> None:
+    """A trace without operators, shapes, steps, or an unfinished operator fails the self-test."""
     products: list[dict[str, Any]] = [
         {"name": "aten::mm", "cat": "cpu_op", "args": {"Input Dims": [[4, 5], [5, 6]]}}
         for _ in range(3)

@@ -1,4 +1,4 @@
-"""What the self-test of the detached close leaves behind for other processes, and what not."""
+"""Which answers of the detached close's self-test are kept for other processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return where an answer would be kept; none is yet."""
+    """Return the file of the kept answer; it does not exist yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return cache_file()
 
@@ -32,7 +32,7 @@ WORKS = """print('{"verdict": ""}')"""
 
 
 def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Let a self-test do something else."""
+    """Replace the self-test by this code."""
     line = [sys.executable, "-c", f"import os, sys; {code}"]
     monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: line)
 
@@ -46,11 +46,11 @@ def instead(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         ("sys.exit('OSError: no space left')", "code 1: OSError: no space left"),
     ],
 )
-def test_what_hindered_it_is_not_kept(
+def test_a_self_test_that_fails_to_run_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, cache: Path, code: str, words: str
 ) -> None:
-    """The ordinary close is used, and the next process asks again."""
-    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)  # which has words for the third
+    """The inline close is used, and the next process runs the self-test again."""
+    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)  # it would add words for the third case
     instead(monkeypatch, code)
     assert cached_verdict() == Verdict(f"the self-test of the detached close ended with {words}")
     assert not cache.exists()
@@ -58,7 +58,7 @@ def test_what_hindered_it_is_not_kept(
     assert cached_verdict() == Verdict("", is_final=True)
 
 
-def test_a_process_that_takes_too_long_is_not_kept(
+def test_a_self_test_that_times_out_is_not_kept(
     monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     """The machine may have been busy."""
@@ -68,8 +68,8 @@ def test_a_process_that_takes_too_long_is_not_kept(
     assert not cache.exists()
 
 
-def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Also that it does not work; nobody else can read or write there."""
+def test_the_answer_of_the_self_test_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """An answer that it does not work is kept as well; only this user can access it."""
     instead(monkeypatch, """print('{"verdict": "it is not there"}')""")
     verdict = Verdict("it is not there", is_final=True)
     assert cached_verdict() == verdict
@@ -78,8 +78,8 @@ def test_what_it_found_out_is_kept(monkeypatch: pytest.MonkeyPatch, cache: Path)
     assert cache.parent.stat().st_mode & 0o077 == 0
 
 
-def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a later request, beside what it does."""
+def test_a_self_test_that_could_not_run_is_repeated_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later request runs the self-test again, during the recording."""
     asked = SelfTest()
     monkeypatch.setattr(detached_close_selftest, "command", lambda *_, **__: ["/nowhere/python"])
     asked.begin()
@@ -87,7 +87,7 @@ def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert "the self-test of the detached close could not run: [Errno 2]" in str(asked.answer)
     instead(monkeypatch, WORKS)
     asked.begin()
-    assert asked.answer  # not yet: the machine may still be as it was
+    assert asked.answer  # not yet: the machine may be unchanged
     monkeypatch.setattr(detached_close_selftest, "RETRY_S", 0.0)
     asked.begin()
     wait_for("another answer", lambda: asked.answer == "" or None)
@@ -96,15 +96,15 @@ def test_a_job_that_was_hindered_asks_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_answer_that_cannot_be_kept_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where the disk is full, or the home is no directory."""
+    """This covers a full disk, and a home that is not a directory."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     instead(monkeypatch, WORKS)
     assert cached_verdict() == Verdict("", is_final=True)
 
 
-def test_settings_of_pythons_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that makes warnings errors, or starts Python otherwise, has the same answer."""
+def test_python_variables_do_not_affect_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that makes warnings errors, or sets Python's variables, gets the same answer."""
     monkeypatch.setenv("PYTHONWARNINGS", "error")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
@@ -112,7 +112,7 @@ def test_settings_of_pythons_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def plant(cache: Path, how: str) -> None:
-    """Put an answer into the cache, in a way that others could."""
+    """Put an answer into the cache in a way that other users could."""
     cache.parent.mkdir(mode=0o700)
     text = json.dumps({"verdict": "planted"})
     if how == "a link":
@@ -129,7 +129,7 @@ def plant(cache: Path, how: str) -> None:
 def test_a_planted_answer_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, cache: Path, how: str
 ) -> None:
-    """It would switch the detached close on; it is asked for anew, and put in its place."""
+    """A planted answer would switch the detached close on. The self-test replaces it."""
     plant(cache, how)
     instead(monkeypatch, WORKS)
     assert cached_verdict() == Verdict("", is_final=True)
@@ -138,7 +138,7 @@ def test_a_planted_answer_is_not_taken(
 
 
 def test_another_users_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    """Nor is anything written into their folder."""
+    """Nothing is written into that user's folder either."""
     plant(cache, "a file")
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     instead(monkeypatch, WORKS)
@@ -149,7 +149,7 @@ def test_another_users_answer_is_not_taken(monkeypatch: pytest.MonkeyPatch, cach
 def test_an_answer_in_another_users_folder_is_not_taken(
     monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
-    """Though the file is this user's: a second name of it, which they put there, say."""
+    """The file may be this user's: another user could make a hard link to it."""
     plant(cache, "a file")
     real, folder = Path.stat, cache.parent
 
@@ -165,8 +165,8 @@ def test_an_answer_in_another_users_folder_is_not_taken(
     assert "planted" in cache.read_text()
 
 
-def test_a_self_test_that_has_no_memory_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be the job of a small container that is killed; it is tried again later."""
+def test_the_self_test_does_not_begin_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a small container the system would kill the job; the self-test is tried again later."""
     monkeypatch.setattr(detached_close_selftest, "free_mb", lambda: 150.0)
     monkeypatch.setattr(detached_close_selftest, "command", None)
     verdict = detached_close_selftest.run_in_fresh_interpreter()

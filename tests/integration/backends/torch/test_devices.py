@@ -1,8 +1,8 @@
-"""A process that uses no device keeps its forks and its memory, whatever a machine has.
+"""A process that uses no device keeps its forks and its memory, whatever devices exist.
 
-An H100 has shown what these tests hold: after ``supported_activities()`` no forked child could use
-CUDA, and a profiler of CUDA took 530 MiB for a process that had never used it. Here is none, so
-what torch says of devices is replaced.
+An H100 showed the need. After ``supported_activities()`` no forked child could use CUDA. A profiler
+of CUDA took 530 MiB in a process that had never used it. This machine has no device, so the tests
+replace torch's answers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 BOTH = ("CPU", "CUDA")
 
 
-def test_nobody_starts_a_driver_to_ask_for_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither of the two questions that do is asked; how many there are says NVML."""
+def test_asking_for_devices_starts_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the two calls that start the driver is used; NVML counts the devices."""
 
     def start() -> None:
         pytest.fail("this starts the driver")
@@ -47,7 +47,7 @@ def test_nobody_starts_a_driver_to_ask_for_devices(monkeypatch: pytest.MonkeyPat
 def test_a_device_that_kineto_was_not_built_for_is_not_offered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Torch may be asked for that once the process uses the device: its driver runs already."""
+    """Torch is asked only after the process uses the device, so its driver runs already."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.profiler, "supported_activities", set)
@@ -58,16 +58,16 @@ def test_a_device_that_kineto_was_not_built_for_is_not_offered(
 def test_a_device_that_the_process_has_not_begun_to_use_is_left_out(
     monkeypatch: pytest.MonkeyPatch, begun: bool, watched: tuple[str, ...]
 ) -> None:
-    """Where nothing else was asked for the host is recorded."""
+    """If no other activity was requested, the host is recorded."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
     assert used_activities(torch, BOTH) == watched
     assert used_activities(torch, ("CUDA",)) == watched[-1:]
 
 
-def test_the_manifest_names_what_was_left_out(
+def test_manifest_names_a_device_that_was_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As something that is missing; the window is recorded without it."""
+    """The manifest lists the device as missing; the window is recorded without it."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     backend = TorchBackend(detaches=False)
     plan = replace(a_plan(backend), activities=BOTH)
@@ -80,8 +80,10 @@ def test_the_manifest_names_what_was_left_out(
     discard(recording)
 
 
-def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is that of the host alone, where no device is used yet."""
+def test_the_window_waits_for_the_self_test_if_a_device_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without a used device, only the host's close matters, and the window does not wait."""
     monkeypatch.setattr(SELF_TEST, "answer", None)
     monkeypatch.setattr(SELF_TEST, "running_s", lambda: 1.0)
     monkeypatch.delenv("DYNPROF_CLOSE", raising=False)
@@ -92,8 +94,8 @@ def test_the_window_waits_for_how_it_will_close(monkeypatch: pytest.MonkeyPatch)
         assert [one.effect for one in blocked] == ([] if begun else ["prefer wait"])
 
 
-def test_what_was_left_out_stands_nowhere_as_watched(tmp_path: Path) -> None:
-    """Not in the manifest; and the timeline of memory is drawn, as without a device."""
+def test_manifest_does_not_list_an_unused_device_as_recorded(tmp_path: Path) -> None:
+    """The manifest's activities omit it, and the memory timeline is drawn as without a device."""
     script = """
     torch.cuda.device_count = lambda: 1
     window(active=2, memory_snapshot=True, activities=["CPU", "CUDA"])
@@ -108,7 +110,7 @@ def test_what_was_left_out_stands_nowhere_as_watched(tmp_path: Path) -> None:
 
 
 class Library:
-    """Stands for CUPTI."""
+    """A fake of CUPTI."""
 
     def __init__(self, did: list[object]) -> None:
         self._did = did
@@ -118,7 +120,7 @@ class Library:
 
 
 def test_the_recording_of_a_device_ends_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once its last kernel has: later steps run while events are collected, and are not kept."""
+    """The recording ends after the last kernel, so kernels of later steps are not kept."""
     did: list[object] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: did.append("waited"))
     monkeypatch.setattr("dynprof.backends.torch.closing.loaded_cupti", lambda: Library(did))
@@ -129,10 +131,10 @@ def test_the_recording_of_a_device_ends_with_the_window(monkeypatch: pytest.Monk
     assert synchronize_device(None) == ""
 
 
-def test_a_device_whose_recording_cannot_be_ended_is_closed_in_place(
+def test_a_device_whose_recording_cannot_be_ended_is_closed_inline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Though it was asked otherwise: without CUPTI its recording goes on beside later steps."""
+    """Even with DYNPROF_CLOSE=detached: without CUPTI its recording would include later steps."""
     monkeypatch.setenv("DYNPROF_CLOSE", "detached")
     monkeypatch.setattr(
         closing, "loaded_cupti", lambda: None

@@ -1,4 +1,4 @@
-"""A window that is recorded or closed in a lesser way than usual says so wherever one looks."""
+"""Log, ``arm``, ``status`` and manifest say when a window is recorded or closed in a fallback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 EMPTY = Path(torch.__file__).parent / "lib" / "libc10.so"
-"""A library of torch's that exports none of the functions."""
+"""A torch library that exports none of the functions."""
 SYMBOLS = (
     *detached_close._SYMBOLS.values(),
     *(symbol for symbol, *_ in detached_close._STATE_OF_ALL),
@@ -24,7 +24,10 @@ SYMBOLS = (
     forks._STOP_THREAD,
     recorded_events._BLOCKS,
 )
-"""All that dynprof looks for in libtorch; see :func:`test_no_other_file_looks_into_libtorch`."""
+"""All symbols that dynprof looks up in libtorch.
+
+:func:`test_no_other_file_looks_into_libtorch` checks that the list is complete.
+"""
 WITHOUT_SYMBOLS = f"""
 from pathlib import Path
 from dynprof.backends.torch import detached_close, detached_close_selftest, forks, recorded_events
@@ -68,7 +71,7 @@ ONE_THREAD = f"only the thread that opens the window is recorded: {MISSING}"
 
 
 def test_no_other_file_looks_into_libtorch() -> None:
-    """What these look for is all that a job without it has to do without."""
+    """No file looks up symbols beyond those that the fallback test removes."""
     files = Path(dynprof.__file__).parent.rglob("*.py")
     found = {path.name for path in files if re.search(r"DLL\(str\(", path.read_text())}
     assert found == {
@@ -77,13 +80,13 @@ def test_no_other_file_looks_into_libtorch() -> None:
         "recorded_events.py",
         "trace_writing.py",
         "library.py",
-    }  # the last: our own
+    }  # the last is dynprof's own
 
 
-def test_without_any_symbol_of_libtorch_windows_are_whole_and_say_what_they_cost(
+def test_windows_are_whole_and_name_their_cost_without_libtorch_symbols(
     tmp_path: Path,
 ) -> None:
-    """Torch closes them; log, ``arm``, ``status`` and manifest say so from the first line on."""
+    """Torch closes the windows; log, ``arm``, ``status`` and manifest say so from the start."""
     assert not any(hasattr(ctypes.CDLL(str(EMPTY)), symbol) for symbol in SYMBOLS)
     with RunningJob(tmp_path, JOB) as job:
         job.when("the self-test's answer", lambda status: MISSING in str(status.profilers))
@@ -108,7 +111,7 @@ def test_without_any_symbol_of_libtorch_windows_are_whole_and_say_what_they_cost
 
 
 def assert_all_told(text: str) -> None:
-    """Fail unless a text says how windows close, of which thread, and that nothing limits them."""
+    """Fail unless a text says how windows close, which threads they have, and what is unlimited."""
     text = " ".join(text.split())
     assert INLINE.search(text), text
     assert ONE_THREAD in text

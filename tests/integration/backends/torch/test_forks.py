@@ -1,4 +1,4 @@
-"""Forks of one thread beside another that opens or closes a profiler."""
+"""Forks on one thread while another thread opens or closes a profiler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def test_forks_wait_while_a_profiler_is_opened_or_closed(
     tmp_path: Path, closing: str, call: str
 ) -> None:
-    """A child forked just then would have its locks, which nobody there lets go of."""
+    """A child forked at that moment would have locks that no thread releases."""
     run(
         tmp_path,
         f"""
@@ -84,13 +84,13 @@ def record(**settings):
     idle()
     forking[-1].join()
 """
-"""Has a thread fork while events are collected, and looks whether it can by then."""
+"""A script whose thread forks while events are collected, and notes whether it could."""
 
 
-def test_forks_wait_for_the_first_events_of_a_kind_alone(tmp_path: Path) -> None:
-    """What C++ makes only then it registers with glibc, under a lock.
+def test_forks_wait_only_for_the_first_events_of_a_kind(tmp_path: Path) -> None:
+    """C++ registers some objects with glibc at their first use, under a lock.
 
-    A child that was forked in that moment hung as it first did the same.
+    A child forked at that moment hung when it first did the same.
     """
     run(
         tmp_path,
@@ -104,8 +104,8 @@ assert seen == [False, True, False, True, True], seen
     )
 
 
-def test_forks_wait_for_the_first_events_for_a_while_alone(tmp_path: Path) -> None:
-    """Those of a large window may take minutes."""
+def test_forks_wait_for_the_first_events_only_for_a_limited_time(tmp_path: Path) -> None:
+    """The first events of a large window may take minutes."""
     run(
         tmp_path,
         MEANWHILE
@@ -118,7 +118,7 @@ assert seen == [True], seen
 
 
 def test_a_child_forked_after_a_window_ends_by_exit(tmp_path: Path) -> None:
-    """A thread of libkineto's that the child does not have would keep exit() waiting for ever."""
+    """The child lacks a thread of libkineto's, for which exit() would wait forever."""
     run(
         tmp_path,
         """
@@ -136,7 +136,7 @@ def test_a_child_forked_after_a_window_ends_by_exit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
 def test_calls_of_a_child_are_not_traced(tmp_path: Path, closing: str, *, memory: bool) -> None:
-    """Forked in a window with stacks, on whichever thread, it calls functions at its own pace."""
+    """A child forked in a window with stacks, on any thread, runs at full speed."""
     run(
         tmp_path,
         f"""

@@ -1,4 +1,4 @@
-"""Whatever fails between request and trace gives the profiler back."""
+"""A failure anywhere between request and trace releases the profiler."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ torch.autograd.profiler.profile._prepare_trace
 torch.autograd.profiler.profile._start_trace
 torch.profiler._KinetoProfile.add_metadata_json
 """
-"""What is called between request and trace; each line is made to fail once, two of one together."""
+"""The calls between request and trace. Each line fails once; one line has two calls together."""
 
 
 @pytest.mark.parametrize(("closing", "memory"), [("detached", False), ("inline", True)])
-def test_whatever_fails_gives_back_what_it_took(tmp_path: Path, closing: str, memory: bool) -> None:
-    """After it the script's profiler has its turn at once, and the next window is whole."""
+def test_any_failure_releases_the_profiler(tmp_path: Path, closing: str, memory: bool) -> None:
+    """The script's profiler then starts at once, and the next window is whole."""
     log = run(
         tmp_path,
         f"""

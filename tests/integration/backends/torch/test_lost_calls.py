@@ -1,4 +1,4 @@
-"""Calls that a capture lacks: its manifest says so, and counts what is there."""
+"""Captures with lost calls: the manifest says so, and names the whole steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL_RING = """
 from dynprof.backends import python
 python.MAX_EVENTS = 5_000
 """
-"""A hundredth of what is kept, filled in a hundredth of the time."""
+"""A hundredth of the usual buffer; it fills in a hundredth of the time."""
 SETS = """
 import cProfile, sys
 def called():
@@ -58,7 +58,7 @@ WHY = (
 
 
 def whole_steps(folder: Path, manifest: Manifest) -> list[int]:
-    """Return the steps in whose time a trace has all the calls that the script made in each."""
+    """Return the steps for which a trace has all calls that the script made."""
     trace = events(folder, manifest)
     spans = {
         int(event["name"].split("#")[1]): (event["ts"], event["ts"] + event["dur"])
@@ -71,7 +71,7 @@ def whole_steps(folder: Path, manifest: Manifest) -> list[int]:
 
 
 def test_a_window_of_more_calls_than_are_kept(tmp_path: Path) -> None:
-    """The steps that the manifest names are those of which every call is there."""
+    """The manifest names exactly the steps with all of their calls."""
     run_without_torch(
         tmp_path,
         SMALL_RING
@@ -102,8 +102,8 @@ for steps in (7, 3):
     assert (whole.steps.recorded, whole.reason, whole.lost) == (3, "", ())
 
 
-def test_one_that_ends_in_the_middle_of_a_step(tmp_path: Path) -> None:
-    """The step that it ends in is none of those that are whole."""
+def test_a_recording_that_ends_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    """The step in which the recording ends does not count as whole."""
     run_without_torch(
         tmp_path,
         SMALL_RING
@@ -129,7 +129,7 @@ idle()
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="there each profiler has calls of its own")
 def test_a_profile_function_set_in_a_window_of_plain_python(tmp_path: Path) -> None:
-    """Whatever took the calls away, the capture is not called complete; the next one is."""
+    """A capture with lost calls is not complete; the next one is."""
     run_without_torch(tmp_path, SETS.format(settings=""))
     *cut, whole = manifests(tmp_path)
     assert len(cut) == 4
@@ -144,7 +144,7 @@ def test_a_profile_function_set_in_a_window_of_plain_python(tmp_path: Path) -> N
     (3, 12) <= sys.version_info < (3, 12, 5), reason="there torch keeps cProfile from starting"
 )
 def test_a_profile_function_set_in_a_window_with_stacks(tmp_path: Path) -> None:
-    """As in one of plain Python: torch has the calls by such a function, too."""
+    """Torch uses such a function for calls too, so the same holds for windows with stacks."""
     pytest.importorskip("torch", reason="torch is not installed")
     said = run(tmp_path, SETS.format(settings=", with_stack=True"))
     *cut, whole = manifests(tmp_path)

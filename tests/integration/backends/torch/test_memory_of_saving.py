@@ -1,4 +1,4 @@
-"""What memory a capture takes while torch makes events of it, and what it leaves behind."""
+"""Memory that a capture takes while torch makes its events, and its release."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def both():
         ("both", 4, "with_stack=True, record_shapes=True, profile_memory=True"),
     ],
 )
-def test_events_and_memory_of_a_window_are_told_before_it_is_saved(
+def test_events_and_memory_of_a_window_are_estimated_before_it_is_saved(
     tmp_path: Path, work: str, count: int, settings: str
 ) -> None:
-    """Within a factor of two of a count over the trace, and of what a thread sees it take."""
+    """The estimates are within a factor of two of the trace's events and of the measured memory."""
     run(
         tmp_path,
         LOOP
@@ -91,7 +91,7 @@ assert told_mb / 2 < took_mb < told_mb * 2, (took_mb, told_mb)
 
 
 def test_a_window_with_stacks_has_no_more_events_than_its_limit(tmp_path: Path) -> None:
-    """It keeps whole steps, as many as it says, and the log says why."""
+    """The window keeps whole steps, as many as it says, and the log names the limit."""
     log = run(
         tmp_path,
         LOOP
@@ -112,10 +112,10 @@ record(both, 20, with_stack=True, limits={"max_events": 150_000})
 @pytest.mark.parametrize(
     ("closing", "settings"), [("detached", ""), ("inline", ", profile_memory=True")]
 )
-def test_what_there_is_no_memory_to_save_is_never_collected(
+def test_a_window_without_memory_to_save_is_not_collected(
     tmp_path: Path, closing: str, settings: str
 ) -> None:
-    """A manifest says so; the process grows by nothing, records the next window, and ends well."""
+    """The manifest says so. The process does not grow, records the next window, and ends well."""
     run(
         tmp_path,
         LOOP
@@ -144,8 +144,8 @@ record(calling, 1, with_stack=True{settings})
     assert sum(name.endswith(": calling") for name in names) == 2
 
 
-def test_what_saving_took_is_given_back(tmp_path: Path) -> None:
-    """Else the allocator would keep it, for a capture as large that may never come."""
+def test_memory_of_saving_is_released(tmp_path: Path) -> None:
+    """The allocator returns the memory, because another large capture may never come."""
     run(
         tmp_path,
         LOOP

@@ -1,4 +1,4 @@
-"""``memory_snapshot``: the memory timeline where there is no device, a pickle where there is."""
+"""``memory_snapshot``: the memory timeline without a device, a pickle with one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def points(folder: Path) -> dict[str, Any]:
 
 
 def test_a_window_without_a_device_gets_its_timeline(tmp_path: Path) -> None:
-    """A process beside the training draws it, and the log says so."""
+    """A process next to the training draws it, and the log says so."""
     with RunningJob(tmp_path, JOB) as job:
         job.when("training", lambda status: status.step > 3)
         job.edit(active=3, memory_snapshot=True)
@@ -56,8 +56,8 @@ def test_a_window_without_a_device_gets_its_timeline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("handled", [True, False])
-def test_a_profile_has_it_too(tmp_path: Path, handled: bool) -> None:
-    """Once the trace is saved, by a handler or by hand, the timeline is there."""
+def test_profile_writes_the_memory_timeline(tmp_path: Path, handled: bool) -> None:
+    """The timeline exists after the trace is saved, by a handler or by hand."""
     handler = tensorboard_trace_handler(tmp_path) if handled else None
     with profile(memory_snapshot=True, on_trace_ready=handler) as prof:
         kept = torch.empty(1_000_000)
@@ -68,14 +68,14 @@ def test_a_profile_has_it_too(tmp_path: Path, handled: bool) -> None:
 
 
 def test_a_device_without_a_history_says_so() -> None:
-    """No XPU is here, and its allocator keeps none; the CPU has its timeline."""
+    """There is no XPU here, and its allocator keeps no history; the CPU has its timeline."""
     (found,) = MemoryHistory.of_devices(("CPU", "XPU"))
     if not hasattr(torch.xpu.memory, "_record_memory_history"):
         assert found.save(Path()) == ("memory_snapshot: XPU keeps no history of its memory here",)
 
 
 def test_a_device_that_was_not_used_yet_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its allocator is not there: torch 2.11 on an H100 dies of the question whether it records."""
+    """The allocator is not initialised: torch 2.11 on an H100 crashes when asked if it records."""
 
     def ask() -> bool:
         pytest.fail("asking crashes the process")
@@ -89,7 +89,7 @@ def test_a_device_that_was_not_used_yet_is_not_asked(monkeypatch: pytest.MonkeyP
 
 
 class FakeMemory:
-    """An allocator that keeps a history, as ``torch.cuda.memory`` does."""
+    """An allocator that keeps a history, as in ``torch.cuda.memory``."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -103,7 +103,7 @@ class FakeMemory:
 
 @pytest.mark.parametrize("scripts", [False, True])
 def test_a_devices_history_is_pickled(tmp_path: Path, scripts: bool) -> None:
-    """On over the window alone; a history that the script records itself is only read."""
+    """The history is on only in the window; one that the script records itself is only read."""
     memory = FakeMemory()
     history = MemoryHistory(memory, is_recording=scripts)
     history.start()

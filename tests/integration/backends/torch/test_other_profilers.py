@@ -1,4 +1,4 @@
-"""Profilers of the script's, on other threads and of other kinds: each is whole."""
+"""The script's profilers, on other threads and of other kinds, record whole profiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_a_profiler_on_another_thread_in_a_window(tmp_path: Path) -> None:
-    """It is whole, the window gives way before it begins, and nothing stays on any thread."""
+    """The profile is whole, the window gives way before it begins, and no thread keeps state."""
     log = run(
         tmp_path,
         """
@@ -57,7 +57,7 @@ def test_a_profiler_on_another_thread_in_a_window(tmp_path: Path) -> None:
 
 
 def test_both_threads_profile_one_after_the_other(tmp_path: Path) -> None:
-    """The thread of a window that was lost has the script's next profiler, before any step."""
+    """The thread of a lost window can start the script's next profiler before any step."""
     run(
         tmp_path,
         """
@@ -85,7 +85,7 @@ def test_both_threads_profile_one_after_the_other(tmp_path: Path) -> None:
 def test_a_profiler_elsewhere_outlives_a_window_that_was_lost(
     tmp_path: Path, closing: str, then: str
 ) -> None:
-    """Once it has ended the window's thread is free for its next step, or the script's profiler."""
+    """When that profiler ends, the window's thread can take its next step or start a profiler."""
     log = run(
         tmp_path,
         f"""
@@ -123,7 +123,7 @@ def test_a_profiler_elsewhere_outlives_a_window_that_was_lost(
 
 @pytest.mark.parametrize("memory", [False, True])
 def test_the_legacy_profiler_in_a_window(tmp_path: Path, memory: bool) -> None:
-    """Whatever profiler the script asks for, it gets."""
+    """The script gets any profiler that it requests."""
     log = run(
         tmp_path,
         f"""
@@ -146,7 +146,7 @@ def test_the_legacy_profiler_in_a_window(tmp_path: Path, memory: bool) -> None:
 
 
 def test_a_profiler_that_another_thread_cannot_stop(tmp_path: Path) -> None:
-    """Torch only warns of it, and goes on; so does dynprof, and takes no session from it."""
+    """Torch only warns and continues; so does dynprof, and leaves the session to the script."""
     log = run(
         tmp_path,
         """
@@ -176,8 +176,8 @@ def test_a_profiler_that_another_thread_cannot_stop(tmp_path: Path) -> None:
     assert "another torch.profiler is active in this process" in log
 
 
-def test_a_profiler_of_all_threads_whose_own_has_ended(tmp_path: Path) -> None:
-    """It is still on, and the script's."""
+def test_a_profiler_of_all_threads_outlives_its_own_thread(tmp_path: Path) -> None:
+    """The profiler is still on, and belongs to the script."""
     log = run(
         tmp_path,
         """
@@ -201,7 +201,7 @@ def test_a_profiler_of_all_threads_whose_own_has_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_a_profiler_inside_a_backward_pass_in_a_window(tmp_path: Path, closing: str) -> None:
-    """It takes what the window recorded; no step of that is ended in what is gone by then."""
+    """The profiler discards the window's recording; dynprof ends no step in a freed profiler."""
     run(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""Other versions of torch than the one that is installed: what they lack, and what they warn of."""
+"""Torch versions other than the installed one: missing features and new warnings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Old(native._ExperimentalConfig):
 Old.__init__.__doc__ = "__init__(self: Old, enable_cuda_sync_events: bool = False) -> None"
 native._ExperimentalConfig = Old
 """
-"""As 2.4 has it: one switch of those that dynprof uses."""
+"""The API of torch 2.4: it has one of the switches that dynprof uses."""
 NEW = """
 import warnings
 from torch.autograd.profiler import profile
@@ -33,7 +33,7 @@ def init(self, *args, with_modules=False, init=profile.__init__, **more):
 profile.__init__ = init
 profile.__doc__ += "``with_modules`` is deprecated"
 """
-"""As 2.14 and newer do."""
+"""The API of torch 2.14 and newer."""
 JOB = """
 dp.init("prof_config")
 while not dp.status().last_capture:
@@ -43,8 +43,8 @@ while not dp.status().last_capture:
 """
 
 
-def test_what_an_older_torch_lacks_is_left_out_and_said(tmp_path: Path) -> None:
-    """Level2, and other threads, ask for what came later: the window is recorded without."""
+def test_features_missing_in_an_older_torch_are_left_out_and_named(tmp_path: Path) -> None:
+    """Level2 and other threads need newer features: the window is recorded without them."""
     with RunningJob(tmp_path, TORCH_JOB + OLD + JOB) as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(experimental_config={"profiler_level": "Level2"})
@@ -57,8 +57,8 @@ def test_what_an_older_torch_lacks_is_left_out_and_said(tmp_path: Path) -> None:
         job.end()
 
 
-def test_what_a_newer_torch_warns_of_is_said_in_the_log(tmp_path: Path) -> None:
-    """And not on the job's stderr, whose filters stay as they are; the setting is handed over."""
+def test_warnings_of_a_newer_torch_are_in_the_log(tmp_path: Path) -> None:
+    """The warning is not on the job's stderr. Its filters stay unchanged; the setting is used."""
     with RunningJob(tmp_path, TORCH_JOB + NEW + JOB) as job:
         job.when("training", lambda status: status.state == "idle")
         job.edit(with_modules=True)
@@ -74,7 +74,7 @@ def test_what_a_newer_torch_warns_of_is_said_in_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("own_place")
 def test_an_older_torch_is_not_asked_for_overloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its averages come by shape and stack only; a script that asks for no more gets them."""
+    """An older torch has averages by shape and stack only, and scripts can still get these."""
     newer = torch.profiler._KinetoProfile.key_averages
 
     def older(self: Any, group_by_input_shape: bool = False, group_by_stack_n: int = 0) -> Any:

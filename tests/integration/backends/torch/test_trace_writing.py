@@ -1,4 +1,4 @@
-"""What torch has closed itself is written without the GIL, and just as torch writes it."""
+"""Traces that torch has closed are written without the GIL, and as torch writes them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 def recorded(operators: int) -> Any:
-    """Return a profile of torch's that has recorded some operators."""
+    """Return a torch profile with some recorded operators."""
     with torch.profiler.profile(record_shapes=True, with_stack=True) as profiler:
         for _ in range(operators):
             torch.ones(4).add(1)
     return profiler
 
 
-def test_python_runs_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread sees the file grow, which it cannot while torch writes."""
+def test_python_runs_while_a_trace_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread sees the file grow, which is impossible while torch writes."""
     monkeypatch.setenv("DYNPROF_CLOSE", "detached")
     SELF_TEST.begin()
     wait_for("the self-test", lambda: SELF_TEST.answer)
@@ -61,10 +63,10 @@ def test_python_runs_while_it_is_written(tmp_path: Path, monkeypatch: pytest.Mon
     assert profiler.profiler.kineto_results.events()
 
 
-def test_it_writes_what_torch_writes(tmp_path: Path) -> None:
-    """Of the same work: the same members and events, but for times and the file's own name.
+def test_traces_equal_those_that_torch_writes(tmp_path: Path) -> None:
+    """Members and events of the same work are equal, except for times and the file's name.
 
-    In a process where no other thread runs Python, which would be recorded too.
+    The process has no other thread that runs Python, because it would be recorded too.
     """
     script = """
     import torch
@@ -94,7 +96,7 @@ NAMES = ("ours", "torchs")
 
 
 def members(trace: dict[str, Any]) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return category, members and those of the args of each event, sorted."""
+    """Return the sorted category, members and argument names of each event."""
     return sorted(
         (str(event.get("cat")), " ".join(event), tuple(event.get("args", ())))
         for event in trace["traceEvents"]
@@ -102,10 +104,10 @@ def members(trace: dict[str, Any]) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def test_results_of_another_build_are_left_to_torch() -> None:
-    """Torch writes where pybind11 does not tell the address of its results."""
+    """Torch writes the file if pybind11 does not give the address of its results."""
 
     class Results:
-        """Those of torch built with another C++: pybind11 answers None."""
+        """Results of a torch built with another C++ compiler: pybind11 returns None."""
 
         def _pybind11_conduit_v1_(self, *_: object) -> None:
             pass

@@ -1,7 +1,7 @@
-"""The script profiles itself while a window is prepared, open or waiting: it always goes first.
+"""A script that profiles itself while a window is prepared, open or waiting always goes first.
 
-Each of these crashed the process with a segmentation fault in libkineto before dynprof kept
-account of who holds its one session; so each runs in a process of its own.
+Libkineto has one session. Each of these cases crashed in it before dynprof tracked the owner of the
+session, so each runs in its own process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_the_script_profiles_inside_a_window(tmp_path: Path, closing: str) -> None:
-    """The script's profile is whole, the window gives way in words, and the next one works."""
+    """The script's profile is whole, the window gives way with a reason, and the next one works."""
     log = run(
         tmp_path,
         """
@@ -48,7 +48,7 @@ def test_the_script_profiles_inside_a_window(tmp_path: Path, closing: str) -> No
 
 
 def test_the_scripts_profiler_outlives_the_window(tmp_path: Path) -> None:
-    """Begun inside the window and ended after its end, the script's profile is whole."""
+    """A profile that begins in the window and ends after it is whole."""
     log = run(
         tmp_path,
         """
@@ -63,7 +63,7 @@ def test_the_scripts_profiler_outlives_the_window(tmp_path: Path) -> None:
 
 
 def test_the_script_profiles_while_a_window_is_collected(tmp_path: Path) -> None:
-    """Begun right after a window's end, the script's profile waits for the events, and is whole."""
+    """A profile that begins right after a window waits for the events, and is whole."""
     log = run(
         tmp_path,
         """
@@ -82,7 +82,7 @@ def test_the_script_profiles_while_a_window_is_collected(tmp_path: Path) -> None
 
 
 def test_a_schedule_of_the_scripts_own(tmp_path: Path) -> None:
-    """While the script's schedule waits a window may open; its warm-up and recording go first."""
+    """A window may open while the script's schedule waits; the script's warm-up goes first."""
     log = run(
         tmp_path,
         """
@@ -129,7 +129,7 @@ def test_a_profiler_on_another_thread_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("memory", "alive"), [(True, True), (True, False), (False, False)])
 def test_training_on_a_thread_that_main_outlives(tmp_path: Path, alive: bool, memory: bool) -> None:
-    """Shut down on main, the window is kept; one bound to its thread only if that still steps."""
+    """After shutdown() on main the window is kept; one bound to its thread, only if that steps."""
     log = run(
         tmp_path,
         f"""

@@ -1,4 +1,4 @@
-"""What C and C++ mark, from any thread and without Python's lock, stands in the window's trace."""
+"""Marks of C and C++, from any thread and without Python's lock, are in the window's trace."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def idle():
 
 
 def run(folder: Path, script: str) -> None:
-    """Run a script that finds the library by its name, and must end well."""
+    """Run a script that finds the library by its name, and must succeed."""
     env = {**os.environ, "LD_LIBRARY_PATH": str(FOLDER)}
     text = JOB + textwrap.dedent(script)
     done = warm_interpreter.run(text, folder, env, needs=warm_interpreter.WITHOUT_TORCH)
@@ -55,7 +55,7 @@ def marks(folder: Path, number: int = 0) -> list[dict[str, Any]]:
 
 
 def compiled(folder: Path, name: str, source: str, *options: str) -> None:
-    """Compile a shared library that is linked to ours."""
+    """Compile a shared library that is linked to dynprof's."""
     compiler = shutil.which("g++" if name.endswith(".cpp") else "cc")
     if compiler is None:
         pytest.skip("there is no compiler here")
@@ -68,7 +68,7 @@ def compiled(folder: Path, name: str, source: str, *options: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_documents_sample(tmp_path: Path) -> None:
+def test_the_ctypes_sample_of_the_document(tmp_path: Path) -> None:
     """The sample for ctypes gives two ranges that cross in the trace."""
     script = """
     window()
@@ -201,7 +201,7 @@ extern "C" void many(int threads, int each) {
 
 
 def test_many_threads_at_once(tmp_path: Path) -> None:
-    """Each range is there once; what found no room is counted, and nothing is made up."""
+    """Each range is there once; lost ones are counted, and none is invented."""
     threads, each = 4, 40_000
     compiled(tmp_path, "many.cpp", MANY)
     script = f"""
@@ -221,7 +221,7 @@ def test_many_threads_at_once(tmp_path: Path) -> None:
     assert len(found) + dropped == threads * each
 
 
-def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> None:
+def test_many_open_ranges_do_not_block_short_ones(tmp_path: Path) -> None:
     """Ranges that stay open do not prevent later ones."""
     script = """
     open_ones = [lib.mstxRangeStartA(b"long", None) for _ in range(1000)]
@@ -234,7 +234,7 @@ def test_short_ranges_find_room_beside_many_that_stay_open(tmp_path: Path) -> No
     run(tmp_path, script)
 
 
-def test_a_subscriber_that_is_too_slow_is_told_how_many_marks_it_lost(tmp_path: Path) -> None:
+def test_a_warning_counts_the_marks_that_a_slow_subscriber_lost(tmp_path: Path) -> None:
     """If a slow callback loses marks of C, a warning counts them."""
     script = """
     import warnings
@@ -308,8 +308,8 @@ extern "C" void enough() { flooding = false; }
 """
 
 
-def test_marks_without_end_keep_no_step_waiting(tmp_path: Path) -> None:
-    """Where C marks faster than Python reads, windows open and close all the same."""
+def test_endless_marks_do_not_delay_steps(tmp_path: Path) -> None:
+    """Windows open and close even if C marks faster than Python reads."""
     compiled(tmp_path, "flood.cpp", FLOOD)
     script = """
     flood = ctypes.CDLL("./flood.so")
@@ -328,7 +328,7 @@ def test_marks_without_end_keep_no_step_waiting(tmp_path: Path) -> None:
 
 
 def test_ranges_across_a_window(tmp_path: Path) -> None:
-    """Cut where it begins and ends, which their arguments say; those outside are left out."""
+    """Ranges are cut at the window's ends, with an argument; ranges outside are left out."""
     script = """
     lib.mstxMarkA(b"before", None)
     lib.mstxRangeEnd(lib.mstxRangeStartA(b"ended before", None))
@@ -350,7 +350,7 @@ def test_ranges_across_a_window(tmp_path: Path) -> None:
     assert marks(tmp_path, 1) == []
 
 
-def test_domains_and_what_cannot_be_taken(tmp_path: Path) -> None:
+def test_domain_filters_and_invalid_messages(tmp_path: Path) -> None:
     """Domains of C are filtered; a null, an empty or a long message fails with 0."""
     script = """
     lib.mstxDomainCreateA.argtypes = [ctypes.c_char_p]
@@ -382,7 +382,7 @@ def test_domains_and_what_cannot_be_taken(tmp_path: Path) -> None:
 
 
 def test_a_forked_child(tmp_path: Path) -> None:
-    """Marks as it likes, and none of it stands in its parent's trace."""
+    """The child may mark, and its parent's trace does not have these marks."""
     script = """
     window()
     lib.mstxMarkA(b"before the fork", None)
@@ -403,7 +403,7 @@ def test_a_forked_child(tmp_path: Path) -> None:
 
 
 def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) -> None:
-    """A subscriber gets all marks of C until it cancels; windows take up to 156 bytes."""
+    """A subscriber gets all C marks until it cancels; windows take up to 156 bytes."""
     script = """
     import dynprof.mstx as mstx
     lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None
@@ -430,7 +430,7 @@ def test_c_marks_reach_subscribers_and_may_be_longer_for_them(tmp_path: Path) ->
 
 
 def test_a_subscriber_of_c_marks_may_mark_and_cancel_in_its_callback(tmp_path: Path) -> None:
-    """A callback does not get its own marks of C, and none after ``cancel()``."""
+    """A callback does not get its own C marks, and none after ``cancel()``."""
     script = """
     import dynprof.mstx as mstx
     lib.mstxMarkA.argtypes, lib.mstxMarkA.restype = lib.mstxRangeStartA.argtypes, None

@@ -1,4 +1,4 @@
-"""What is built and installed from the sources, with a C compiler and without one."""
+"""Builds and installs from the sources, with and without a C compiler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MADE = ("__pycache__", "lib", "bundled")
 
 
 def environment(*, compiler: bool, empty: Path) -> dict[str, str]:
-    """Return the environment of a build that finds a compiler, or of one that finds no program."""
+    """Return the environment of a build with a compiler, or without any program."""
     clean = {k: v for k, v in os.environ.items() if k not in ("CC", "PYTHONPATH")}
     empty.mkdir(exist_ok=True)
     return clean if compiler else {**clean, "PATH": str(empty)}
@@ -44,7 +44,7 @@ def build(source: Path, *, compiler: bool) -> Path:
 
 @dataclass(frozen=True)
 class Built:
-    """The sources as they are in git, and the wheels of them."""
+    """The sources as in git, and their wheels."""
 
     source: Path
     without: Path
@@ -53,7 +53,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Return wheels of the same sources; the second is built where the first left its library."""
+    """Return wheels of the same sources; the first build's library exists during the second."""
     source = tmp_path_factory.mktemp("built") / "source"
     source.mkdir()
     for part in PARTS:
@@ -66,7 +66,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 def installed(wheel: Path, place: Path) -> Path:
-    """Install a wheel where the other packages of this interpreter are; return its programs."""
+    """Install a wheel next to this interpreter's packages; return its programs."""
     venv.create(place, with_pip=False, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(place / "bin" / "python"), "install"]
     options = ["--quiet", "--no-index", "--no-deps", "--disable-pip-version-check", str(wheel)]
@@ -87,7 +87,7 @@ LIBRARY = "dynprof/marks/native/lib/libms_tools_ext.so"
 
 
 def test_without_a_compiler(built: Built, tmp_path: Path) -> None:
-    """A wheel for any machine, without marks of C; the command says what they need."""
+    """The wheel is for any machine, without C marks; the command says what they need."""
     assert built.without.name.endswith("-py3-none-any.whl")
     assert LIBRARY not in names(built.without)
     programs = installed(built.without, tmp_path / "venv")
@@ -105,7 +105,7 @@ def test_without_a_compiler(built: Built, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not COMPILER, reason="there is no compiler here")
 def test_with_a_compiler(built: Built, tmp_path: Path) -> None:
-    """A wheel for this platform and any Python, in which the library of C marks lies."""
+    """The wheel is for this platform and any Python, and has the library of C marks."""
     assert built.with_compiler
     assert "-py3-none-linux_" in built.with_compiler.name
     assert names(built.with_compiler) - names(built.without) >= {LIBRARY}
@@ -120,7 +120,7 @@ def test_with_a_compiler(built: Built, tmp_path: Path) -> None:
 
 
 def test_the_sources_alone(built: Built, tmp_path: Path) -> None:
-    """They hold nothing that was made, though it lies beside them, and build the same wheel."""
+    """The source archive has no built files, even if they exist, and builds the same wheel."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
     done = run(command, cwd=built.source)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,7 @@
-"""Stands in for torch_npu on a machine without an NPU.
+"""A stub of torch_npu for a machine without an NPU.
 
-Its native module and its device are stubs that note what they are asked; everything else is the
-Python layer of a real wheel, found through ``TORCH_NPU_WHEEL``.
+The native module and the device are stubs that note their calls. The rest is the Python layer of a
+real wheel, found through ``TORCH_NPU_WHEEL``.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Two steps that consist of given spans, and what is found in them."""
+"""Traces of two steps with given spans, and the findings on them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEVICE: list[Span] = [
 
 
 def measured(path: Path, spans: list[Span], *more: dict[str, Any], **members: Any) -> MeasuredTrace:
-    """Write two steps of the same spans, and read them."""
+    """Write two steps with the same spans, and read them."""
     events: list[dict[str, Any]] = [*more]
     for step in range(2):
         begin = step * STEP_MS

@@ -1,4 +1,4 @@
-"""Steps on a device with one gap each, into which a test plants what kept the device waiting."""
+"""Steps on a device with a gap, into which a test plants the cause of the wait."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 MAIN, OTHER, DEVICE = 1, 2, 0
 STEP = 100.0
 FREE, BUSY = 60.0, 80.0
-"""The device has nothing to run between these times of a step; the next step begins at once."""
+"""The device is idle between these times of a step, in ms. The next step begins at once."""
 
 EARLY, LATE = 30.0, BUSY - 0.015
-"""When the next kernel is launched: long before the device is free, or when it is to begin."""
+"""Launch times of the next kernel in ms: long before the gap, or just before its begin."""
 HOST, QUEUE = "The device waits for the host", "Work in the queue does not start"
 
 
@@ -29,7 +29,7 @@ class Planted:
     """Two steps of 100 ms; times in ms since the begin of a step.
 
     Args:
-        launched: When the kernel is launched that begins at 80 ms; None leaves its launch out.
+        launched: The launch time of the kernel that begins at 80 ms; None omits its launch.
     """
 
     def __init__(self, launched: float | None) -> None:
@@ -51,7 +51,7 @@ class Planted:
         call: str = "",
         stream: int = 7,
     ) -> None:
-        """Add a kernel or a copy; its launch takes 10 us, or ends with it where a copy is asked."""
+        """Add a kernel or a copy. Its launch takes 10 us, or ends with a blocking copy."""
         self._correlation += 2
         for step in range(2):
             begin, told = step * STEP, {"correlation": self._correlation + step}
@@ -66,7 +66,7 @@ class Planted:
     def on_host(
         self, name: str, category: str, at: float, until: float, thread: int = MAIN
     ) -> None:
-        """Add something that the host does in each step."""
+        """Add work of the host to each step."""
         for step in range(2):
             self._add(name, category, thread, step * STEP + at, until - at, {"correlation": 0})
 
@@ -84,11 +84,11 @@ class Planted:
         self.events.append({**event, **times, "args": args or {}})
 
     def found(self, folder: Path) -> dict[str, Finding]:
-        """Return what is found that is not just the costliest kernel, by title."""
+        """Return the findings by title, without the costliest kernel."""
         return {one.title: one for one in self._all(folder) if "takes the most" not in one.title}
 
     def costliest(self, folder: Path) -> Finding:
-        """Return what is said of the costliest kernel."""
+        """Return the finding on the costliest kernel."""
         (one,) = (one for one in self._all(folder) if "takes the most" in one.title)
         return one
 
@@ -99,7 +99,7 @@ class Planted:
 
 
 def only(job: Planted, folder: Path, title: str, share: float = 0.2) -> str:
-    """Return the figures of the one finding that there is, which takes a share of the step."""
+    """Return the figures of the only finding, which takes a share of the step."""
     found = job.found(folder)
     assert list(found) == [title]
     assert found[title].share == pytest.approx(share, abs=0.003)

@@ -1,4 +1,4 @@
-"""Each flaw, planted into a trace, is named by what it costs; without it nothing is."""
+"""Each planted flaw is found with its cost; without it there is no such finding."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_the_first_device_may_have_nothing_to_do(tmp_path: Path) -> None:
-    """Of two, it ran something before the steps alone: it is idle in all of them."""
+def test_the_first_device_may_be_idle(tmp_path: Path) -> None:
+    """The first device only works before the steps: it is idle in all of them."""
     kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm", "dur": 20 * MS}
     more = [{**kernel, "ts": ts * MS, "args": {"device": device, "stream": 7}}
             for ts, device in ((-50, 0), (10, 1), (110, 1))]  # fmt: skip
@@ -27,8 +27,8 @@ def test_the_first_device_may_have_nothing_to_do(tmp_path: Path) -> None:
     )
 
 
-def test_the_costliest_is_of_the_steps_and_of_the_device(tmp_path: Path) -> None:
-    """Neither what ran before the steps counts, nor the same kernel on another device."""
+def test_the_costliest_kernel_counts_steps_and_device_only(tmp_path: Path) -> None:
+    """Kernels before the steps, and the same kernel on another device, do not count."""
     kernel = {"ph": "X", "pid": 1, "tid": 9, "cat": "kernel", "name": "gemm"}
     more = [
         {**kernel, "ts": ts * MS, "dur": 20 * MS, "args": {"device": device, "stream": 7}}
@@ -43,7 +43,7 @@ def test_the_costliest_is_of_the_steps_and_of_the_device(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("spans", [HEALTHY, DEVICE])
 def test_a_busy_step_has_no_findings(tmp_path: Path, spans: list[Span]) -> None:
-    """Operators, or a device, that work all the time."""
+    """Operators or a device that work all the time give no findings."""
     assert found(measured(tmp_path, spans)) == {}
 
 
@@ -71,7 +71,7 @@ FLAWS: dict[str, tuple[list[Span], list[Span], float]] = {
 
 @pytest.mark.parametrize("title", FLAWS)
 def test_a_planted_flaw_is_found(tmp_path: Path, title: str) -> None:
-    """With what it costs of a step, figures, and something to try."""
+    """A finding has the cost of a step, figures, and advice."""
     before, flaw, share = FLAWS[title]
     finding = found(measured(tmp_path, [*before, *flaw]))[title]
     assert finding.share == pytest.approx(share, abs=0.002)
@@ -82,7 +82,7 @@ def test_a_planted_flaw_is_found(tmp_path: Path, title: str) -> None:
 
 
 def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
-    """With stacks, the innermost lines of the user's own; what lies outside is nobody's."""
+    """With stacks, the innermost lines of the user's code are named; code outside steps is not."""
     frames: list[Span] = [
         ("train.py(9): main", "python_function", 0, 90),
         ("data.py(40): augment", "python_function", 40, 15),
@@ -100,8 +100,8 @@ def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
 BUSY: list[Span] = [("gemm", "kernel", 0, 100)]
 
 
-def test_what_the_host_does_costs_nothing_while_the_device_works(tmp_path: Path) -> None:
-    """A slow loader, a collection, a synchronisation and a copy behind a busy device."""
+def test_host_work_costs_nothing_while_the_device_works(tmp_path: Path) -> None:
+    """This covers a slow loader, a collection, a synchronisation and a copy."""
     hidden: list[Span] = [
         ("dataloader", "user_annotation", 0, 60),
         ("collection", "gc", 60, 20),
@@ -112,7 +112,7 @@ def test_what_the_host_does_costs_nothing_while_the_device_works(tmp_path: Path)
 
 
 def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:
-    """The host marks steps of 5 ms, the device needs 50 ms for each: those are shared out."""
+    """The host marks steps of 5 ms, and the device needs 50 ms for each: its time is shared out."""
     events: list[dict[str, Any]] = []
     common = {"ph": "X", "pid": 1, "tid": 1}
     for step in range(4):
@@ -137,8 +137,8 @@ def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:
     assert "The device computes for 80% of it, 20% is communication that nothing hides" in said
 
 
-def test_where_the_sizes_of_a_product_are(tmp_path: Path) -> None:
-    """In a table of another command's than the report's, where shapes were recorded."""
+def test_a_finding_names_the_table_with_the_sizes(tmp_path: Path) -> None:
+    """Where shapes were recorded, the finding names the command whose table has them."""
     shapes = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 10,
               "dur": 5, "args": {"Input Dims": [[3, 3], [3, 3]]}}  # fmt: skip
     for more, where in (
@@ -149,8 +149,40 @@ def test_where_the_sizes_of_a_product_are(tmp_path: Path) -> None:
         assert said["aten::mm takes the most"].advice.startswith(where)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "types", "advised"),
+    [
+        ("sm90_xmma_gemm_f32f32_f32f32_f32_tn_n", ["float"], True),
+        ("some_gemm", ["c10::BFloat16"], False),
+        ("some_gemm", ["float"], True),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", [], False),
+        ("sm80_xmma_gemm_f16f16_f16f32_f32_nn_n", [], False),
+        ("ampere_bf16_s16816gemm_bf16_128x128_ldg8", [], False),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64", [], False),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", [], False),
+        ("Cijk_Ailk_Bljk_SB_MT64x64x16_SE_K1", [], True),
+        ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", [], False),
+        ("ampere_sgemm_128x64_tn", [], True),
+        ("nvjet_tst_192x192_64x4_1x2_h_bz_coopB_TNT", [], False),
+    ],
+)
+def test_autocast_is_advised_for_wide_types_only(
+    tmp_path: Path, kernel: str, types: list[str], *, advised: bool
+) -> None:
+    """The inputs' types tell, or the kernel's name where no type was recorded."""
+    of = {"Input Dims": [[8, 8], [8, 8]], "Input type": types * 2} if types else {}
+    common = {"ph": "X", "pid": 1, "tid": 1}
+    product = {"name": "aten::mm", "cat": "cpu_op", "ts": 0, "dur": 50, "args": of}
+    launch = {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 10, "dur": 5}
+    more = [{**common, **product}, {**common, **launch, "args": {"correlation": 1}},
+            {**common, "tid": 7, "name": kernel, "cat": "kernel", "ts": 20, "dur": 90 * MS,
+             "args": {"correlation": 1, "device": 0, "stream": 7}}]  # fmt: skip
+    advice = found(measured(tmp_path, [], *more))[f"{kernel} takes the most"].advice
+    assert ("autocast" in advice) is advised
+
+
 def test_memory_near_its_limit(tmp_path: Path) -> None:
-    """As reserved on the device against what it has; less than nine tenths is nothing to say."""
+    """The reserved memory is compared with the device's; below 90 percent there is no finding."""
     limit = [{"id": 0, "totalGlobalMem": 10**10}]
     for reserved, expected in ((9.6e9, True), (8.5e9, False)):
         args = {"Total Reserved": reserved, "Device Type": 1, "Device Id": 0, "Bytes": 1, "Addr": 1}
@@ -162,19 +194,23 @@ def test_memory_near_its_limit(tmp_path: Path) -> None:
 
 
 def test_the_worst_comes_first(tmp_path: Path) -> None:
-    """By what it costs."""
+    """Findings are in the order of their cost."""
     spans = [*HEALTHY, ("collection", "gc", 50, 10), ("dataloader", "user_annotation", 0, 30)]
     two = findings(one := measured(tmp_path, spans), Breakdown(one))
     assert [finding.title for finding in two] == ["The step waits for data", "Garbage collection"]
 
 
 def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
-    """Of a device, of the host, of a trace without steps, and of one without anything."""
+    """The verdict covers devices, the host, traces without steps, and empty traces."""
     device = str(Breakdown(measured(tmp_path, DEVICE)))
     assert device == (
-        "A step takes 100 ms (median of 2 steps, from 100 ms to 100 ms). The device computes for "
-        "98% of it, and it is idle for 2%."
+        "A step takes 100 ms (median of 2 steps). The device computes for 98% of it, and it is "
+        "idle for 2%."
     )
+    third = {"ph": "X", "name": "ProfilerStep#9", "cat": "user_annotation", "pid": 1, "tid": 1,
+             "ts": 10**6, "dur": 120 * MS}  # fmt: skip
+    longer = str(Breakdown(measured(tmp_path, DEVICE, third)))
+    assert "(median of 3 steps, from 100 ms to 120 ms)" in longer
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "CPU operators run for 98% of it, and 2% is Python or waiting." in host
     assert host.endswith("On the host: data loading 1%; 99% is outside these.")

@@ -1,4 +1,4 @@
-"""A device is idle for a fifth of each step: what looks alike has different causes."""
+"""A device that is idle for a fifth of each step: similar traces have different causes."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_late_or_queued(tmp_path: Path) -> None:
     assert "All of it was launched before the device was free" in queued
 
 
-def test_where_it_was_is_told_of_a_part(tmp_path: Path) -> None:
-    """What lies outside of operators, code and phases is called so, not as if it were the rest."""
+def test_a_part_of_the_idle_time_is_named_as_a_part(tmp_path: Path) -> None:
+    """Time outside operators, code and phases is named as a part, not as the rest."""
     job = Planted(launched=LATE)
     job.on_host("aten::add", "cpu_op", FREE, 70)
     job.on_host("forward", "user_annotation", FREE, 75)
@@ -56,8 +56,8 @@ def test_where_it_was_is_told_of_a_part(tmp_path: Path) -> None:
     assert "10 ms at train.py:22 (evaluate); 9.99 ms outside of your own code" in said
 
 
-def test_collectives_of_the_host_run_meanwhile(tmp_path: Path) -> None:
-    """Those of gloo, for whose end a thread may wait without a trace of it; short ones do not."""
+def test_collectives_of_the_host_can_cause_idle_time(tmp_path: Path) -> None:
+    """A thread may wait for gloo's collectives without an event; short collectives do not count."""
     job = Planted(launched=LATE)
     job.on_host("gloo:all_reduce", "user_annotation", FREE - 5, 75, OTHER)
     assert "During 15 ms of it collectives run on the host" in only(job, tmp_path, HOST)
@@ -66,23 +66,23 @@ def test_collectives_of_the_host_run_meanwhile(tmp_path: Path) -> None:
     assert "collectives" not in only(job, tmp_path, HOST)
 
 
-def test_pinned_memory_is_taken_and_given_back_too(tmp_path: Path) -> None:
-    """It keeps the host as long as a device's."""
+def test_allocating_pinned_memory_is_a_cause(tmp_path: Path) -> None:
+    """Allocation and release of pinned memory delay the host as those of a device do."""
     job = Planted(launched=LATE)
     job.on_host("cudaFreeHost", "cuda_runtime", FREE, BUSY - 0.02)
     said = only(job, tmp_path, "Memory is taken from the driver in the loop")
     assert "Calls to allocate or free device or pinned memory" in said
 
 
-def test_a_queue_with_no_rest_has_none(tmp_path: Path) -> None:
-    """Where times that are shown are the same, nothing is said of a rest."""
+def test_a_finding_without_a_rest_mentions_none(tmp_path: Path) -> None:
+    """If the shown times are equal, no rest is mentioned."""
     job = Planted(launched=EARLY)
     job.kernel("late", FREE + 0.005, 0.01, launched=FREE - 0.007)
     assert "All of it was launched before the device was free" in only(job, tmp_path, QUEUE)
 
 
-def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> None:
-    """Many gaps of a device's own between kernels say nothing of the few that are long."""
+def test_the_cause_of_a_queue_is_that_of_most_of_its_time(tmp_path: Path) -> None:
+    """Many short gaps between a device's kernels do not explain the few long ones."""
     job = Planted(launched=EARLY)
     for number in range(40):
         job.kernel("short", FREE + number / 100, 0.008, launched=EARLY - 1)
@@ -91,8 +91,8 @@ def test_what_a_queue_waits_for_is_told_by_most_of_the_time(tmp_path: Path) -> N
     assert "another process on the device" in found.advice
 
 
-def test_memory_for_the_recording_is_none_of_the_jobs(tmp_path: Path) -> None:
-    """While CUPTI takes some, the thread that is to launch stands; not if it makes calls."""
+def test_memory_for_the_recording_is_not_the_jobs(tmp_path: Path) -> None:
+    """The launching thread stops while CUPTI allocates, unless it makes calls."""
     for call, left in ((FREE - 1, 0.1), (FREE + 5, 0.2)):
         job = Planted(launched=LATE)
         job.on_host("Activity Buffer Request", "overhead", FREE, FREE + 10, OTHER)
@@ -100,8 +100,8 @@ def test_memory_for_the_recording_is_none_of_the_jobs(tmp_path: Path) -> None:
         only(job, tmp_path, HOST, share=left)
 
 
-def test_what_torch_compile_writes_is_nobodys_own_code(tmp_path: Path) -> None:
-    """The line is where the script calls it."""
+def test_generated_code_of_torch_compile_is_not_the_users(tmp_path: Path) -> None:
+    """The named line is the one that calls the compiled code."""
     job = Planted(launched=LATE)
     job.on_host("train.py(22): evaluate", "python_function", 59, 79.9)
     written = f"/cache/v7/cv7y5a4{'n' * 45}.py(148): call"
@@ -109,15 +109,15 @@ def test_what_torch_compile_writes_is_nobodys_own_code(tmp_path: Path) -> None:
     assert "19.9 ms at train.py:22 (evaluate)" in only(job, tmp_path, HOST)
 
 
-def test_no_launch_no_cause(tmp_path: Path) -> None:
-    """Where the launch was not recorded nobody is blamed, whatever the host did meanwhile."""
+def test_without_a_launch_there_is_no_cause(tmp_path: Path) -> None:
+    """Without a recorded launch there is no cause, whatever the host did."""
     job = Planted(launched=None)
     job.on_host("dataloader", "user_annotation", FREE, BUSY)
     assert "20 ms while the host is at: data loading" in only(job, tmp_path, UNKNOWN)
 
 
 def test_a_synchronisation_or_work_after_it(tmp_path: Path) -> None:
-    """A gap after a call that waited is charged to it for as long as it had waited, and no more."""
+    """A gap after a call that waited is charged to the call up to the duration of its wait."""
     long = Planted(launched=LATE)
     long.on_host("train.py(22): evaluate", "python_function", 31, 62)
     long.on_host("aten::item", "cpu_op", 32, 60.5)
@@ -133,7 +133,7 @@ def test_a_synchronisation_or_work_after_it(tmp_path: Path) -> None:
 
 
 def test_a_pageable_copy_or_a_synchronisation(tmp_path: Path) -> None:
-    """Both hold the host up until the device is done; the copy of a few bytes is no better."""
+    """Both delay the host until the device is done; a copy of a few bytes does so too."""
     for name, title in (
         ("Memcpy DtoH (Device -> Pageable)", PINNED),
         ("Memcpy DtoH (Device -> Pinned)", HOST),
@@ -148,7 +148,7 @@ def test_a_pageable_copy_or_a_synchronisation(tmp_path: Path) -> None:
 
 
 def test_small_kernels_launched_late_or_early(tmp_path: Path) -> None:
-    """The same 400 short kernels: the host is slower than the device, or it is ahead of it."""
+    """The same 400 short kernels: the host is slower than the device, or ahead of it."""
     for ahead, title, share in ((0.012, SLOW_LAUNCHES, 0.16), (50.0, QUEUE, 0.168)):
         job = Planted(launched=EARLY - 1)
         for number in range(400):
@@ -169,12 +169,12 @@ RULES = (
     host.data_loading, host.garbage, host.compiling, host.optimizer, host.checkpoint,
     *(rule for rule in idle.IDLE_RULES if rule is not idle.pageable_copies),
 )  # fmt: skip
-"""All that charge idle time alone; copies take the time in which they run as well."""
+"""All rules that charge only idle time; the rule of copies also charges their run time."""
 
 
 @on_each
 def test_findings_charge_all_idle_time_once(path: Path) -> None:
-    """Charged, what recording takes, and what there was nothing to do in, is all idle time."""
+    """Charged time, recording overhead and time without work add up to all idle time."""
     measured = MeasuredTrace(path)
     steps = measured.breakdown
     if measured.idle is None:
@@ -182,6 +182,7 @@ def test_findings_charge_all_idle_time_once(path: Path) -> None:
     found = [finding for rule in RULES if (finding := rule(measured, steps))]
     causes = measured.idle.by_cause()
     left = (causes[PAGEABLE] + causes[NOTHING] + causes[RECORDING]) / steps.count / steps.length
+    left -= idle.before_first_launch(measured, steps) / steps.length
     charged = sum(finding.share for finding in found)
     assert charged + left == pytest.approx(steps.share(steps.parts[IDLE]), abs=1e-9)
 
@@ -197,7 +198,7 @@ CAUSES = {
 
 @pytest.mark.parametrize("title", CAUSES)
 def test_on_the_launching_thread_or_on_another(tmp_path: Path, title: str) -> None:
-    """Only what the thread does that is to launch next keeps the device waiting."""
+    """Only work of the thread that launches next delays the device."""
     name, category = CAUSES[title]
     for thread, expected in ((MAIN, title), (OTHER, HOST)):
         job = Planted(launched=LATE)
@@ -207,14 +208,14 @@ def test_on_the_launching_thread_or_on_another(tmp_path: Path, title: str) -> No
 
 @pytest.mark.parametrize("title", CAUSES)
 def test_nothing_the_host_does_explains_a_queue(tmp_path: Path, title: str) -> None:
-    """What runs next had been launched before, so that the host is not to blame."""
+    """The next work was launched before, so the host is not the cause."""
     job = Planted(launched=EARLY)
     job.on_host(*CAUSES[title], FREE, BUSY - 0.02)
     only(job, tmp_path, QUEUE)
 
 
-def test_what_stops_all_threads(tmp_path: Path) -> None:
-    """Garbage and compilation hold the host up on whichever thread they run."""
+def test_pauses_of_all_threads_delay_the_device(tmp_path: Path) -> None:
+    """Garbage collections and compilations delay the host on any thread."""
     for name, category, title in (
         ("collection of generation 2", "gc", "Garbage collection"),
         ("compile (dynamo_timed)", "cpu_op", "Recompilation"),
@@ -225,9 +226,55 @@ def test_what_stops_all_threads(tmp_path: Path) -> None:
 
 
 def test_causes_before_symptoms(tmp_path: Path) -> None:
-    """A checkpoint copies and synchronises; that is the checkpoint's, and charged once."""
+    """A checkpoint copies and synchronises: only the checkpoint is charged, once."""
     job = Planted(launched=LATE)
     job.on_host("checkpoint", "user_annotation", FREE, BUSY - 0.02)
     job.on_host("cudaStreamSynchronize", "cuda_runtime", 62, 70)
     job.on_host("cudaFree", "cuda_runtime", 71, 75)
     only(job, tmp_path, "Checkpoints hold the step up")
+
+
+FIRST = "First use of the device or a library"
+
+
+def test_the_first_use_of_a_library_is_no_work_of_the_loop(tmp_path: Path) -> None:
+    """Two long cudaFree in the first linear layer create a context and load cuBLAS, once."""
+    job = Planted(launched=LATE)
+    job.on_host("aten::linear", "cpu_op", 1, 2)
+    job.on_host("cudaFree", "cuda_runtime", FREE + 1, FREE + 2)
+    assert FIRST not in job.found(tmp_path)
+    first = {"ph": "X", "pid": 5, "tid": MAIN}
+    for name, category, at, took in (
+        ("aten::conv2d", "cpu_op", FREE, 19.0),
+        ("cudaFree", "cuda_runtime", FREE + 0.1, 12.0), ("cudaFree", "cuda_runtime", 72.5, 5.0),
+    ):  # fmt: skip
+        times = {"ts": at * 1000, "dur": took * 1000, "args": {"correlation": 0}}
+        job.events.append({**first, "name": name, "cat": category, **times})
+    found = job.found(tmp_path)[FIRST]
+    assert found.share == pytest.approx(0.06)
+    assert "1 x cudaFree, 12 ms" in found.detail
+    assert "record later steps" in found.advice
+
+
+def test_the_first_use_counts_before_the_first_kernel(tmp_path: Path) -> None:
+    """Also if no step is marked, so that the device has nothing to do until then."""
+    job = Planted(launched=None)
+    begin = {"ph": "X", "pid": 5, "tid": MAIN, "cat": "cuda_runtime", "name": "cudaFree"}
+    job.events = [e for e in job.events if not e["name"].startswith("ProfilerStep")]
+    job.events.append({**begin, "ts": -800_000, "dur": 700_000, "args": {"correlation": 0}})
+    found = job.found(tmp_path)[FIRST]
+    assert found.share == pytest.approx(0.7, abs=0.01)
+
+
+def test_the_step_itself_is_not_taken_out_of_the_loop(tmp_path: Path) -> None:
+    """A line in which most operators run is that of the loop or of the whole forward pass."""
+    job = Planted(launched=LATE)
+    job.on_host("model.py(88): forward", "python_function", 1, 99)
+    job.on_host("aten::mm", "cpu_op", 2, 3)
+    said = job.found(tmp_path)[HOST]
+    assert "at model.py:88 (forward)" in said.detail
+    assert "out of the loop" not in said.advice
+    job.on_host("log.py(7): write", "python_function", FREE - 1, LATE - 0.01)
+    said = job.found(tmp_path)[HOST]
+    assert "at log.py:7 (write)" in said.detail
+    assert "out of the loop" in said.advice

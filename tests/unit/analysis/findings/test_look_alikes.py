@@ -1,4 +1,4 @@
-"""Each finding beside what looks like it and has another cause; where it is, and what it saves."""
+"""Each finding, next to a similar trace with another cause; with its place and its saving."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.culprits import openers
+from dynprof.analysis.findings.call_sites import openers
 from dynprof.analysis.measures.code.user_code import function_of
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, phase_spans
@@ -62,14 +62,14 @@ PAIRS: dict[str, tuple[list[Span], list[Span], str]] = {
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_on_the_host(tmp_path: Path, pair: str) -> None:
-    """Without a device: the first has the flaw, the second as long a step of another kind."""
+    """Without a device: the first trace has the flaw, the second an equal step without it."""
     flawed, other, title = PAIRS[pair]
     assert title in found(measured(tmp_path, flawed))
     assert title not in found(measured(tmp_path, other))
 
 
 def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
-    """Where the thread of the steps was, without the operators that it called there."""
+    """The line where the steps' thread was, without the operators that it called."""
     spans: list[Span] = [
         ("train.py(8): main", "python_function", 0, 100),
         ("data.py(40): augment", "python_function", 10, 60),
@@ -84,8 +84,8 @@ def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_a_line_at_which_a_function_stood_is_not_named(tmp_path: Path) -> None:
-    """That of ``dp.step()``, where the recording began: what it called is, whatever its address."""
+def test_the_line_at_which_the_recording_began_is_not_named(tmp_path: Path) -> None:
+    """The line of ``dp.step()``, where the recording began, is not named; its callee is."""
     stood = {"ph": "X", "pid": 1, "tid": 1, "cat": "python_function", "ts": -10, "dur": 200_010,
              "name": "train.py(30): main"}  # fmt: skip
     spans: list[Span] = [("aten::mm", "cpu_op", 0, 10)]
@@ -120,15 +120,15 @@ def test_a_line_at_which_a_function_stood_is_not_named(tmp_path: Path) -> None:
         ("nn.Module: Linear_0", "nn.Module: Linear_0"),
     ],
 )  # fmt: skip
-def test_what_functions_are_called(name: str, shown: str) -> None:
-    """Without the address of an object, and the name of the record that holds a bound one."""
+def test_function_names_have_no_address(name: str, shown: str) -> None:
+    """Names omit an object's address, and the record that holds a bound function."""
     assert function_of(name) == shown
 
 
-def test_a_function_of_the_loader_or_of_a_thread_beside_it(tmp_path: Path) -> None:
-    """What sleeps all the while on another thread, as a watcher does, is not what a step waits for.
+def test_a_sleeping_thread_is_not_taken_for_the_loader(tmp_path: Path) -> None:
+    """A thread that sleeps all the time, such as a watcher, is not what a step waits for.
 
-    Neither is anything said to be where the thread of the steps has no frames.
+    No place is named where the steps' thread has no frames.
     """
     frame = {"ph": "X", "pid": 1, "tid": 2, "cat": "python_function", "dur": 79_000}
     beside = [{**frame, "name": "wait", "ts": step * 100_000 + 20_500} for step in range(2)]
@@ -142,8 +142,8 @@ def test_a_function_of_the_loader_or_of_a_thread_beside_it(tmp_path: Path) -> No
     )
 
 
-def test_the_line_of_a_loader_has_all_that_it_calls(tmp_path: Path) -> None:
-    """Built-ins, libraries and operators below a function of the user's are that one's time."""
+def test_the_line_of_a_loader_includes_its_callees(tmp_path: Path) -> None:
+    """Built-ins, libraries and operators below a user's function count as its time."""
     spans: list[Span] = [
         *PAIRS["Python or the loader"][1],
         ("torch/utils/data/dataloader.py(7): __next__", "python_function", 20.5, 79),
@@ -158,8 +158,8 @@ def test_the_line_of_a_loader_has_all_that_it_calls(tmp_path: Path) -> None:
     )
 
 
-def test_a_function_costs_what_it_calls_as_well(tmp_path: Path) -> None:
-    """Of plain Python: without a function a step is shorter by more than its own time."""
+def test_a_function_costs_its_callees_as_well(tmp_path: Path) -> None:
+    """In plain Python, removing a function saves more than its own time."""
     spans: list[Span] = [
         ("transform (train.py:3)", "FEE", 0, 90),
         ("helper (train.py:1)", "FEE", 10, 40),
@@ -167,7 +167,7 @@ def test_a_function_costs_what_it_calls_as_well(tmp_path: Path) -> None:
     said = found(measured(tmp_path, spans))["transform (train.py:3) takes the most"]
     assert said.saves == "Without it a step would be 90 ms shorter at most."
     places = "1 of them in a step takes 50 ms. Next comes helper (train.py:1), 40 ms."
-    assert said.detail == places  # they are in the names
+    assert said.detail == places  # the places are in the names
 
 
 def test_lines_of_plain_python(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_lines_of_plain_python(tmp_path: Path) -> None:
     )
 
 
-def test_threads_that_wait_beside_the_steps(tmp_path: Path) -> None:
-    """Of plain Python: what idle workers of a pool are in takes no time of the step's."""
+def test_waiting_pool_workers_take_no_time_of_a_step(tmp_path: Path) -> None:
+    """In plain Python, the wait of a pool's idle workers takes no time of a step."""
     waits: list[dict[str, Any]] = [
         {"ph": "X", "pid": 1, "tid": worker, "name": "_queue.SimpleQueue.get", "cat": "FEE",
          "ts": step * STEP_MS * MS, "dur": STEP_MS * MS}
@@ -209,7 +209,7 @@ def test_threads_that_wait_beside_the_steps(tmp_path: Path) -> None:
 
 
 def of_a_server(path: Path, threads: int, spans: list[Span], with_frames: int = 0) -> MeasuredTrace:
-    """Write steps that threads end by turns, each in the same spans; some threads have frames."""
+    """Write steps that several threads end in turns, with equal spans; some threads have frames."""
     frame: Span = ("train.py(3): work", "python_function", 0, 90)
     events = [
         {"ph": "X", "pid": 1, "tid": number % threads, "name": f"ProfilerStep#{number}",
@@ -228,7 +228,7 @@ def of_a_server(path: Path, threads: int, spans: list[Span], with_frames: int = 
 
 @pytest.mark.parametrize("threads", [1, 2, 4, 12])
 def test_threads_that_each_end_steps(tmp_path: Path, threads: int) -> None:
-    """Of plain Python: what all of them did is in the steps, not that of the first alone."""
+    """In plain Python, the steps have the work of all threads, not only of the first."""
     spans: list[Span] = [("time.sleep", "FEE", 0, 80)]
     said = found(of_a_server(tmp_path, threads, spans))["time.sleep takes the most"]
     assert said.detail == "1 of them in a step takes 80 ms."
@@ -250,7 +250,7 @@ WAITS_FOR_WORK = [
 
 @pytest.mark.parametrize("waits", WAITS_FOR_WORK)
 def test_workers_that_wait_for_work(tmp_path: Path, waits: list[tuple[str, float]]) -> None:
-    """Of several threads one waits while others work; of a single one the step itself waits."""
+    """With several threads, one waits while others work; a single thread delays its own step."""
     idle: list[Span] = [(name, "FEE", 0, took) for name, took in waits]
     spans: list[Span] = [*idle, ("time.sleep", "FEE", 65, 30)]
     assert list(found(of_a_server(tmp_path, 2, spans))) == ["time.sleep takes the most"]
@@ -258,8 +258,8 @@ def test_workers_that_wait_for_work(tmp_path: Path, waits: list[tuple[str, float
     assert list(found(of_a_server(tmp_path, 1, spans))) == [f"{waits[-1][0]} takes the most"]
 
 
-def test_what_takes_a_large_part_as_well_is_named_next(tmp_path: Path) -> None:
-    """Of plain Python: a step that waits for another thread may sleep a little longer besides."""
+def test_the_second_largest_part_is_named_next(tmp_path: Path) -> None:
+    """In plain Python, a step that waits for another thread may also sleep a little longer."""
     spans: list[Span] = [
         ("write (/home/me/job.py:9)", "FEE", 0, 41), ("time.sleep", "FEE", 0.5, 40),
         ("collect (/home/me/job.py:5)", "FEE", 50, 31), ("_thread.lock.acquire", "FEE", 50, 30),
@@ -272,7 +272,7 @@ def test_what_takes_a_large_part_as_well_is_named_next(tmp_path: Path) -> None:
 
 
 def test_workers_that_wait_for_each_other(tmp_path: Path) -> None:
-    """A lock of their own, or a function of theirs that is called like a queue's, is their work."""
+    """A lock of the workers, or a function with a queue's name, is their work."""
     for name in ("_thread.lock.acquire", "get (/home/me/queue.py:154)"):
         said = found(of_a_server(tmp_path, 2, [(name, "FEE", 0, 80)]))
         assert list(said) == [f"{name} takes the most"]
@@ -282,15 +282,15 @@ def test_workers_that_wait_for_each_other(tmp_path: Path) -> None:
     ("with_frames", "advice"),
     [(0, "with_stack"), (1, "--backend python"), (6, "Take that out of the loop")],
 )
-def test_stacks_of_threads_that_have_none(tmp_path: Path, with_frames: int, advice: str) -> None:
-    """Of those that begin within a window torch has none: nobody finds their functions there."""
+def test_threads_without_stacks_get_no_line(tmp_path: Path, with_frames: int, advice: str) -> None:
+    """Torch has no stacks of threads that begin in a window, so none are expected."""
     spans: list[Span] = [("aten::mm", "cpu_op", 0, 10)]
     said = found(of_a_server(tmp_path, 6, spans, with_frames))
     assert advice in said["Python between the operators"].advice
 
 
 def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
-    """The trace has the one at which the profiler came, which is that of ``dp.step()``."""
+    """The trace has the profiler's own line there, which is that of ``dp.step()``."""
     spans: list[Span] = [
         ("train.py(25): <module>", "python_function", 0, 100),
         ("aten::mm", "cpu_op", 40, 10),
@@ -302,7 +302,7 @@ def test_a_module_has_no_line_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_loader_is_named_and_python_is_not(tmp_path: Path) -> None:
-    """The time that no operator takes has one cause."""
+    """The time outside operators has one cause."""
     said = found(measured(tmp_path, PAIRS["Python or the loader"][1]))
     assert list(said) == [WAITS]
     assert said[WAITS].saves == "Without it a step would be 79.5 ms shorter at most."
@@ -315,10 +315,10 @@ def test_a_loader_is_named_and_python_is_not(tmp_path: Path) -> None:
         ("compile (dynamo_timed)", "cpu_op", "Recompilation"),
     ],
 )
-def test_what_stops_all_threads_or_a_queue(
+def test_pauses_of_all_threads_or_a_queue(
     tmp_path: Path, name: str, category: str, title: str
 ) -> None:
-    """The device waits for it where the next kernel was launched after it, and not before."""
+    """The device waits if the next kernel was launched after it, and not before."""
     for launched, expected in ((LATE, title), (EARLY, QUEUE)):
         job = Planted(launched=launched)
         job.on_host(name, category, FREE, BUSY - 0.02, OTHER)
@@ -326,7 +326,7 @@ def test_what_stops_all_threads_or_a_queue(
 
 
 def test_communication_exposed_or_hidden(tmp_path: Path) -> None:
-    """The same collective costs nothing beside a kernel that computes."""
+    """The same collective costs nothing next to a kernel that computes."""
     job = Planted(launched=EARLY)
     job.kernel("ncclDevKernel_AllReduce", FREE, BUSY - FREE, launched=EARLY, stream=9)
     detail = only(job, tmp_path, EXPOSED)
@@ -341,7 +341,7 @@ def test_communication_exposed_or_hidden(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_is_slow_or_one_that_waits_for_a_rank(tmp_path: Path) -> None:
-    """A long kernel takes the most, and who started it is named; a collective waits for others."""
+    """A long kernel is named with its origin; a long collective waits for other ranks."""
     spans: list[Span] = [*((f"gemm_{n}", "kernel", n * 3.0, 3.0) for n in range(20))]
     for name, expected in (("slow_gemm", "slow_gemm takes the most"), ("ncclAllReduce", EXPOSED)):
         said = found(measured(tmp_path, [*spans, (name, "kernel", 60, 40)]))
@@ -355,7 +355,7 @@ def test_a_kernel_that_is_slow_or_one_that_waits_for_a_rank(tmp_path: Path) -> N
 
 
 def test_a_copy_pinned_or_pageable(tmp_path: Path) -> None:
-    """Each run alone has a name of its own, and nothing is charged to both."""
+    """Each has its own name when it runs alone, and no time is charged to both."""
     for memory, title, other in (("Pinned", COPIES, PINNED), ("Pageable", PINNED, COPIES)):
         job = Planted(launched=EARLY)
         name = f"Memcpy HtoD ({memory} -> Device)"
@@ -366,8 +366,8 @@ def test_a_copy_pinned_or_pageable(tmp_path: Path) -> None:
         assert other not in said
 
 
-def test_a_copy_beside_a_collective_is_charged_once(tmp_path: Path) -> None:
-    """Nothing computes meanwhile: that is the collective's, whatever memory the copy is of."""
+def test_a_copy_during_a_collective_is_charged_once(tmp_path: Path) -> None:
+    """Nothing computes at that time: the collective is charged, whatever memory the copy uses."""
     for memory in ("Pinned", "Pageable"):
         job = Planted(launched=EARLY)
         job.kernel("ncclDevKernel_AllReduce", FREE, BUSY - FREE, launched=EARLY, stream=9)
@@ -376,7 +376,7 @@ def test_a_copy_beside_a_collective_is_charged_once(tmp_path: Path) -> None:
 
 
 def test_a_copy_exposed_or_hidden(tmp_path: Path) -> None:
-    """Beside a kernel it costs nothing; alone, it names who asked for it."""
+    """Next to a kernel a copy costs nothing; alone, its origin is named."""
     job = Planted(launched=EARLY)
     job.on_host("aten::clone", "cpu_op", EARLY - 0.5, EARLY + 0.5)
     job.kernel("Memcpy DtoD (Device -> Device)", FREE, BUSY - FREE, launched=EARLY)
@@ -389,7 +389,7 @@ def test_a_copy_exposed_or_hidden(tmp_path: Path) -> None:
 
 
 def test_long_in_a_call_to_launch_or_elsewhere(tmp_path: Path) -> None:
-    """The host comes as late; a first launch, which loads the kernel, is no work of the user's."""
+    """The host is equally late; a first launch, which loads the kernel, is not the user's work."""
     job = Planted(launched=FREE + 1)
     for event in job.events:
         if event["ts"] % 100_000 == 61_000:
@@ -409,7 +409,7 @@ def test_long_in_a_call_to_launch_or_elsewhere(tmp_path: Path) -> None:
     ],
 )
 def test_the_line_is_named_with_a_device_and_without(tmp_path: Path, name: str, title: str) -> None:
-    """The innermost function of the user's own that it happens in."""
+    """The innermost function of the user's code is named."""
     job = Planted(launched=LATE)
     job.on_host("train.py(31): update", "python_function", FREE - 0.1, BUSY - 0.02)
     job.on_host("torch/optim/adam.py(7): step", "python_function", FREE - 0.05, BUSY - 0.021)
@@ -430,10 +430,10 @@ def test_the_line_is_named_with_a_device_and_without(tmp_path: Path, name: str, 
         ("checkpoint", "save_checkpoint", "Checkpoints hold the step up"),
     ],
 )
-def test_what_two_labels_mark_counts_once(
+def test_nested_labels_of_one_thing_count_once(
     tmp_path: Path, name: str, torchs: str, title: str
 ) -> None:
-    """The line takes as long as the finding says, where two labels mark one thing, nested."""
+    """Two nested labels of one thing: the line takes as long as the finding says."""
     spans: list[Span] = [
         ("train.py(31): update", "python_function", 40, 50),
         (name, "user_annotation", 41, 40),
@@ -446,7 +446,7 @@ def test_what_two_labels_mark_counts_once(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_lines_share_the_time_that_their_spans_cover(tmp_path: Path, seed: int) -> None:
-    """Each moment counts for the first of the spans that are open then, as one by one tells."""
+    """Each moment counts for the first of the open spans, as in a count one by one."""
     draw = random.Random(seed)  # noqa: S311
     labels = [(draw.randrange(90), draw.randrange(1, 60), thread)
               for thread in (1, 2, 3) for _ in range(3)]  # fmt: skip
@@ -473,8 +473,8 @@ def test_lines_share_the_time_that_their_spans_cover(tmp_path: Path, seed: int) 
     }
 
 
-def test_what_a_step_would_save_is_said_once(tmp_path: Path) -> None:
-    """Of a step, or of the trace where none is marked; of memory nothing is saved."""
+def test_the_saving_is_named_once(tmp_path: Path) -> None:
+    """The saving is that of a step, or of the trace without marked steps; memory saves no time."""
     job = Planted(launched=LATE)
     (one,) = job.found(tmp_path).values()
     assert one.saves == "Without it a step would be 20 ms shorter at most."
@@ -490,10 +490,8 @@ def test_what_a_step_would_save_is_said_once(tmp_path: Path) -> None:
     ("host", "less"),
     [(15, "4.98 ms shorter at most"), (20, "no shorter, as something else lasts as long")],
 )
-def test_nothing_is_saved_that_something_else_takes_as_long_as(
-    tmp_path: Path, host: float, less: str
-) -> None:
-    """A collective runs alone for 20 ms, while the host needs so many of them to launch on."""
+def test_hidden_work_saves_nothing(tmp_path: Path, host: float, less: str) -> None:
+    """A collective runs alone for 20 ms, while the host needs as long to launch the next work."""
     job = Planted(launched=FREE + host - 0.02 * (host == 20))
     job.events[-1]["dur"] = job.events[-3]["dur"] = 19_900.0
     job.on_host("cudaDeviceSynchronize", "cuda_runtime", BUSY + 1, STEP - 0.05)

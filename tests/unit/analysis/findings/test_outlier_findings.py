@@ -1,4 +1,4 @@
-"""What made one step long is found against the others, and dynprof is never blamed."""
+"""The cause of a slow step is found by comparison with the others, and is never dynprof."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRAPPER = "dynprof/marks/record_functions.py(71): begin"
 def job(
     folder: Path, slow: dict[int, list[Span]], usual: list[Span] = USUAL, rank: int = 0
 ) -> MeasuredTrace:
-    """Return six steps of 10 ms, some of 100 ms more with spans of their own."""
+    """Return six steps of 10 ms; some are 100 ms longer, with spans of their own."""
     events: list[dict[str, Any]] = []
     begin = 0.0
     for number in range(6):
@@ -81,7 +81,7 @@ CAUSES: dict[str, tuple[list[Span], list[str]]] = {
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_the_cause_of_a_slow_step_is_named(tmp_path: Path, cause: str) -> None:
-    """First of all findings, with the function where there are stacks."""
+    """The cause is the first finding, with the function if there are stacks."""
     spans, words = CAUSES[cause]
     measured = job(tmp_path, {SLOW: spans})
     said = verdict(measured)
@@ -99,8 +99,8 @@ def test_the_cause_of_a_slow_step_is_named(tmp_path: Path, cause: str) -> None:
     assert contents(measured)["verdict"] == said[0]
 
 
-def test_slow_steps_of_one_cause_are_told_together(tmp_path: Path) -> None:
-    """One of another cause has a finding of its own."""
+def test_slow_steps_with_one_cause_are_one_finding(tmp_path: Path) -> None:
+    """A slow step with another cause has its own finding."""
     sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
     save: list[Span] = [("checkpoint", "user_annotation", 9, 100)]
     found = all_findings(job(tmp_path, {1: sort, 4: sort}))
@@ -116,10 +116,10 @@ def test_slow_steps_of_one_cause_are_told_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "together"), [("job.py(9): read", True), ("a.py(3): check", False)]
 )
-def test_slow_steps_are_told_together_only_where_one_function_is_slow(
+def test_slow_steps_are_one_finding_only_for_the_same_function(
     tmp_path: Path, other: str, together: bool
 ) -> None:
-    """Python between operators is one kind of cause, but each function is its own."""
+    """Python between operators is one kind of cause, but each function counts separately."""
     slow: dict[int, list[Span]] = {
         step: [
             ("job.py(4): main", "python_function", 0, 110), (name, "python_function", 9, 100),
@@ -133,8 +133,8 @@ def test_slow_steps_are_told_together_only_where_one_function_is_slow(
     assert ["called by check (a.py:3)" in one for one in of_the_fourth] == [True] * (not together)
 
 
-def test_slow_steps_without_a_known_cause_are_told_together(tmp_path: Path) -> None:
-    """No cause is said to be the same."""
+def test_slow_steps_without_a_known_cause_are_one_finding(tmp_path: Path) -> None:
+    """The finding does not say that the causes are the same."""
     many: list[Span] = [(f"aten::{n}", "cpu_op", 10 + 10 * n, 10) for n in range(10)]
     first, *others = all_findings(job(tmp_path, {1: many, 4: many}))
     why = "The trace does not show why. The cause is also unknown for step 4."
@@ -143,7 +143,7 @@ def test_slow_steps_without_a_known_cause_are_told_together(tmp_path: Path) -> N
 
 
 def test_advice_is_left_out_only_right_below_the_same() -> None:
-    """With another finding between, "As above." would mean that one."""
+    """If another finding were between them, "As above." would be wrong."""
     one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
     advice = "Do this. To see which functions, record with stacks: dynprof arm."
     named = Finding("", 0, "", advice)
@@ -151,7 +151,7 @@ def test_advice_is_left_out_only_right_below_the_same() -> None:
     assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
 
 
-def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> None:
+def test_a_step_that_the_profiler_slowed_is_not_a_finding(tmp_path: Path) -> None:
     """The verdict says whose time it is."""
     measured = job(
         tmp_path,
@@ -161,8 +161,8 @@ def test_a_step_that_the_profiler_made_long_is_no_finding(tmp_path: Path) -> Non
     assert not any("Step 3" in one.title for one in all_findings(measured))
 
 
-def test_what_dynprof_wraps_is_no_culprit(tmp_path: Path) -> None:
-    """Not as a function, not as time of an optimizer or a loader, not on the critical path."""
+def test_a_wrapper_of_dynprof_is_not_a_cause(tmp_path: Path) -> None:
+    """A wrapper is no function, optimizer or loader, and is not on the critical path."""
     for label, title in (
         ("Optimizer.step#SGD.step", "The optimizer takes long"),
         ("dataloader", "The step waits for data"),
@@ -187,8 +187,8 @@ def test_what_dynprof_wraps_is_no_culprit(tmp_path: Path) -> None:
     assert "7 ms in step (torch/optim/sgd.py:9), called by train (job.py:2)" in between.detail
 
 
-def test_the_command_that_names_lines_is_told_once(tmp_path: Path) -> None:
-    """In a trace without frames; with them, and with a line, no list of usual suspects either."""
+def test_the_command_that_names_lines_is_printed_once(tmp_path: Path) -> None:
+    """The command is named without frames; with frames and a line, usual causes are left out."""
     bare: list[Span] = [("aten::mm", "cpu_op", 1, 3), ("dataloader", "user_annotation", 4, 3)]
     said = "\n".join(map(str, all_findings(job(tmp_path, {}, bare))))
     assert said.count("record with stacks: with_stack=True") == 1
@@ -199,8 +199,8 @@ def test_the_command_that_names_lines_is_told_once(tmp_path: Path) -> None:
     assert "the usual ones" not in said
 
 
-def test_slow_steps_of_many_ranks_are_one_sentence(tmp_path: Path) -> None:
-    """The step with how many ranks it was slow on, not a line for each rank."""
+def test_slow_steps_of_many_ranks_are_one_finding(tmp_path: Path) -> None:
+    """The finding names the step and the number of slow ranks, not each rank."""
     sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
     files: dict[str, list[Path]] = {name: [] for name in RANK_TABLES}
     for rank in range(12):

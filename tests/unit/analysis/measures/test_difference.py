@@ -1,4 +1,4 @@
-"""Two captures against each other."""
+"""Comparison of two captures."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def read(path: Path) -> MeanStep:
-    """Return what a step of a trace takes."""
+    """Return the measurements of a trace's step."""
     return MeanStep.of(MeasuredTrace(path))
 
 
-def test_what_grew_is_named_by_what_it_costs_a_step(tmp_path: Path) -> None:
-    """Windows of other lengths are compared step by step; what did not change is left out."""
+def test_growth_is_named_by_its_cost_of_a_step(tmp_path: Path) -> None:
+    """Windows of different lengths are compared by step; unchanged parts are left out."""
     one = read(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
     other = read(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
     first, *rest = growths(one, other)
@@ -37,7 +37,7 @@ def test_what_grew_is_named_by_what_it_costs_a_step(tmp_path: Path) -> None:
 
 
 def test_phases_that_grew_are_named(tmp_path: Path) -> None:
-    """By their own labels: the backward pass takes 3 ms more of a step, which is no longer."""
+    """Labels show the phases: the backward pass takes 3 ms more of a step of equal length."""
     common = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation"}
     captures = []
     for number, backward_ms in enumerate((4, 7)):
@@ -55,7 +55,7 @@ def test_phases_that_grew_are_named(tmp_path: Path) -> None:
 
 
 def test_parts_of_the_step_that_grew_are_named(tmp_path: Path) -> None:
-    """A device that communicates 6 ms longer is idle for so much less; computing is as before."""
+    """A device that communicates 6 ms longer is idle 6 ms less; computing is unchanged."""
     common = {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "args": {"device": 0, "stream": 7}}
     step = {**common, "name": "ProfilerStep#1", "cat": "user_annotation", "pid": 1, "ts": 0}
     captures = []
@@ -72,8 +72,8 @@ def test_parts_of_the_step_that_grew_are_named(tmp_path: Path) -> None:
     assert found == [("communication", "step", 6e6), ("idle", "step", -6e6)]
 
 
-def test_what_lies_outside_of_the_steps_is_not_theirs(tmp_path: Path) -> None:
-    """The second capture goes on after its last step: a step costs no more for that."""
+def test_events_outside_steps_do_not_count(tmp_path: Path) -> None:
+    """The second capture continues after its last step: its steps cost no more for that."""
     captures = []
     for number in range(2):
         path = write(tmp_path / f"{number}.trace.json", 2, 1, 1)
@@ -87,8 +87,8 @@ def test_what_lies_outside_of_the_steps_is_not_theirs(tmp_path: Path) -> None:
     assert growths(*captures) == []
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
-    """Frames in one of them, a device in the other."""
+def test_captures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
+    """One capture has frames, the other a device."""
     one = read(write(tmp_path / "a.trace.json", 2, 1, 1, cat="python_function"))
     other = read(write(tmp_path / "b.trace.json", 2, 1, 1, cat="kernel"))
     assert why_not_comparable(one, other) == [
@@ -97,8 +97,8 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     ]
 
 
-def test_phases_of_one_alone_are_no_faster_job(tmp_path: Path) -> None:
-    """Where marks of other domains were asked for, the optimizer ran unseen."""
+def test_a_phase_in_one_capture_only_is_not_compared(tmp_path: Path) -> None:
+    """If other domains' marks were requested, the optimizer's phase was not recorded."""
     common = {"ph": "X", "pid": 1, "tid": 1, "cat": "mstx", "args": {"domain": "phases"}}
     captures = []
     for name in ("optimizer", "something else"):
@@ -113,8 +113,8 @@ def test_phases_of_one_alone_are_no_faster_job(tmp_path: Path) -> None:
     assert why_not_comparable(captures[0], captures[0]) == []
 
 
-def test_ranges_that_bear_a_number_are_one(tmp_path: Path) -> None:
-    """Two captures never have the same numbers; what comes after a name is none of them."""
+def test_ranges_that_differ_by_a_number_are_joined(tmp_path: Path) -> None:
+    """Two captures never have the same numbers; a suffix behind the name is not a number."""
     captures = []
     for first, ms in ((3, 4), (700, 9)):
         common = {"ph": "X", "pid": 1, "tid": 1, "cat": "user_annotation"}
@@ -137,7 +137,7 @@ def test_ranges_that_bear_a_number_are_one(tmp_path: Path) -> None:
 
 
 def test_the_mean_of_ranks_is_that_of_each_number(tmp_path: Path) -> None:
-    """Counted here by hand: 2 products of 10 ms on one rank, 4 of 30 ms on the other."""
+    """Counted by hand: 2 products of 10 ms on one rank, 4 of 30 ms on the other."""
     ranks = [
         read(write(tmp_path / f"{n}.trace.json", 2, products, ms))
         for n, products, ms in ((0, 2, 10), (1, 4, 30))
@@ -150,8 +150,8 @@ def test_the_mean_of_ranks_is_that_of_each_number(tmp_path: Path) -> None:
     assert MeanStep.of_ranks([ranks[0]]) == ranks[0]
 
 
-def test_what_one_rank_does_not_do_takes_it_no_time(tmp_path: Path) -> None:
-    """One of two runs a kernel of 8 us: half a kernel and 4 us; not all have a device."""
+def test_work_of_one_rank_counts_zero_for_the_others(tmp_path: Path) -> None:
+    """One of two ranks runs a kernel of 8 us: half a kernel and 4 us; not all have a device."""
     plain = read(write(tmp_path / "a.trace.json", 1, 1, 8))
     other = read(write(tmp_path / "b.trace.json", 1, 1, 8, cat="kernel", name="gemm", dur=8))
     mean = MeanStep.of_ranks([plain, other])

@@ -1,4 +1,4 @@
-"""A trace with a manifest beside it, as dynprof leaves them."""
+"""A trace with a manifest next to it, as dynprof writes them."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def captured(
     """Return a capture of these events, read back.
 
     Args:
-        folder: Where to.
-        events: What the profiler recorded.
-        rank: Of the process.
+        folder: The output folder.
+        events: The profiler's events.
+        rank: The rank of the process.
         added: Events of collectors.
-        config: What was asked for.
+        config: The requested config.
     """
     path = folder / f"host_1.rank{rank}.1.pt.trace.json"
     raw = json.dumps({"baseTimeNanoseconds": 0, "traceEvents": list(events)}).encode()

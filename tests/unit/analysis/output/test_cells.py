@@ -1,4 +1,4 @@
-"""Cells of csv files: quoted, and nothing that a spreadsheet would run."""
+"""Cells of csv files: quoted, and safe for spreadsheets."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ WIDE = ["\uff1d1+1", "\uff0bA1", "\uff0dA1", " \uff20SUM(A1)"]
 
 
 @pytest.mark.parametrize("text", [*SIGNS, *SPACED, *WIDE])
-def test_a_text_that_a_spreadsheet_would_run_begins_with_an_apostrophe(text: str) -> None:
-    """Whatever else is in it."""
+def test_formulas_begin_with_an_apostrophe(text: str) -> None:
+    """The rest of the text does not matter."""
     assert next(csv.reader(io.StringIO(cell(text), newline=""))) == [f"'{text}"]
 
 
 @pytest.mark.parametrize("value", [-1, "-12.500", "-1e-05", "+3", 1.5, "aten::mm", "a=b", "", " a"])
 def test_numbers_and_names_stay_as_they_are(value: object) -> None:
-    """Negative numbers as well."""
+    """Negative numbers stay, too."""
     assert cell(value) == str(value)
 
 
-def test_names_of_a_trace_are_no_formulas_in_any_table(tmp_path: Path) -> None:
-    """Of operators and kernels, in shapes and call stacks; events.parquet has them as they are."""
+def test_no_table_has_a_formula_from_a_name(tmp_path: Path) -> None:
+    """This covers operators, kernels, shapes and call stacks; events.parquet has plain names."""
     common = {"ph": "X", "pid": 1, "tid": 1, "dur": 5, "args": {"Input Dims": FORMULA}}
     events = [
         {**common, "cat": category, "name": FORMULA, "ts": ts}

@@ -1,4 +1,4 @@
-"""communication.json, communication_matrix.json and analysis.db, of messages with known ends."""
+"""communication.json, communication_matrix.json and analysis.db, for messages with known ends."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_matrix_has_each_link(tmp_path: Path) -> None:
     assert found["step1"]["collective"] == {}
 
 
-def test_the_analysis_database_says_the_same(tmp_path: Path) -> None:
+def test_the_analysis_database_has_the_same_values(tmp_path: Path) -> None:
     """``analysis.db`` has steps, operations and links; unknown values are null."""
     write_analysis_database(written(tmp_path / "a.trace.json"), tmp_path / "analysis.db")
     with closing(sqlite3.connect(tmp_path / "analysis.db")) as database:
@@ -107,7 +107,7 @@ def test_the_analysis_database_says_the_same(tmp_path: Path) -> None:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """All-to-all is no message between two, whatever its kernel is called; sums are exact."""
+    """All-to-all is not point-to-point, whatever its kernel's name; sums are exact."""
     found = communication(MeasuredTrace(path))
     events = raw_events(path)
     kernels = [event for event in events if str(event.get("cat")).lower() == "kernel"]

@@ -1,4 +1,4 @@
-"""The database's tables of devices, against plain loops over the raw events."""
+"""The database's tables of devices, compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.database import write_database
 from dynprof.analysis.output.tables import cell, operator_tables
-from tests.real_traces import on_each, raw_events
+from tests.real_traces import copy_name, on_each, raw_events
 from tests.unit.analysis.random_traces import random_trace
 
 if TYPE_CHECKING:
@@ -27,12 +27,12 @@ Event = dict[str, Any]
 
 
 def category(event: Event) -> str:
-    """Return an event's category, as all versions of Kineto write it."""
+    """Return an event's category in the spelling of any version of Kineto."""
     return str(event.get("cat")).lower()
 
 
 def blocks(event: Event, calls: dict[int, Event]) -> int | str:
-    """Return how many blocks a kernel had, from its grid or that of its launch."""
+    """Return a kernel's number of blocks, from its grid or that of its launch."""
     told = event["args"]
     call = calls.get(told.get("correlation"), {"args": {}, "name": ""})
     grid = told.get("grid") or (call["args"].get("grid") if category(event) == "kernel" else None)
@@ -53,7 +53,7 @@ def launches(events: list[Event]) -> dict[int, Event]:
 
 
 def queried(measured: MeasuredTrace, folder: Path) -> Any:
-    """Return what asks the trace's database."""
+    """Return a function that queries the trace's database."""
     path = folder / "a.db"
     write_database(measured, path)
 
@@ -62,7 +62,7 @@ def queried(measured: MeasuredTrace, folder: Path) -> Any:
             with closing(sqlite3.connect(path)) as database:
                 return database.execute(text).fetchall()
         except sqlite3.OperationalError as error:
-            assert "no such table" in str(error)  # it has nothing to say
+            assert "no such table" in str(error)  # an empty table is not written
             return []
 
     return query
@@ -99,7 +99,7 @@ def check(path: Path, folder: Path) -> None:
 
 
 def check_kernels(query: Any, computed: list[Event], calls: dict[int, Event]) -> None:
-    """By name: count, time, blocks."""
+    """Compare kernels by name: count, time, blocks."""
     expected: dict[str, list[float]] = defaultdict(lambda: [0, 0, 0])
     for event in computed:
         known = blocks(event, calls)
@@ -118,7 +118,7 @@ def check_kernels(query: Any, computed: list[Event], calls: dict[int, Event]) ->
 
 
 def check_blocks(measured: MeasuredTrace, work: list[Event], calls: dict[int, Event]) -> None:
-    """The table of kernels has the same."""
+    """Compare the blocks in the table of kernels."""
     header, rows = operator_tables(measured)["kernel_details.csv"]
     place, name = header.index("Block Num"), header.index("Name")
     found = Counter((row[name], row[place]) for row in rows)
@@ -126,11 +126,11 @@ def check_blocks(measured: MeasuredTrace, work: list[Event], calls: dict[int, Ev
 
 
 def check_copies(query: Any, copies: list[Event]) -> None:
-    """Bytes by direction."""
+    """Compare copies: bytes by direction."""
     words = {"H": "host", "D": "device"}
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for event in copies:
-        way = event["name"].split()[1]
+        way = copy_name(event).split()[1]
         row = expected[f"{words[way[0]]} to {words[way[-1]]}"]
         row[0], row[1] = row[0] + 1, row[1] + event["args"].get("bytes", 0)
     found = query("SELECT e.name, count(*), coalesce(sum(m.size), 0) FROM MEMCPY_INFO m "
@@ -140,7 +140,7 @@ def check_copies(query: Any, copies: list[Event]) -> None:
 
 
 def check_calls(query: Any, events: list[Event]) -> None:
-    """Calls by layer and name; and those that started something are joined with it."""
+    """Compare calls by layer and name, and the join of calls with the work they launched."""
     calls = [event for event in events if category(event) in CALLS]
     expected = Counter((CALLS[category(event)], event["name"]) for event in calls)
     found = query("SELECT e.name, s.value, count(*) FROM CANN_API a "
@@ -157,19 +157,19 @@ def check_calls(query: Any, events: list[Event]) -> None:
 
 @on_each
 def test_on_real_traces(tmp_path: Path, path: Path) -> None:
-    """Kernels, blocks, copies, calls and communication of several makers and versions."""
+    """This covers kernels, blocks, copies, calls and communication of several vendors."""
     check(path, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
-    """With graphs, which start several things by one call."""
+    """The traces have graphs, which launch several kernels in one call."""
     check(random_trace(tmp_path, seed), tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_operator_is_joined_with_what_it_started(tmp_path: Path, seed: int) -> None:
-    """Each operator joins once with the device work that it launched, also by a graph."""
+def test_an_operator_is_joined_with_its_device_work(tmp_path: Path, seed: int) -> None:
+    """Each operator joins once with its device work, also for graphs."""
     measured = MeasuredTrace(random_trace(tmp_path, seed))
     query = queried(measured, tmp_path)
     found = query(
@@ -183,7 +183,7 @@ def test_an_operator_is_joined_with_what_it_started(tmp_path: Path, seed: int) -
 
 
 def test_grids_that_count_threads(tmp_path: Path) -> None:
-    """ROCm's module launches count threads, the others blocks; both stand beside the launch."""
+    """ROCm's module launches count threads, others blocks; both are in the launch's arguments."""
     events = []
     names = ("hipExtModuleLaunchKernel", "hipLaunchKernel", "hipLaunchKernel")
     for number, name in enumerate(names):

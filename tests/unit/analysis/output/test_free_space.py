@@ -1,4 +1,4 @@
-"""Files of an analysis leave free what ``limits.min_free_disk_mb`` keeps."""
+"""An analysis leaves the free space that ``limits.min_free_disk_mb`` reserves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVENT = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts
 def test_a_full_disk_ends_the_analysis_with_both_sizes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No table is written, and no copy of the trace."""
+    """Neither a table nor a copy of the trace is written."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": [EVENT]}))
     monkeypatch.setattr(whole_files, "free_disk_mb", lambda _: 1000.0)
@@ -34,7 +34,7 @@ def test_a_full_disk_ends_the_analysis_with_both_sizes(
 def test_the_copy_of_a_trace_counts_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is as large as the trace is unpacked."""
+    """The copy is as large as the uncompressed trace."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"pad": " " * 2_000_000, "traceEvents": [EVENT]}))
     monkeypatch.setattr(whole_files, "free_disk_mb", lambda _: 1025.0)
@@ -53,6 +53,6 @@ def test_the_copy_of_a_trace_counts_before_it_is_written(
         ({"limits": []}, 1024),
     ],
 )
-def test_the_config_of_the_capture_says_how_much(config: dict[str, Any], least: float) -> None:
-    """The default counts where it does not."""
+def test_the_captures_config_sets_the_reserve(config: dict[str, Any], least: float) -> None:
+    """Without that setting the default counts."""
     assert least_free_mb(config) == least

@@ -1,4 +1,4 @@
-"""Calls of the device and the script's marks, in table and database, to the nanosecond."""
+"""Device calls and the script's marks, in table and database, exact to the nanosecond."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALLS = {"cuda_runtime": "acl", "runtime": "acl", "cuda_driver": "runtime"}
 
 
 def table(measured: MeasuredTrace, name: str, folder: Path) -> list[dict[str, str]]:
-    """Return the rows of a table as they are written; none where it is not."""
+    """Return the rows of a table; none if it is not written."""
     made = {path.name: path for path in write_tables(host_tables(measured), folder)}
     if name not in made:
         return []
@@ -58,7 +58,7 @@ def test_statistics_of_calls(tmp_path: Path, path: Path) -> None:
         )
 
 
-def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
+def test_every_kind_of_mark_is_in_table_and_database(tmp_path: Path) -> None:
     """Each kind of mark is in trace, table and database."""
     track = MarkTracks(Domains())
     track.start()
@@ -96,8 +96,8 @@ def test_whatever_mstx_sets_comes_out(tmp_path: Path) -> None:
         assert tid == threading.get_native_id()
 
 
-def test_a_thread_that_is_a_name_has_the_same_number_in_every_process(tmp_path: Path) -> None:
-    """Python's own hash of a text differs from process to process."""
+def test_a_named_thread_has_the_same_number_in_every_process(tmp_path: Path) -> None:
+    """Python's own hash of a text differs between processes."""
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 0, "dur": 5}
     path = tmp_path / "named.json"
     path.write_text(json.dumps({"traceEvents": [{**event, "pid": "main", "tid": "loop"}]}))

@@ -1,4 +1,4 @@
-"""What each profiler_level leaves out, as the vendor's document has it; and where files lie."""
+"""Tables that each profiler_level omits, as in the vendor's document, and the files' places."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ TABLES_OF_ALL = {
     *TABLES, *MORE, "operator_details.csv", "memory_record.csv", "operator_memory.csv",
     "msprof_tx.csv", "data_preprocess.csv", "l2_cache.csv", "module_details.csv",
     "operator_flops.csv", "backward_operators.csv", "kernel_shapes.csv", "kernel_sequences.csv",
+    "kernel_categories.csv", "operator_kernels.csv", "operator_counters.csv",
     "copy_bandwidth.csv", "collective_bandwidth.csv", "critical_path.csv",
     "critical_path_what_if.csv",
 }  # fmt: skip
@@ -63,13 +64,13 @@ STEP_ALONE, OPERATOR_ALONE = EVENTS[:1], EVENTS[:2]
 
 
 def made(measured: MeasuredTrace, types: tuple[str, ...] = ("text",)) -> dict[str, Path]:
-    """Return the files that are made."""
+    """Return the files that are written."""
     found = write_analysis(measured, types)
     return {path.name: path for path in found}
 
 
 def test_each_device_has_rows_of_its_own(tmp_path: Path) -> None:
-    """One kernel on two devices, on the second one three times: shares are of a device's time."""
+    """A kernel runs once on one device, three times on another: shares are per device."""
     events = [*EVENTS, *(kernel("gemm", 20 + 10 * n, 1) for n in range(3))]
     for event in events[-3:]:
         event |= {"ph": "X", "pid": 1, "args": {**event["args"], "device": 1}}
@@ -95,7 +96,7 @@ def test_each_device_has_rows_of_its_own(tmp_path: Path) -> None:
         (None, TABLES, set()),
     ],
 )
-def test_what_is_written_follows_the_level(
+def test_the_level_decides_which_tables_are_written(
     tmp_path: Path, level: str | None, there: set[str], apis: set[str]
 ) -> None:
     """Each level has its tables, calls and database."""
@@ -136,7 +137,7 @@ def test_what_is_written_follows_the_level(
 def test_each_file_has_contents_or_a_reason(
     tmp_path: Path, level: str, events: list[dict[str, Any]], exported: str
 ) -> None:
-    """Each file of an analysis has contents, or is left out by name."""
+    """Each file of an analysis has content, or is listed with a reason."""
     inner = {"profiler_level": level, "export_type": exported}
     measured = captured(tmp_path, events, experimental_config=inner)
     files = {name.replace("_0.", "."): path for name, path in made(measured, (exported,)).items()}
@@ -151,7 +152,7 @@ def test_each_file_has_contents_or_a_reason(
         assert set(files) | named >= FILES_OF_ALL | TABLES_OF_ALL
 
 
-def test_level_none_is_the_reason_for_all_that_it_does_not_record(tmp_path: Path) -> None:
+def test_level_none_is_the_reason_for_missing_tables(tmp_path: Path) -> None:
     """``Level_none`` is the reason even with another setting, such as ``profile_memory``."""
     inner = {"profiler_level": "Level_none"}
     reasons = left_out(
@@ -166,7 +167,7 @@ def test_level_none_is_the_reason_for_all_that_it_does_not_record(tmp_path: Path
 
 @pytest.mark.parametrize("level", ["Level0", "Level1"])
 def test_each_file_is_left_out_for_one_reason(tmp_path: Path, level: str) -> None:
-    """Where no collective was recorded, no level would have its files."""
+    """Without a recorded collective, no level would have its files."""
     alone = [event for event in EVENTS if "Collective name" not in event.get("args", {})]
     reasons = left_out(captured(tmp_path, alone, experimental_config={"profiler_level": level}))
     why = [why for names, why in reasons.items() for name in names.split(", ")
@@ -187,10 +188,10 @@ def test_each_file_is_left_out_for_one_reason(tmp_path: Path, level: str) -> Non
         ),
     ],
 )
-def test_who_asked_for_marks_is_not_told_to(
+def test_a_window_with_mstx_is_not_advised_to_request_it(
     tmp_path: Path, inner: dict[str, Any], why: str
 ) -> None:
-    """A window with ``mstx`` and no mark had none to take, or a filter for another domain."""
+    """A window with ``mstx`` and no marks: the reason is that none were set, or a domain filter."""
     reasons = left_out(captured(tmp_path, EVENTS, experimental_config=inner))
     assert reasons["msprof_tx.csv"] == why
 
@@ -199,7 +200,7 @@ def test_who_asked_for_marks_is_not_told_to(
     ("asked", "said"),
     [(None, True), ("text", True), (["text"], True), ("db", False), (["text", "db"], False)],
 )
-def test_a_database_that_the_config_does_not_ask_for_is_named(
+def test_a_database_that_the_config_does_not_request_is_named(
     tmp_path: Path, asked: str | list[str] | None, said: bool
 ) -> None:
     """A missing database or missing tables are listed with the needed export_type."""
@@ -212,7 +213,7 @@ def test_a_database_that_the_config_does_not_ask_for_is_named(
     assert (tables.items() <= reasons.items()) == (asked == "db")
 
 
-def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
+def test_a_trace_without_a_manifest_gives_every_table_it_can(tmp_path: Path) -> None:
     """A trace without a manifest gives each table that it can."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": EVENTS}))
@@ -222,10 +223,10 @@ def test_anybodys_trace_has_all_that_it_tells(tmp_path: Path) -> None:
     assert not (TABLES | MORE) & set(reasons)
     assert "AI CPU" in reasons["data_preprocess.csv"]
     assert "cache hits" in reasons["l2_cache.csv"]
-    assert reasons["msprof_tx.csv"] == "nothing was marked"  # no domain was asked for
+    assert reasons["msprof_tx.csv"] == "nothing was marked"  # the config requests no domain
 
 
-def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) -> None:
+def test_files_of_the_recording_are_in_the_vendors_places(tmp_path: Path) -> None:
     """profiler_info is next to the tables' folder, for every export_type.
 
     In a folder with the vendor's name for a capture, both are directly in it.
@@ -247,12 +248,12 @@ def test_files_of_the_recording_lie_where_the_vendor_has_them(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("source", "world_size", "suffix"), [("", 1, ""), ("", 2, "_0"), ("RANK", 1, "_0")]
 )
-def test_no_rank_is_in_a_name_where_there_is_no_rank(
+def test_file_names_without_a_rank_have_none(
     tmp_path: Path, source: str, world_size: int, suffix: str
 ) -> None:
-    """File names have the rank that a launcher or the script set.
+    """The rank in file names is that of the launcher or the script.
 
-    So it is in torch_npu's database parser and in its profiler_info.
+    torch_npu's database parser and profiler_info do the same.
     """
     measured = captured(tmp_path, EVENTS)
     assert measured.manifest is not None

@@ -1,4 +1,4 @@
-"""The critical path in csv, as a reader of csv finds it."""
+"""The critical path's csv files, as a reader of csv sees them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def test_rows_add_up_to_their_step(tmp_path: Path) -> None:
-    """Each step has its rows, the longest first; what a step would take stands in a second file."""
+    """Each step has rows, the longest first; a second file has the what-if times."""
     job = Job()
     for number in range(2):
         begin = number * STEP
@@ -40,7 +40,7 @@ def test_rows_add_up_to_their_step(tmp_path: Path) -> None:
     assert by_name["host", "forward", "aten::mm"] == "5.000"
     assert by_name["launches", "", "cudaLaunchKernel"] == "10.000"
     assert by_name["return to the host", "", "cudaDeviceSynchronize"] == "10.000"
-    # The host comes to its call after 40 us, and takes 70 us after it.
+    # The host reaches its call after 40 us, and needs 70 us after it.
     kernel = next(row for row in what_ifs if row["What"] == "gemm, large")
     assert kernel["On Path(us)"] == "900.000"
     assert (kernel["Step(us)"], kernel["Step If It Cost Nothing(us)"]) == ("1000.000", "110.000")

@@ -1,4 +1,4 @@
-"""Marks that dynprof sets on streams of a device: the analysis takes them for nobody's work."""
+"""dynprof's marks on streams of a device: the analysis does not count them as work."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def step(*, marked: bool) -> list[Event]:
 
 
 def measured(folder: Path, events: list[Event]) -> MeasuredTrace:
-    """Return what the analysis makes of events."""
+    """Return the measurements of events."""
     path = folder / f"{len(events)}.json"
     path.write_text(json.dumps({"traceEvents": events}))
     return MeasuredTrace(path)
 
 
-def test_a_mark_on_a_stream_is_no_operators_work(tmp_path: Path) -> None:
-    """Operators, kernels and steps are the same with it; the script's own ``zero_`` is there."""
+def test_a_mark_on_a_stream_does_not_count_as_work(tmp_path: Path) -> None:
+    """Operators, kernels and steps are the same with a mark; the script's own ``zero_`` counts."""
     plain, marked = measured(tmp_path, step(marked=False)), measured(tmp_path, step(marked=True))
     for one in (plain, marked):
         assert sorted((a.name, a.count) for a in one.work) == [("aten::mm", 1), ("aten::zero_", 1)]

@@ -1,4 +1,4 @@
-"""Devices of all makers are seen as devices, whatever a version of Kineto calls things."""
+"""Devices of all vendors are recognised, whatever names a version of Kineto uses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ makers = pytest.mark.parametrize("maker", MAKERS)
 
 
 def job(maker: str) -> list[Event]:
-    """Return two steps, in each of which one operator launches one kernel of 400 us."""
+    """Return two steps, in each of which an operator launches a kernel of 400 us."""
     operator, call, kernel, placed = MAKERS[maker]
     external = "external id" if maker.endswith("1.8") else "External id"
     shapes = "Input dims" if maker.endswith("1.8") else "Input Dims"
@@ -66,8 +66,8 @@ def written(folder: Path, events: list[Event], **members: Any) -> Path:
 
 
 @makers
-def test_a_device_is_one(tmp_path: Path, maker: str) -> None:
-    """Its kernels, their launches, its steps, its place, and whom its time belongs to are known."""
+def test_devices_of_all_vendors_are_recognised(tmp_path: Path, maker: str) -> None:
+    """Kernels, launches, steps and place are known, and the owner of its time."""
     measured = MeasuredTrace(written(tmp_path, job(maker)))
     trace = measured.trace
     assert trace.category(LAUNCHES).sum() == trace.category(KERNELS).sum() == 2
@@ -88,7 +88,7 @@ def test_a_device_is_one(tmp_path: Path, maker: str) -> None:
 
 @makers
 def test_without_the_launch_the_id_names_the_operator(tmp_path: Path, maker: str) -> None:
-    """However it is spelt; but a number that no operator has is nobody's."""
+    """Any spelling works; a number that no operator has gives no owner."""
     events = [e for e in job(maker) if e["name"] != "launch"]
     measured = MeasuredTrace(written(tmp_path, events))
     mm = next(row for row in measured.work if row.name == "aten::mm")
@@ -101,20 +101,20 @@ def test_without_the_launch_the_id_names_the_operator(tmp_path: Path, maker: str
 
 
 def test_grids_of_rocm(tmp_path: Path) -> None:
-    """They stand in the launch there."""
+    """ROCm has them in the launch."""
     trace = load_trace(written(tmp_path, job("AMD")))
     known = [trace.tables["details"][i].grid for i in trace.spans["details"].tolist()]
     assert known.count(b"[3, 1, 1]") == trace.category(LAUNCHES).sum() == 2
 
 
 def test_shapes_of_torch_1_8(tmp_path: Path) -> None:
-    """They stand under another name there."""
+    """Version 1.8 has them under another name."""
     trace = load_trace(written(tmp_path, job("NVIDIA, torch 1.8")))
     assert b"[[2, 3], [3, 2]]" in {shapes for shapes, *_ in trace.tables["dims"]}
 
 
-def test_devices_that_have_names_for_numbers(tmp_path: Path) -> None:
-    """Two devices stay two, also where neither they nor their streams have a number."""
+def test_devices_with_names_instead_of_numbers(tmp_path: Path) -> None:
+    """Two devices stay two, also if neither they nor their streams have a number."""
     events = [{**e, "args": {}} for e in job("Meta") if e["name"] == "gemm"]
     events += [{**e, "pid": "accelerator", "tid": "queue b"} for e in events]
     events += [{**e, "pid": "MTIA 12", "tid": "queue c"} for e in events[:2]]
@@ -139,8 +139,8 @@ def test_one_odd_event_leaves_the_others_exact(tmp_path: Path) -> None:
     assert trace.spans["stream"].tolist() == [7, 7]
 
 
-def test_the_calls_of_rocm_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that is an address takes no event down the slow way."""
+def test_calls_of_rocm_need_no_slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that is an address does not need the slow reader."""
     slow: list[Any] = []
     monkeypatch.setattr(reading_events, "_lenient", lambda event, _: slow.append(event))
     chunk = ",".join(json.dumps(event) for event in job("AMD")).encode()
@@ -150,7 +150,7 @@ def test_the_calls_of_rocm_are_read_as_they_are(monkeypatch: pytest.MonkeyPatch)
 
 @on_each
 def test_real_traces_have_their_devices(path: Path) -> None:
-    """Events, places and steps as the file has them."""
+    """Events, places and steps are those of the file."""
     trace, events = load_trace(path), raw_events(path)
     work = [e for e in events if e["cat"].lower() in ON_DEVICE]
     chosen = trace.category(ON_DEVICE)
@@ -166,8 +166,8 @@ def test_real_traces_have_their_devices(path: Path) -> None:
 
 
 @needs_real
-def test_torch_1_8() -> None:
-    """Steps, operators, launches, shapes and findings."""
+def test_traces_of_torch_1_8_are_read() -> None:
+    """Steps, operators, launches, shapes and findings are right."""
     measured = MeasuredTrace(REAL / "torch_1.8.json.gz")
     events = raw_events(measured.path)
     assert [number for number, _, _ in measured.marked] == [5, 6, 7, 8, 9, 10]

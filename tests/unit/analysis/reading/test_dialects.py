@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.reading.chunks import CHUNK
 from dynprof.analysis.reading.events import COPIES, KERNELS, LAUNCHES, ON_DEVICE
 from dynprof.analysis.reading.trace import load_trace
@@ -75,7 +76,8 @@ def of_npu(steps: int, *, queue: bool) -> list[Event]:
                 at = {name: event[name] for name in ("pid", "tid", "ts")}
                 found.append({"ph": kind, **flow, **at})
         found += [
-            span(COMMUNICATION, 2, f"hcom_allReduce__101_{step}", begin + 1950, 250),
+            span(COMMUNICATION, 2, f"hcom_allReduce__101_{step}", begin + 1950, 250,
+                 args={"connection_id": 10_000 + step} if queue else {}),
             span(COMMUNICATION, 3, "Notify_Wait", begin + 1960, 200),
             span(HARDWARE, 2, "hcom_allReduce__101", begin + 1950, 240,
                  args={"Task Type": "COMMUNICATION"}),
@@ -104,6 +106,31 @@ def test_trace_view_of_an_npu(tmp_path: Path, queue: bool) -> None:
         for step in range(2)
     ]
     assert trace.category(LAUNCHES).sum() == sum(e.get("pid") == CANN for e in events) - 1
+    assert not measured.truncation.sentences()
+    assert len(trace.communication) == len(trace.spans["start"])
+    assert not in_flight(trace, measured.launches).any()  # no launch of a collective is recorded
+
+
+def test_processes_keep_their_names_if_a_time_cannot_be_read(tmp_path: Path) -> None:
+    """Metadata has no time either; only the event is left out and counted."""
+    events = of_npu(1, queue=True)
+    computing = MeasuredTrace(written(tmp_path, events)).steps[0].computing
+    events.append(span(HARDWARE, 2, "lost", 10, float("nan"), args={"Task Type": "AI_CORE"}))
+    measured = MeasuredTrace(written(tmp_path, events))
+    assert measured.steps[0].computing == computing
+    (said,) = measured.truncation.sentences()
+    assert said.startswith("1 event had a time that is missing")
+
+
+def test_categories_that_the_reader_sets_are_known(tmp_path: Path) -> None:
+    """Those of an MTIA's streams, and of CUPTI's counters, are no unknown ones."""
+    rows = {"dma_request": "mtia_ccp_events", "event_wait": "mtia_ccp_events",
+            "sgemm": "cuda_profiler_range"}  # fmt: skip
+    events = [
+        {"ph": "X", "cat": kind, "name": name, "pid": 1, "tid": 1, "ts": 10 * n, "dur": 5}
+        for n, (name, kind) in enumerate(rows.items())
+    ]
+    measured = MeasuredTrace(written(tmp_path, {"traceEvents": events}))
     assert not measured.truncation.sentences()
 
 
@@ -141,7 +168,7 @@ def test_the_legacy_profilers_list(tmp_path: Path) -> None:
 
 
 def test_a_conversion_of_nsys(tmp_path: Path) -> None:
-    """Kernels, calls and ranges are told apart; what projects ranges to the device is no work."""
+    """Kernels, calls and ranges have a category each. Projections to the device are no work."""
     rows = {"cuda": "Stream 7", "nvtx": "NVTX Thread 9", "cuda_api": "CUDA API Thread 9",
             "nvtx-kernel": "NVTX Kernel Thread 9"}  # fmt: skip
     events = [

@@ -1,4 +1,4 @@
-"""Compressed traces that unpack to far more than any trace does."""
+"""Compressed traces that expand to far more than any real trace."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVENT = json.dumps({"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1,
 
 
 def padded(path: Path, size: int) -> Path:
-    """Write a trace with some bytes of nothing between its events."""
+    """Write a trace with a number of spaces between its events."""
     with gzip.open(path, "wt") as file:
         file.write(f'{{"traceEvents": [{EVENT},')
         for _ in range(size >> 20):
@@ -28,14 +28,14 @@ def padded(path: Path, size: int) -> Path:
     return path
 
 
-def test_a_trace_that_unpacks_to_far_too_much_is_refused_with_both_sizes(tmp_path: Path) -> None:
-    """Before it fills memory or disk."""
+def test_a_trace_that_expands_too_far_is_refused_with_both_sizes(tmp_path: Path) -> None:
+    """The refusal comes before memory or disk is full."""
     path = padded(tmp_path / "a.trace.json.gz", 2 * NEVER_REFUSED)
     with pytest.raises(CaptureError, match=r"0\.1 MB unpack to more than 67 MB"):
         load_trace(path)
 
 
 def test_a_small_trace_that_packs_well_is_read(tmp_path: Path) -> None:
-    """One of a single event again and again does."""
+    """A trace that repeats a single event compresses as well."""
     path = padded(tmp_path / "a.trace.json.gz", NEVER_REFUSED // 2)
     assert len(load_trace(path).spans["start"]) == 2

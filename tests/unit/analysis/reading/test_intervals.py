@@ -1,4 +1,4 @@
-"""Numbers and spans of time: what there is of them."""
+"""Functions on numbers and spans of time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynprof.analysis.reading.intervals import distinct
 
 @pytest.mark.parametrize("count", [0, 1, 2, 50, 3000])
 def test_distinct_numbers_are_those_of_a_set(count: int) -> None:
-    """In their order, the least and the greatest too."""
+    """The numbers are sorted, and include the minimum and the maximum."""
     choose = np.random.default_rng(count)
     numbers = choose.integers(-20, 20, count)
     if count > 2:

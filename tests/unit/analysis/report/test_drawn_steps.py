@@ -1,4 +1,4 @@
-"""Of many steps the slowest are drawn, each with its neighbours."""
+"""The report draws the slowest of many steps, each with its neighbours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynprof.analysis.report.sections import steps_to_draw
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_slowest_and_their_neighbours(seed: int) -> None:
-    """There is room for at least a third of them as slow ones; what is skipped adds up."""
+    """At least a third of the drawn steps are slow ones; the skipped steps add up."""
     source = random.Random(seed)  # noqa: S311 - nothing is secret here
     lengths = [source.random() for _ in range(source.randint(0, 300))]
     rows = steps_to_draw(lengths, 100)
@@ -26,7 +26,7 @@ def test_the_slowest_and_their_neighbours(seed: int) -> None:
 
 
 def test_an_outlier_in_the_middle_has_its_neighbours() -> None:
-    """Where there is room for three."""
+    """There is room for three steps."""
     lengths = [1.0] * 10
     lengths[5] = 9.0
     assert steps_to_draw(lengths, 3) == [(4, 4), (5, 0), (6, 0)]

@@ -1,4 +1,4 @@
-"""What the page and the terminal say of the critical path."""
+"""The critical path on the page and in the terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def busy(*, hidden: bool) -> Job:
-    """Return a job whose device computes half of the time: the host waits for it, or hides it."""
+    """Return a job whose device computes half of the time; the host waits for it, or hides it."""
     job = Job()
     job.step()
     if hidden:
@@ -26,13 +26,13 @@ def busy(*, hidden: bool) -> Job:
 
 
 def test_the_page_has_a_section(tmp_path: Path) -> None:
-    """With a bar for each step and what a step would be without this or that, in ms."""
+    """The section has a bar for each step and what-if times in ms."""
     found = contents(busy(hidden=False).measured(tmp_path))["critical_path"]
     (step,) = found["steps"]
     assert (step["number"], step["length"]) == (0, STEP / 1000)
     assert sum(step["parts"].values()) == step["length"]
     assert step["parts"]["kernels"] == 0.5
-    # Without the kernel the host still comes to its call at 30 us, and takes 475 us after it.
+    # Without the kernel the host still reaches its call at 30 us, and needs 475 us after it.
     assert ["gemm", 0.505, 0.495, 0.5] in found["what_ifs"]
     assert found["names"][0] == ["gemm", "kernels", 1, 0.5]
     assert sum(row[3] for row in found["names"]) == step["length"]
@@ -40,8 +40,8 @@ def test_the_page_has_a_section(tmp_path: Path) -> None:
     assert "synchronisations" in found["about"][0]
 
 
-def test_a_busy_device_that_nothing_waits_for_is_told(tmp_path: Path) -> None:
-    """The device computes for half of the step and nothing waits for it: worth a sentence."""
+def test_a_busy_device_that_nothing_waits_for_is_mentioned(tmp_path: Path) -> None:
+    """The device computes for half of the step and nothing waits for it: the page says so."""
     measured = busy(hidden=True).measured(tmp_path)
     sentence = (
         "On its critical path a step is 100% host; if the host's work cost nothing, it would take "
@@ -51,14 +51,14 @@ def test_a_busy_device_that_nothing_waits_for_is_told(tmp_path: Path) -> None:
     assert contents(measured)["verdict"].endswith(sentence)
 
 
-def test_a_path_that_says_no_more_is_not_told(tmp_path: Path) -> None:
-    """The device is busy for half of the step, and the path is in its kernels for as long."""
+def test_a_path_without_new_information_is_not_mentioned(tmp_path: Path) -> None:
+    """The device is busy for half of the step, and the path has its kernels for as long."""
     said = verdict(busy(hidden=False).measured(tmp_path))
     assert not any("critical path" in one for one in said)
 
 
 def test_unknown_waits_are_explained(tmp_path: Path) -> None:
-    """Streams that wait in silence: the page says so, and what records it."""
+    """Streams wait unrecorded: the page says so, and how to record it."""
     job = busy(hidden=False)
     job.launch("ncclKernel_AllReduce", 600, 700, 100, SIDE)
     about = contents(job.measured(tmp_path))["critical_path"]["about"]
@@ -67,7 +67,7 @@ def test_unknown_waits_are_explained(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_a_device(tmp_path: Path) -> None:
-    """The path is the steps' own thread; nothing is said of the host's work at no cost."""
+    """The path is the steps' own thread; no what-if time of the host is shown."""
     job = Job()
     job.step()
     job.host("aten::mm", 10, 800)
@@ -81,9 +81,9 @@ def test_a_trace_without_a_device(tmp_path: Path) -> None:
 
 
 def test_a_device_that_only_copied(tmp_path: Path) -> None:
-    """The path knows its copies, the verdict is of the host: they are not held against each other.
+    """The path has its copies, the verdict is about the host: they are not compared.
 
-    Page and terminal are made all the same.
+    Page and terminal output are made all the same.
     """
     job = Job()
     job.step()

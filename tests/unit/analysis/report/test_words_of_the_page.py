@@ -1,4 +1,4 @@
-"""What stands on the page, in words that fit the trace."""
+"""The words on the page, which fit the trace."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def late(*, marked: bool) -> Job:
 
 
 def test_a_share_is_of_a_step_or_of_the_trace(tmp_path: Path) -> None:
-    """Where no step is marked, nothing is a share of one."""
+    """Without marked steps, shares are of the trace."""
     for marked, whole in ((True, "a step"), (False, "the trace")):
         found = contents(late(marked=marked).measured(tmp_path))["findings"]
         assert {one["of"] for one in found} == {whole}
 
 
 def test_a_small_trace_has_a_size(tmp_path: Path) -> None:
-    """It is not 0.0 MB."""
+    """The page does not show 0.0 MB."""
     measured = late(marked=True).measured(tmp_path)
     size = measured.path.stat().st_size
     assert ("trace", f"{size / 1000:,.1f} kB uncompressed") in contents(measured)["about"]
 
 
 def test_waits_for_events_are_unknown_where_none_is_recorded(tmp_path: Path) -> None:
-    """Without CUDA's synchronisations there is no 0 of them; with them there is a time."""
+    """Without CUDA's synchronisations the page does not show 0 of them; with them it has a time."""
     job = late(marked=True)
     silent = waiting(job.measured(tmp_path))
     job.told("Stream Wait Event", job.call("cudaStreamWaitEvent", 500, 5), COMPUTE, 501)
@@ -52,8 +52,8 @@ def test_waits_for_events_are_unknown_where_none_is_recorded(tmp_path: Path) -> 
     assert "queued alone" in silent["streams"][0]["kinds"]
 
 
-def test_nobody_is_told_to_record_less_than_there_is(tmp_path: Path) -> None:
-    """That recording slowed the job is said of every capture; what to leave out, where one can."""
+def test_advice_to_record_less_names_only_used_settings(tmp_path: Path) -> None:
+    """Every page warns that recording slows the job; advice names only settings in use."""
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 20_000}
     measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
     assert measured.manifest is not None
@@ -78,8 +78,8 @@ def test_nobody_is_told_to_record_less_than_there_is(tmp_path: Path) -> None:
     }
 
 
-def test_a_step_that_is_long_by_its_own_doing_is_not_put_down_to_recording(tmp_path: Path) -> None:
-    """As one with an evaluation: another beside it took as long as before."""
+def test_a_slow_step_is_not_blamed_on_recording(tmp_path: Path) -> None:
+    """As for a step with an evaluation: another step next to it took as long as before."""
     steps = [
         {"name": f"ProfilerStep#{n}", "cat": "user_annotation", "ts": ts, "dur": dur}
         for n, (ts, dur) in enumerate([(1, 10_500), (10_600, 80_000)])
@@ -92,8 +92,8 @@ def test_a_step_that_is_long_by_its_own_doing_is_not_put_down_to_recording(tmp_p
     assert not any("longer" in line for line in verdict(MeasuredTrace(measured.path)))
 
 
-def test_what_a_capture_has_not_got_is_said_in_the_terminal_too(tmp_path: Path) -> None:
-    """Why it was closed early, and which events it lost: whoever asked for more steps sees less."""
+def test_the_terminal_names_missing_parts_of_a_capture(tmp_path: Path) -> None:
+    """An early end and lost events are named, because the capture has less than requested."""
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}
     measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
     assert measured.manifest is not None

@@ -1,4 +1,4 @@
-"""Traces that no profiler writes: everything is made of them that can be, or they are refused."""
+"""Traces that no profiler writes: all possible output is made, or they are refused."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ small = st.integers(-2, 6)
 
 
 def mostly(good: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Give what belongs there, now and then anything."""
+    """Return the proper value, and sometimes any other."""
     return st.integers(0, 19).flatmap(lambda dice: good if dice else st.sampled_from(ODD))
 
 
@@ -102,8 +102,8 @@ EVENT = {"ph": "X", "name": "aten::mm", "cat": "cpu_op", "pid": 1, "tid": 1, "ts
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 @pytest.mark.timeout(300)
-def test_nothing_in_a_trace_is_too_odd(trace: dict[str, Any]) -> None:
-    """Report, tables, database and differences are made, or one sentence says why not."""
+def test_any_trace_is_analysed_or_refused(trace: dict[str, Any]) -> None:
+    """Report, tables, database and differences are made, or one error says why not."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "a.trace.json")
         path.write_text(json.dumps(trace))

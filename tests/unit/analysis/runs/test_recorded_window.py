@@ -1,4 +1,4 @@
-"""What a window's record may have others read, and what is said of the rest."""
+"""The files to which a window's record may lead, and the messages on the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REQUEST = RequestRecord(number=1, edited_at="2026", sha256="ab", config={})
 
 
 def capture(folder: Path, rank: int, trace: str, request: RequestRecord = REQUEST) -> Path:
-    """Write the capture of a rank; return where its manifest lies."""
+    """Write the capture of a rank; return the path of its manifest."""
     (folder / "info").mkdir(parents=True)
     (folder / Path(trace).name).write_text("{}")
     path = folder / "info" / f"rank_{rank}.info.json"
@@ -28,7 +28,7 @@ def capture(folder: Path, rank: int, trace: str, request: RequestRecord = REQUES
 
 
 def record(folder: Path, captures: dict[int, str], asked: tuple[int, ...] = (0, 1)) -> Path:
-    """Write the record of a window; return where it lies."""
+    """Write the record of a window; return its path."""
     (folder / "info").mkdir(parents=True, exist_ok=True)
     path = folder / "info" / "window.json"
     WindowRecord(
@@ -41,7 +41,7 @@ def record(folder: Path, captures: dict[int, str], asked: tuple[int, ...] = (0, 
 
 
 def test_the_captures_that_it_names_are_found(tmp_path: Path) -> None:
-    """Wherever they lie, by rank; what is not there is said, with its place."""
+    """Captures are found by rank, in any folder; missing ones are named with their place."""
     one = capture(tmp_path / "desk_1" / "w", 1, "b.trace.json")
     gone = tmp_path / "desk_2" / "w" / "info" / "rank_2.info.json"
     path = record(tmp_path / "w", {1: str(one), 2: str(gone)}, (1, 2))
@@ -53,8 +53,8 @@ def test_the_captures_that_it_names_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trace", ["/{elsewhere}/v.trace.json", "../{elsewhere}/v.trace.json"])
-def test_a_manifest_names_a_file_beside_it_and_nothing_else(tmp_path: Path, trace: str) -> None:
-    """A path in the place of a name leads nowhere."""
+def test_a_manifest_names_only_a_file_in_its_folder(tmp_path: Path, trace: str) -> None:
+    """A path instead of a file name is not followed."""
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "v.trace.json").write_text("{}")
@@ -67,7 +67,7 @@ def test_a_manifest_names_a_file_beside_it_and_nothing_else(tmp_path: Path, trac
 def test_captures_of_another_user_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever writes a record has nobody else read, or write, what he may not himself."""
+    """The writer of a record cannot make another user read or write more than that user may."""
     one = capture(tmp_path / "desk", 1, "b.trace.json")
     path = record(tmp_path / "w", {1: str(one)})
     real = Path.stat
@@ -83,8 +83,8 @@ def test_captures_of_another_user_are_left_alone(
 
 
 @pytest.mark.parametrize("one", ["/" + "x" * 5000, "relative", "s3://bucket/x", "/dev/zero"])
-def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> None:
-    """It costs the others nothing."""
+def test_an_unreadable_place_is_named(tmp_path: Path, one: str) -> None:
+    """The other captures are still found."""
     path = record(tmp_path / "w", {1: one}, (1,))
     assert named_traces(path) == []
     (tmp_path / "w" / "a.trace.json").write_text("{}")
@@ -93,8 +93,8 @@ def test_a_place_that_cannot_be_looked_at_is_said(tmp_path: Path, one: str) -> N
     ]
 
 
-def test_of_many_that_are_elsewhere_some_are_named(tmp_path: Path) -> None:
-    """Once each; the others are counted."""
+def test_only_some_of_many_captures_elsewhere_are_named(tmp_path: Path) -> None:
+    """Each is named once; the rest is counted."""
     captures = {rank: f"/elsewhere/info/rank_{rank}.info.json" for rank in range(1000)}
     record(tmp_path / "w", captures, (*range(1000), *range(1000)))
     (tmp_path / "w" / "a.trace.json").write_text("{}")
@@ -103,8 +103,8 @@ def test_of_many_that_are_elsewhere_some_are_named(tmp_path: Path) -> None:
     assert words[-1] == f"and so for {1000 - MOST_WORDS} more ranks"
 
 
-def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> None:
-    """What was noticed first, of which some; then of each rank what is not as it should be."""
+def test_remarks_and_problems_of_the_record_are_printed(tmp_path: Path) -> None:
+    """Remarks come first, up to a limit; then each rank's problem."""
     here = capture(tmp_path / "w", 0, "a.trace.json")
     odd = [f"rank {rank} counted otherwise" for rank in range(MOST_WORDS + 2)]
     ranks = {
@@ -125,8 +125,8 @@ def test_all_that_the_record_has_to_say_of_a_window_is_said(tmp_path: Path) -> N
     ]
 
 
-def test_a_record_that_was_not_brought_up_to_date_denies_no_capture(tmp_path: Path) -> None:
-    """The leader was killed before it heard that all is saved: the manifests count."""
+def test_an_outdated_record_hides_no_capture(tmp_path: Path) -> None:
+    """The leader was killed before it heard of the saves: the manifests count."""
     capture(tmp_path / "w", 0, "a.trace.json")
     path = record(tmp_path / "w", {0: ""}, (0,))
     path.write_text(path.read_text().replace('"saved"', '"open"'))
@@ -134,7 +134,7 @@ def test_a_record_that_was_not_brought_up_to_date_denies_no_capture(tmp_path: Pa
 
 
 def test_a_rank_whose_capture_is_here_is_not_missing(tmp_path: Path) -> None:
-    """The job ended before the leader heard of it: what the record says stands beside that."""
+    """The job ended before the leader heard of it: its record is mentioned as well."""
     capture(tmp_path / "w", 0, "a.trace.json")
     path = record(tmp_path / "w", {}, (0, 1))
     told = load_window_record(path)

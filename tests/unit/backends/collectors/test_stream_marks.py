@@ -1,6 +1,6 @@
-"""Marks that name a stream: set on the device that a window records, or said to stand on the host.
+"""Marks with a stream are set on the recorded device, or a log line says that the host has them.
 
-What stands for the device notes what it is asked; real ones draw the marks in a test of their own.
+The fake device notes its calls. Another test draws the marks of real devices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Has what streams of torch and torch_npu have."""
+    """The attributes of streams in torch and torch_npu."""
 
     stream_id = 3
 
@@ -39,16 +39,16 @@ class Noted:
         self.error: Exception | None = None
 
     def stream(self, given: object) -> object | None:
-        """Know the stream by its name and its handle."""
+        """Return the stream for its name or its handle."""
         return STREAM if given in (STREAM, 7777) else None
 
     def is_capturing(self, stream: object) -> bool:
-        """Say what the test wants."""
+        """Return what the test has set."""
         assert stream == STREAM
         return self.captures
 
     def mark(self, message: str, stream: object) -> None:
-        """Note it."""
+        """Note the mark."""
         assert stream == STREAM
         if self.error:
             raise self.error
@@ -63,7 +63,7 @@ def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def window(
     device: Noted | None, action: Callable[[], object], domains: Domains | None = None
 ) -> list[str]:
-    """Mark while a window records; return its sentences."""
+    """Mark while a window records; return the log lines."""
     marks = StreamMarks(device, Domains() if domains is None else domains)
     marks.start()
     try:
@@ -74,7 +74,7 @@ def window(
 
 
 def set_all_kinds(stream: object) -> None:
-    """Set a moment and a range of each kind, one ended by another thread."""
+    """Set a moment and a range of each kind; another thread ends one of them."""
     mstx.mark("here", stream)
     number = mstx.range_start("crossing", stream)
     mstx.range_push("nested", stream)
@@ -111,7 +111,7 @@ def test_without_a_stream_only_the_host_is_marked(stream: object) -> None:
     assert device.marks == []
 
 
-def test_without_a_device_it_is_said_once() -> None:
+def test_without_a_device_one_warning_is_given() -> None:
     """One warning says that marks with a stream are on the host alone."""
     found: list[list[str]] = []
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device") as said:
@@ -121,14 +121,14 @@ def test_without_a_device_it_is_said_once() -> None:
     assert "test_stream_marks.py" in said[0].filename
 
 
-def test_a_range_that_stays_open_is_said_to_be_on_the_host() -> None:
+def test_an_open_range_on_the_host_gives_a_warning() -> None:
     """The begin of a range warns: its end may come after the window."""
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device"):
         assert window(None, lambda: mstx.range_start("open", STREAM)) == [NO_DEVICE]
 
 
-def test_a_stream_of_another_device_is_said_once() -> None:
-    """Also one that cannot be compared, ordered or hashed; the marks are on the host's side."""
+def test_a_stream_of_another_device_gives_one_warning() -> None:
+    """Streams may also not be comparable, orderable or hashable; the host has the marks."""
 
     class Odd(Stream):
         __hash__ = None  # type: ignore[assignment]
@@ -162,7 +162,7 @@ def test_a_captured_graph_gets_no_marks() -> None:
 
 
 def test_a_device_that_fails_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
-    """The script does not hear of it but in one line, and later marks do not ask it again."""
+    """The script gets one warning, and later marks do not ask the device again."""
     device = Noted()
     device.error = RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -176,8 +176,8 @@ def test_a_device_that_fails_is_left_alone(capfd: pytest.CaptureFixture[str]) ->
     assert device.marks == []
 
 
-def test_domains_that_are_left_out_are_left_out_there_too() -> None:
-    """As on the host."""
+def test_excluded_domains_are_not_marked_on_the_device() -> None:
+    """The filter works as on the host."""
     device = Noted()
 
     def two() -> None:
@@ -191,7 +191,7 @@ def test_domains_that_are_left_out_are_left_out_there_too() -> None:
 def test_warnings_that_are_errors_do_not_reach_the_script(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """A window must not change what a script does."""
+    """A window must not change the script's behaviour."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         window(None, lambda: mstx.mark("here", STREAM))

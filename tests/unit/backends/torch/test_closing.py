@@ -1,4 +1,4 @@
-"""The one thread that collects."""
+"""The thread that collects events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dynprof.errors import BackendError
 
 @pytest.mark.parametrize("error", [MemoryError, ValueError, OSError])
 def test_a_task_that_fails_leaves_one_thread(error: type[Exception]) -> None:
-    """Who waits for a task that failed is told; two threads would use libkineto at once."""
+    """The waiting caller gets the error; two threads would use libkineto at the same time."""
     collector, served = LowPriorityThread(), list[threading.Thread]()
 
     def fail() -> None:

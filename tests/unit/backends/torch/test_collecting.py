@@ -1,4 +1,4 @@
-"""Turns at libkineto's session outside of windows: one at a time, and seen before it is looked."""
+"""Turns at libkineto's session outside windows: one at a time, and visible before the check."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 from dynprof.backends.torch.kineto import ActiveCollections
 
 
-def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> None:
-    """Else two that ask each other at the same time would both find it free."""
+def test_a_turn_is_visible_before_the_session_is_checked() -> None:
+    """Two threads that check at the same time do not both find the session free."""
     collecting, seen = ActiveCollections(), list[bool]()
 
     def taken() -> bool:
@@ -21,8 +21,8 @@ def test_a_turn_is_seen_before_it_is_asked_whether_another_has_the_session() -> 
     assert not collecting
 
 
-def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() -> None:
-    """What had begun goes on as before."""
+def test_a_turn_does_not_begin_during_another_or_a_session() -> None:
+    """The earlier turn or session continues."""
     collecting = ActiveCollections()
     assert not collecting.begin_exclusive(2, lambda: True)
     assert not collecting
@@ -34,8 +34,8 @@ def test_a_turn_does_not_begin_beside_another_or_where_the_session_is_taken() ->
     assert collecting.begin_exclusive(2, lambda: False)
 
 
-def test_of_many_threads_one_has_its_turn() -> None:
-    """Each that is given it finds nobody else in it."""
+def test_one_of_many_threads_has_the_turn() -> None:
+    """A thread with a turn finds no other in it."""
     collecting, inside, turns = ActiveCollections(), list[int](), list[int]()
 
     def come(number: int) -> None:
@@ -56,7 +56,7 @@ def test_of_many_threads_one_has_its_turn() -> None:
 
 
 def test_waiting_ends_with_the_turn_or_in_time() -> None:
-    """With no turn it ends at once."""
+    """Without a turn the wait returns at once."""
     collecting = ActiveCollections()
     collecting.wait()
     collecting.begin(1)

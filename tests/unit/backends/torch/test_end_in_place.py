@@ -1,4 +1,4 @@
-"""Before torch ends a recording itself, no other thread can be amid what it frees."""
+"""Before torch ends a recording itself, all other threads have left the memory that it frees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OFF = "no operator finds it any more"
 
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what happens, in order."""
+    """Return the events in order."""
     happened: list[str] = []
     for place in module, torch_recording:
         monkeypatch.setattr(place, "stop_tracing_calls", lambda: happened.append(UNTRACED))
@@ -35,7 +35,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def lost(functions: Any, order: list[str], *, with_stack: bool = True) -> TorchRecording:
-    """Return a recording that runs on this thread, and has lost libkineto's session."""
+    """Return a recording on this thread that has lost libkineto's session."""
     profiler = SimpleNamespace(
         with_stack=with_stack,
         profiler=Mock(),
@@ -48,34 +48,34 @@ def lost(functions: Any, order: list[str], *, with_stack: bool = True) -> TorchR
     return recording
 
 
-def test_a_window_that_is_given_up_is_ended_as_carefully_in_place(order: list[str]) -> None:
-    """Torch frees at once what the calls of other threads are noted in."""
+def test_a_discarded_window_waits_for_other_threads_inline(order: list[str]) -> None:
+    """Torch frees the memory for other threads' calls at once."""
     lost(None, order).discard()
     assert order == [UNTRACED, LEFT, ENDED]
 
 
-def test_what_notes_no_calls_is_not_waited_for(order: list[str]) -> None:
-    """The thread's own operators are all that writes there."""
+def test_a_recording_without_calls_does_not_wait(order: list[str]) -> None:
+    """Only the thread's own operators write there."""
     lost(None, order, with_stack=False).discard()
     assert order == [ENDED]
 
 
 class Functions:
-    """Those of libtorch, as far as they matter here."""
+    """The functions of libtorch that matter here."""
 
     def __init__(self, order: list[str]) -> None:
         self._order = order
 
     def detach(self) -> DetachedState:
-        """Return a state."""
+        """Return the detached state."""
         return DetachedState(cast("Any", self), cast("Any", object()))
 
     def collect(self, _: object) -> None:
-        """Free it."""
+        """Free the state."""
         self._order.append(ENDED)
 
 
-def test_a_window_that_is_given_up_is_ended_as_carefully_detached(order: list[str]) -> None:
+def test_a_discarded_window_waits_for_other_threads_detached(order: list[str]) -> None:
     """The collecting thread waits until the others have left."""
     lost(Functions(order), order).discard()
     KINETO.wait(30)
@@ -83,10 +83,10 @@ def test_a_window_that_is_given_up_is_ended_as_carefully_detached(order: list[st
 
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
-def test_events_are_collected_once_no_thread_can_write_there(
+def test_events_are_collected_after_all_threads_have_left(
     order: list[str], monkeypatch: pytest.MonkeyPatch, closing: str
 ) -> None:
-    """The recording of all threads is off them, and each has left it, before torch collects it."""
+    """A recording of all threads is removed from them, and they have left it, before collection."""
     functions: Any = DetachedClose.__new__(DetachedClose)
     functions._state_of_all = lambda: 1
     functions._remove_callback = lambda _: order.append(OFF)
@@ -102,8 +102,8 @@ def test_events_are_collected_once_no_thread_can_write_there(
     assert order == [OFF, OFF, LEFT, ENDED]
 
 
-def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str]) -> None:
-    """Its calls are traced on all threads, and those live on."""
+def test_a_window_whose_thread_has_ended_waits_for_other_threads(order: list[str]) -> None:
+    """Calls are traced on all threads, and the others are still alive."""
     recording = lost(Functions(order), order)
     recording._held = Functions(order).detach()
     recording.abandon()
@@ -111,13 +111,13 @@ def test_a_window_whose_thread_has_ended_is_ended_as_carefully(order: list[str])
     assert order == [UNTRACED, LEFT, ENDED]
 
 
-def test_a_window_that_is_given_up_unread_leaves_who_may_be_in_an_operator(
+def test_a_window_discarded_unread_limits_the_next_to_one_thread(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which only the trace would have told: the next windows record their own thread alone."""
+    """Only the trace would tell, so the next windows record only their own thread."""
     monkeypatch.setattr(UNFINISHED, "assume_all_threads", lambda: order.append("supposed"))
     recording = lost(None, order)
-    recording._unread = True  # all threads were recorded, and nobody has read the events
+    recording._unread = True  # all threads were recorded, and the events are unread
     recording.discard()
     assert order == [UNTRACED, LEFT, ENDED, "supposed"]
 
@@ -125,7 +125,7 @@ def test_a_window_that_is_given_up_unread_leaves_who_may_be_in_an_operator(
 def test_a_file_of_operators_ends_once_each_thread_has_left_it(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch closes it at once, and whoever is amid an operator would write there."""
+    """Torch closes the file at once, while a thread in an operator could still write to it."""
     monkeypatch.setattr(operator_arguments, "wait_for_threads_inside", lambda: order.append(LEFT))
     arguments = operator_arguments.OperatorArguments.__new__(operator_arguments.OperatorArguments)
     arguments._ending, arguments._unwrap = threading.RLock(), lambda: None

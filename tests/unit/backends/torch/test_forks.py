@@ -1,4 +1,4 @@
-"""The gate between forks and changes of a profiler, without forking."""
+"""The gate between forks and changes of a profiler, without real forks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def on_another_thread(gate: _Gate) -> bool:
 
 
 def test_a_fork_that_began_before_it_was_guarded_ends_well() -> None:
-    """A fork that has not passed the gate opens nothing as it ends."""
+    """A fork that has not passed the gate does not open it at its end."""
     gate = _Gate()
     gate.end_fork()
     assert on_another_thread(gate)
 
 
-def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
-    """What another thread was doing at the time of the fork is forgotten in the child."""
+def test_a_child_forgets_the_threads_of_its_parent() -> None:
+    """The child forgets what other threads did at the time of the fork."""
     gate, inside, over = _Gate(), threading.Event(), threading.Event()
 
     def change() -> None:
@@ -56,7 +56,7 @@ def test_a_child_owes_nothing_to_the_threads_of_its_parent() -> None:
 def test_a_fork_waits_until_busy_threads_have_learnt_of_a_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Some milliseconds after a profiler was opened or closed, and not at all long after that."""
+    """The wait is some milliseconds after a profiler was opened or closed, and none later."""
     now_s, slept = [100.0], list[float]()
 
     def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What another thread is importing is left alone."""
+"""Modules that another thread is importing are left alone."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dynprof.backends.torch.backend import TorchBackend
 
 
 @pytest.mark.parametrize(("backend", "part"), [(TorchBackend, "autograd"), (NpuBackend, "npu")])
-def test_what_is_being_imported_counts_as_not_imported(
+def test_a_module_being_imported_counts_as_not_imported(
     monkeypatch: pytest.MonkeyPatch, backend: type[TorchBackend | NpuBackend], part: str
 ) -> None:
-    """A save amid ``import torch`` imports no part of it, which could leave it half-made."""
+    """A save during ``import torch`` imports no part of it, which could break that import."""
     name = {"autograd": "torch", "npu": "torch_npu"}[part]
     half = ModuleType(name)
     setattr(half, part, None if part == "autograd" else SimpleNamespace())

@@ -1,4 +1,4 @@
-"""A profiler of the script's asks for the session, and waits for a window no longer than once."""
+"""A profiler of the script requests the session, and waits for a window only once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dynprof.backends.torch.kineto import KinetoSession
 def test_a_window_that_did_not_give_way_is_not_waited_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Torch prepares a profiler and then enables it: both ask; the window is asked each time."""
+    """Torch prepares a profiler, then enables it: both request the session, one waits."""
     monkeypatch.setattr(kineto, "GIVE_WAY_S", 0.05)
     session, asked = KinetoSession(), list[str]()
-    session._open, session.give_way = True, lambda: asked.append("asked")
+    session._open, session.close_for_other = True, lambda: asked.append("asked")
     session._closed.clear()
     session.end_open_window()
     assert session.lost
@@ -30,7 +30,7 @@ def test_a_window_that_did_not_give_way_is_not_waited_for_again(
 
 
 def test_a_window_waits_for_the_end_of_a_recording_that_lost_the_session() -> None:
-    """Two that come at once would have libkineto end what the other one has just prepared."""
+    """Libkineto must not end what the other profiler has just prepared."""
     session, order = KinetoSession(), list[str]()
     collecting, may_end = threading.Event(), threading.Event()
 
@@ -64,7 +64,7 @@ def test_a_window_waits_for_the_end_of_a_recording_that_lost_the_session() -> No
 
 
 def test_a_lost_recording_waits_for_the_end_of_a_window() -> None:
-    """Nothing of it touches libkineto before; then it is ended at once."""
+    """The recording does not touch libkineto until then, and is ended at once afterwards."""
     session, ended = KinetoSession(), threading.Event()
 
     class DetachedState:

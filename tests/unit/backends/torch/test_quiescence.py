@@ -1,4 +1,4 @@
-"""Who sleeps is soon taken to have left what it was in; who computes or is held up there is not."""
+"""A sleeping thread has soon left its operator; a computing or suspended one has not."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ BLOCKED = _Thread(5, asleep=True, blocked=True)
 def test_when_a_thread_has_left(
     before: _Thread, now: _Thread | None, pause_s: float, *, left: bool
 ) -> None:
-    """At once where it slept, and where the system held it up only after the longest pause."""
+    """A sleeping thread has left at once; one in a system call, after the longest pause."""
     assert before.has_left(now, pause_s) is left
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_operators_of_a_thread_that_computes_get_all_the_time(
+def test_a_computing_thread_is_waited_for_until_the_timeout(
     monkeypatch: pytest.MonkeyPatch, *, runs: bool
 ) -> None:
-    """Of threads that sleep at two looks in a row none is amid any."""
+    """Threads that sleep at two checks in a row are in no operator."""
     slept: list[float] = []
     now_s = [0.0]
 
@@ -62,8 +62,10 @@ def test_operators_of_a_thread_that_computes_get_all_the_time(
     assert sum(slept) == pytest.approx(0.1 if runs else PAUSES_S[0])
 
 
-def test_who_is_held_up_is_waited_for_until_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its clock stands still where the system keeps it from the processor, amid what it is in."""
+def test_a_suspended_thread_is_waited_for_until_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A suspended thread's clock stops while it is in an operator."""
     held_up, went_on = _Thread(5, asleep=False), _Thread(5 + TICKS, asleep=False)
     looks, slept = iter([held_up, held_up, held_up, went_on]), list[float]()
     monkeypatch.setattr(quiescence, "_other_threads", lambda: {7: held_up})
@@ -74,8 +76,8 @@ def test_who_is_held_up_is_waited_for_until_it_has_left(monkeypatch: pytest.Monk
     assert tuple(slept) == PAUSES_S
 
 
-def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is never seen to go on is taken to have left in the end."""
+def test_the_wait_for_a_thread_has_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that is never seen to continue counts as having left at the timeout."""
     slept = list[float]()
     monkeypatch.setattr(quiescence, "_other_threads", lambda: {7: RUNS})
     monkeypatch.setattr(quiescence, "_read_thread", lambda _: RUNS)
@@ -85,6 +87,6 @@ def test_nobody_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(slept) == pytest.approx(TIMEOUT_S, abs=PAUSES_S[-1])
 
 
-def test_nobody_waits_for_the_thread_that_asks() -> None:
-    """It computes itself."""
+def test_the_calling_thread_is_not_waited_for() -> None:
+    """The calling thread itself is computing."""
     assert threading.get_native_id() not in quiescence._other_threads()

@@ -1,4 +1,4 @@
-"""How many events a window is told to have, from what the allocator has given out."""
+"""The estimated number of a window's events, from the allocator's growth."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dynprof.backends.torch import recorded_events
 from dynprof.backends.torch.recorded_events import RecordedEvents
 
 
-def test_growth_of_the_allocator_is_told_as_calls_at_the_end_of_a_step(
+def test_allocator_growth_counts_as_calls_at_the_end_of_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A call takes 24.6 bytes; inside a step what has grown may be tensors, and is not told."""
+    """A call takes 24.6 bytes; growth inside a step may be tensors, and does not count."""
     in_use_mb = 100.0
     monkeypatch.setattr(recorded_events, "_blocks", lambda: ctypes.c_uint64(7))
     monkeypatch.setattr(recorded_events, "in_use_mb", lambda: in_use_mb)

@@ -1,4 +1,4 @@
-"""Which threads were in an operator when a recording ended, read from torch's raw trace."""
+"""The threads in an operator when a recording ended, from torch's raw trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_the_threads_of_unfinished_events(tmp_path: Path) -> None:
-    """However long the trace is, and wherever in it the events lie; as plain JSON tells."""
+    """Events may be anywhere in a trace of any length; compared with a JSON reader."""
     chance = random.Random(7)  # noqa: S311
     mine, gone = threading.get_native_id(), 2**30
     for count in (0, 1, 3, 20_000):
@@ -41,8 +41,8 @@ def test_the_threads_of_unfinished_events(tmp_path: Path) -> None:
         assert found.threads() == told & {mine}
 
 
-def test_whoever_was_not_read_may_be_anywhere() -> None:
-    """Without a trace every thread of the process counts, until it has ended."""
+def test_threads_of_a_lost_trace_may_be_in_an_operator() -> None:
+    """Without a trace every thread of the process counts until it has ended."""
     found, leave = Unfinished(), threading.Event()
     thread = threading.Thread(target=leave.wait)
     thread.start()
@@ -50,14 +50,14 @@ def test_whoever_was_not_read_may_be_anywhere() -> None:
     assert thread.native_id in found.threads()
     leave.set()
     thread.join()
-    while thread.native_id in native_thread_ids():  # the system takes its time
+    while thread.native_id in native_thread_ids():  # the system's list is late
         os.sched_yield()
     assert thread.native_id not in found.threads()
     assert threading.get_native_id() in found.threads()
 
 
 def test_threads_that_wait_or_compute_have_left() -> None:
-    """Neither an idle thread nor a busy one keeps anybody waiting for ever."""
+    """Neither an idle thread nor a busy one delays forever."""
     leave = threading.Event()
 
     def compute() -> None:
@@ -73,8 +73,8 @@ def test_threads_that_wait_or_compute_have_left() -> None:
         thread.join()
 
 
-def test_what_was_supposed_is_said_until_none_of_those_threads_is_left() -> None:
-    """What a later trace shows is not put down to one that was lost."""
+def test_the_assumption_is_logged_until_those_threads_have_ended() -> None:
+    """Findings in a later trace do not count for the lost one."""
     unfinished = Unfinished()
     unfinished.assume_all_threads()
     assert unfinished.threads()

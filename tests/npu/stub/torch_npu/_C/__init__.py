@@ -1,4 +1,4 @@
-"""The native module: its parts of the profiler and of marks only."""
+"""The native module: only its parts for the profiler and for marks."""
 
 from torch_npu._C import _mstx
 from torch_npu._C._mstx import _mark

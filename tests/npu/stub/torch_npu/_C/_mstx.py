@@ -1,4 +1,4 @@
-"""Notes marks and ranges as the native module gets them."""
+"""A stub that notes marks and ranges as the native module gets them."""
 
 import itertools
 

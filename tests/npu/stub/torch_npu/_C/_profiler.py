@@ -1,4 +1,4 @@
-"""Notes every call of the native profiler as a line of JSON in ``NPU_CALLS``."""
+"""A stub that writes every call of the native profiler to ``NPU_CALLS``, as lines of JSON."""
 
 import enum
 import json
@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 class ProfilerActivity(enum.Enum):
-    """What can be watched."""
+    """The activities of the profiler."""
 
     CPU = 0
     NPU = 1
 
 
 class _Noted:
-    """An object of the native module that keeps what it was made of."""
+    """A native object that keeps its arguments."""
 
     def __init__(self, *args, **settings):
         self.made_of = [*args, settings] if args else settings
@@ -68,12 +68,12 @@ def _stop_profiler():
 
 
 def _record(kind, value):
-    """Return a value as the driver writes it: kind, length, bytes."""
+    """Return a value in the driver's format: kind, length, bytes."""
     return struct.pack("<HI", kind, len(value)) + value
 
 
 def _write_operator():
-    """Write one operator of 5 us with its call stack, as the driver does for the host."""
+    """Write an operator of 5 us with its call stack, as the driver does for the host."""
     now, me = time.monotonic_ns(), threading.get_native_id()
     facts = struct.pack("<3q4QB?", now, now + 5000, 1, os.getpid(), me, me, 0, 0, False)
     name = _record(2, b"aten::addmm") + _record(3, b"aten::addmm")  # 3 up to version 2.1

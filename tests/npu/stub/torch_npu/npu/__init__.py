@@ -1,4 +1,4 @@
-"""The device: one NPU that does nothing; its marks are the wheel's."""
+"""The device: an NPU that does nothing. Its marks are the wheel's."""
 
 import torch_npu
 from torch_npu._C._profiler import note
@@ -23,22 +23,22 @@ def _lazy_init():
 
 
 def is_available():
-    """Say yes."""
+    """Return True."""
     return True
 
 
 def device_count():
-    """Return how many there are."""
+    """Return the number of devices."""
     return 1
 
 
 def synchronize():
-    """Note it."""
+    """Note the call."""
     note("synchronize")
 
 
 def current_stream():
-    """Return none."""
+    """Return no stream."""
     return
 
 

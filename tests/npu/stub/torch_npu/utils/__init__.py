@@ -1,4 +1,4 @@
-"""The wheel's own modules, without what its ``__init__`` patches into torch."""
+"""The wheel's own modules, without the patches of torch in its ``__init__``."""
 
 import torch_npu
 
@@ -6,7 +6,7 @@ __path__.append(str(torch_npu.WHEEL / "torch_npu/utils"))
 
 
 def should_print_warning() -> bool:
-    """Print what the vendor's code warns of."""
+    """Return that the vendor's warnings are printed."""
     return True
 
 

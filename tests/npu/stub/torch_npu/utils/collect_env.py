@@ -1,4 +1,4 @@
-"""Versions, which the wheel's own module looks up where a wheel is installed."""
+"""Versions that the wheel's own module would read from an installed wheel."""
 
 import torch_npu
 
@@ -9,5 +9,5 @@ def get_torch_npu_version():
 
 
 def get_cann_version():
-    """Return that there is no driver."""
+    """Return an empty version: there is no driver."""
     return "not known"

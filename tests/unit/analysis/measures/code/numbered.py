@@ -1,8 +1,10 @@
-"""Small traces of operators with sequence numbers."""
+"""Small traces of operators with sequence numbers, and what of them runs again backward."""
 
 from __future__ import annotations
 
+import bisect
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -20,6 +22,49 @@ def write(path: Path, events: list[Event]) -> MeasuredTrace:
     whole = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in events]
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": whole}))
     return MeasuredTrace(path)
+
+
+def run_again(events: list[Event]) -> list[Event]:
+    """Return the forward work in each call of the engine, as plain loops find it.
+
+    It is modules, operators with a sequence number unless all in the call have one, and labels
+    around these.
+    """
+    by_thread = defaultdict[Any, list[Event]](list)
+    for event in events:
+        if event.get("ph") == "X":
+            by_thread[event["thread"]].append(event)
+    found = list[Event]()
+    for spans in by_thread.values():
+        spans.sort(key=lambda e: (e["begin"], -e["end"]))
+        calls = [place for place, span in enumerate(spans) if span["name"].startswith(GRAPH)]
+        for place in calls:
+            end = bisect.bisect_left(spans, spans[place]["end"], key=lambda e: e["begin"])
+            found += _again_in_call(spans[place], spans[place + 1 : end])
+    return found
+
+
+def _again_in_call(call: Event, inside: list[Event]) -> list[Event]:
+    """Return what runs again in one call of the engine, of what begins inside it."""
+    own, engine_until = list[Event](), 0
+    for span in inside:
+        if span["name"].startswith(GRAPH):
+            engine_until = max(engine_until, span["end"])
+        elif span["begin"] >= engine_until:
+            own.append(span)
+    operators = [e for e in own if e["kind"] in ("cpu_op", "operator")
+                 and e["name"] != call["name"].removeprefix(f"{GRAPH}: ")]  # fmt: skip
+    numbered = [e for e in operators if "Sequence number" in e.get("args", {})]
+    without = [
+        e for e in operators if e not in numbered
+        and not any(n["begin"] <= e["begin"] and e["end"] <= n["end"] for n in numbered)
+    ]  # fmt: skip
+    again = [e for e in own if e["kind"] == "python_function" and e["name"].startswith("nn.Module")]
+    again += numbered if without or engine_until else []
+    ends = [(one["begin"], one["end"]) for one in again]
+    labels = [e for e in own if e["kind"] == "user_annotation"
+              and any(e["begin"] <= begin and end <= e["end"] for begin, end in ends)]  # fmt: skip
+    return again + labels
 
 
 def operator(name: str, ts: int, dur: int, sequence: int, thread: int = 1) -> Event:

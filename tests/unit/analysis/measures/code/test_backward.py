@@ -1,4 +1,4 @@
-"""Backward passes by the operator that went forward, as plain loops over the raw events count."""
+"""Backward passes by forward operator, compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from dynprof.analysis.output.own_tables import own_tables
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.report.contents import contents
 from tests.real_traces import everything, on_each
-from tests.unit.analysis.measures.code.numbered import GRAPH, ON_DEVICE, Event, operator, write
+from tests.unit.analysis.measures.code.numbered import (
+    GRAPH,
+    ON_DEVICE,
+    Event,
+    operator,
+    run_again,
+    write,
+)
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
@@ -24,14 +31,34 @@ if TYPE_CHECKING:
 
 
 def innermost(spans: list[Event], when: int) -> Event | None:
-    """Return the shortest of some spans, in the order of their begin, that is open at a time."""
+    """Return the shortest span that is open at a time; the spans are sorted by begin."""
     until = bisect.bisect_right(spans, when, key=lambda span: span["begin"])
     there = [span for span in spans[max(0, until - 200) : until] if when < span["end"]]
     return min(there, key=lambda span: (span["end"] - span["begin"], -span["begin"]), default=None)
 
 
+def outermost(spans: list[Event]) -> list[Event]:
+    """Return the spans that are inside no other one."""
+    found, until = list[Event](), dict[Any, int]()
+    for one in sorted(spans, key=lambda e: (e["begin"], -e["end"])):
+        if one["end"] > until.get(one["thread"], 0):
+            found.append(one)
+            until[one["thread"]] = one["end"]
+    return found
+
+
+def add_to(by_thread: dict[Any, list[Event]], spans: list[Event]) -> None:
+    """Add spans to those of their threads."""
+    for one in spans:
+        by_thread[one["thread"]].append(one)
+        by_thread[one["thread"]].sort(key=lambda e: e["begin"])
+
+
 def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
-    """Return count and device time of backward passes, by forward operator and node."""
+    """Return count and device time of backward passes, by forward operator and node.
+
+    What runs again in them, without what is nested in that, has a row of its own.
+    """
     operators = [e for e in events if e.get("ph") == "X" and e["kind"] in ("cpu_op", "operator")]
     graph, numbered = defaultdict[Any, list[Event]](list), defaultdict[Any, list[Event]](list)
     for one in sorted(operators, key=lambda e: e["begin"]):
@@ -52,6 +79,10 @@ def plain(events: list[Event]) -> dict[tuple[str, str], list[int]]:
         last = max(before, key=lambda e: (e["begin"], -e["end"])) if known else {"name": ""}
         names[id(one)] = last["name"], one["name"].removeprefix(GRAPH).removeprefix(": ")
         found[names[id(one)]][0] += 1
+    again = outermost(run_again(events))
+    names |= dict.fromkeys(map(id, again), ("", "recomputation"))
+    found |= {("", "recomputation"): [len(again), 0]} if again else {}
+    add_to(graph, again)
     calls = {
         e["args"]["correlation"]: e
         for e in reversed(events)
@@ -80,14 +111,14 @@ def check(path: Path) -> MeasuredTrace:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_models(tmp_path: Path, seed: int) -> None:
-    """Two threads, modules computed anew, nodes of unknown origin."""
+    """This covers two threads, recomputed modules, and nodes of unknown origin."""
     measured = check(random_model(tmp_path, seed))
     assert any(one.operator == "aten::addmm" and one.device for one in measured.passes)
 
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """Of several makers and versions of torch."""
+    """This covers several vendors and versions of torch."""
     check(path)
 
 
@@ -105,8 +136,8 @@ def test_forward_ends_of_arrows_are_the_same(path: Path) -> None:
     assert sorted((ours + shift).tolist()) == starts
 
 
-def test_what_is_not_told_is_not_known(tmp_path: Path) -> None:
-    """Numbers that several threads bear, and nodes without one, have no operator."""
+def test_ambiguous_sequence_numbers_have_no_operator(tmp_path: Path) -> None:
+    """Sequence numbers of several threads, and nodes without one, have no operator."""
     events = [
         operator("aten::addmm", 1, 2, 7), operator("aten::addmm", 1, 2, 8),
         operator("aten::mul", 1, 2, 8, thread=3),
@@ -126,7 +157,7 @@ def test_what_is_not_told_is_not_known(tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_backward_of_each_operator(tmp_path: Path) -> None:
-    """In ms; of operators that none goes back through, nothing."""
+    """The page has ms; operators without a backward pass have none."""
     measured = MeasuredTrace(random_model(tmp_path, 3))
     rows = {row[0]: row[6] for row in contents(measured)["operators"]["rows"]}
     expected = sum(one.device for one in measured.passes if one.operator == "aten::addmm")

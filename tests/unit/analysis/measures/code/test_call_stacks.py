@@ -1,4 +1,4 @@
-"""Each operator's Python frames, also of recursion that is thousands deep."""
+"""Each operator's Python frames, also in recursion with thousands of levels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def written(folder: Path, events: list[Event]) -> MeasuredTrace:
 
 
 def nested(generator: random.Random, begin: float, end: float, depth: int) -> list[Event]:
-    """Return random frames and operators within a time."""
+    """Return random nested frames and operators within a time span."""
     found: list[Event] = []
     while end - begin > 1 and depth < 60 and (not found or generator.random() < 0.8):
         until = round(begin + (end - begin) * generator.random(), 3)
@@ -41,7 +41,7 @@ def nested(generator: random.Random, begin: float, end: float, depth: int) -> li
 
 
 def frames_above(event: Event, events: list[Event]) -> list[str]:
-    """Return the names of the frames that an event lies in, the innermost first."""
+    """Return the names of the frames around an event, the innermost first."""
     until = event["ts"] + event["dur"]
     around = [
         e for e in events
@@ -53,7 +53,7 @@ def frames_above(event: Event, events: list[Event]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_as_a_plain_search_finds_them(tmp_path: Path, seed: int) -> None:
-    """Of frames and operators in one another, in any order."""
+    """Frames equal those of a plain search, for frames and operators nested in any order."""
     events = nested(random.Random(seed), 0, 2_000, 0)  # noqa: S311 - nothing is secret here
     measured = written(tmp_path, events)
     by_begin = {round(e["ts"] * 1000): e for e in events if e["cat"] == "cpu_op"}
@@ -64,7 +64,7 @@ def test_as_a_plain_search_finds_them(tmp_path: Path, seed: int) -> None:
 
 
 def recursion(depth: int) -> list[Event]:
-    """Return two steps of a function that calls itself, with an operator in each call."""
+    """Return two steps of a recursive function, with an operator in each call."""
     found: list[Event] = []
     for step in range(2):
         begin = step * 1_000_000
@@ -81,7 +81,7 @@ def recursion(depth: int) -> list[Event]:
 
 @pytest.mark.parametrize("depth", [MAX_FRAMES, MAX_FRAMES + 1])
 def test_of_recursion_the_innermost_are_named(tmp_path: Path, depth: int) -> None:
-    """And how many more there are."""
+    """The number of other frames is given, too."""
     measured = written(tmp_path, recursion(depth))
     adds = [
         place for place, span in enumerate(measured.operators.span.tolist())
@@ -96,7 +96,7 @@ def test_of_recursion_the_innermost_are_named(tmp_path: Path, depth: int) -> Non
 
 @pytest.mark.slow
 def test_everything_is_made_of_a_recursion(tmp_path: Path) -> None:
-    """Tables, database, stacks and report, deeper than Python's own limit; no time is lost."""
+    """Tables, database, stacks and report work beyond Python's own limit; no time is lost."""
     depth = 9000
     assert depth > sys.getrecursionlimit()
     measured = written(tmp_path, recursion(depth))

@@ -1,4 +1,4 @@
-"""What was spent by module, as plain loops over the raw events count it."""
+"""Time and memory by module, compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import pytest
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from tests.real_traces import everything, on_each
-from tests.unit.analysis.measures.code.numbered import GRAPH, ON_DEVICE, Event, operator, write
+from tests.unit.analysis.measures.code.numbered import (
+    GRAPH,
+    ON_DEVICE,
+    Event,
+    operator,
+    run_again,
+    write,
+)
 from tests.unit.analysis.random_models import random_model
 
 if TYPE_CHECKING:
@@ -21,10 +28,11 @@ if TYPE_CHECKING:
 Key = tuple[tuple[str, ...], str]
 NO_LABELS = ("profilerstep#", "nccl", "gloo:")
 OUTSIDE: Key = ((), "forward")
+AGAIN = ("recomputation",)
 
 
 class Oracle:
-    """Counts by module with loops that ask each span whether it was open."""
+    """Counts by module with loops that check for each span whether it was open."""
 
     def __init__(self, events: list[Event]) -> None:
         spans = [event for event in events if event.get("ph") == "X"]
@@ -37,7 +45,11 @@ class Oracle:
         graph = [e for e in self.operators
                  if e["name"].startswith(GRAPH) and "Sequence number" in e["args"]]  # fmt: skip
         self.by_thread = defaultdict(list)
-        for event in sorted(frames + graph, key=lambda e: (e["begin"], -e["end"])):
+        again = run_again(spans)
+        self.again = {id(e) for e in again}
+        self.is_frame = {id(e) for e in frames}
+        others = [e for e in again if id(e) not in self.is_frame]
+        for event in sorted(frames + graph + others, key=lambda e: (e["begin"], -e["end"])):
             self.by_thread[event["thread"]].append(event)
         self.lines = {
             thread: (mine, [e["begin"] for e in mine],
@@ -53,7 +65,7 @@ class Oracle:
                 self.by_sequence[number].append(event)
 
     def open_at(self, thread: Any, when: int, among: int | None = None) -> Event | None:
-        """Return the last span to begin of those that were open, before one of them if named."""
+        """Return the last-begun open span; with a name, the last one before that name's span."""
         spans, begins, ends = self.lines.get(thread, ([], [], []))
         place = bisect.bisect_right(begins, when) - 1
         if among is not None:
@@ -65,24 +77,38 @@ class Oracle:
         return None
 
     def key_at(self, thread: Any, when: int) -> Key:
-        """Return whose time it was."""
+        """Return the module to which a time belongs."""
         found = self.open_at(thread, when)
-        return self.key(found) if found else OUTSIDE
+        key = self.key(found) if found else OUTSIDE
+        return key if key[0] else OUTSIDE
 
     def key(self, event: Event) -> Key:
-        """Return the path of modules that a span stands for, and in which phase."""
+        """Return a span's path of modules, and its phase."""
         if id(event) in self.keys:
             return self.keys[id(event)]
         outer = self.open_at(event["thread"], event["begin"], id(event))
         above = self.key(outer) if outer else OUTSIDE
-        if id(event) not in self.is_graph:
-            key = ((*above[0], event["name"].removeprefix("nn.Module: ")), "forward")
+        if id(event) in self.is_graph:
+            key, maker = above, self.maker(event)
+            if maker:
+                path = self.key_at(maker["thread"], maker["begin"])[0]
+                key = self.original(path), "backward"
         else:
-            maker = self.maker(event)
-            key = (self.key_at(maker["thread"], maker["begin"])[0], "backward") if maker else above
-        key = key if key[0] else OUTSIDE
+            key = above
+            if id(event) in self.again and above[0][:1] != AGAIN:
+                key = AGAIN, "forward"
+            if id(event) in self.is_frame:
+                key = (*key[0], event["name"].removeprefix("nn.Module: ")), key[1]
         self.keys[id(event)] = key
         return key
+
+    def original(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the path of the module that a recomputed one is, if only one has its name."""
+        if path[:1] != AGAIN:
+            return path
+        known = {key[0] for key in self.keys.values() if key[0][:1] != AGAIN}
+        known = {one for one in known if one[-1:] == path[-1:]}
+        return known.pop() if len(known) == 1 else ()
 
     def maker(self, graph: Event) -> Event | None:
         """Return the operator that made the node of a backward pass."""
@@ -94,13 +120,13 @@ class Oracle:
         return max(before, key=lambda e: (e["begin"], -e["end"]), default=None)
 
     def inside(self, event: Event, number: int) -> bool:
-        """Return whether an operator is a node of a backward pass itself."""
+        """Return whether an operator is itself a node of a backward pass."""
         around = [e for e in self.by_thread.get(event["thread"], ()) if id(e) in self.is_graph
                   and e["begin"] <= event["begin"] < e["end"]]  # fmt: skip
         return bool(around) and around[-1]["args"]["Sequence number"] == number
 
     def device(self, events: list[Event]) -> tuple[dict[Key, int], int]:
-        """Return the time of devices by module, and what was started by nobody knows whom."""
+        """Return device time by module, and the device time of unknown origin."""
         calls = {e["args"]["correlation"]: e for e in events
                  if e["kind"] in ("cuda_runtime", "cuda_driver", "runtime")
                  and "correlation" in e.get("args", {})}  # fmt: skip
@@ -121,7 +147,7 @@ class Oracle:
         return found, unknown
 
     def host(self) -> dict[Key, int]:
-        """Return the time of the host by module, each moment with the innermost one."""
+        """Return host time by module; each moment counts for the innermost module."""
         found = defaultdict[Key, int](int)
         for thread, events in self.by_thread.items():
             moments = sorted({e[end] for e in events for end in ("begin", "end")})
@@ -131,7 +157,7 @@ class Oracle:
         return found
 
     def allocated(self, events: list[Event]) -> dict[Key, int]:
-        """Return the bytes that were allocated by module."""
+        """Return allocated bytes by module."""
         found = defaultdict[Key, int](int)
         for event in events:
             if event["name"] == "[memory]" and event["args"]["Bytes"] > 0:
@@ -141,7 +167,7 @@ class Oracle:
 
 
 def ours(measured: MeasuredTrace, what: str) -> dict[Key, int]:
-    """Return one kind of amount by module as dynprof has it."""
+    """Return dynprof's amounts of one kind by module."""
     found = measured.modules
     paths: list[tuple[str, ...]] = []
     sums = defaultdict[Key, int](int, {OUTSIDE: getattr(found.outside, what)})
@@ -153,12 +179,12 @@ def ours(measured: MeasuredTrace, what: str) -> dict[Key, int]:
 
 
 def same(one: dict[Key, int], other: dict[Key, int]) -> bool:
-    """Return whether two counts are the same, whatever has none of it."""
+    """Return whether two counts are equal; a missing key counts as zero."""
     return {k: v for k, v in one.items() if v} == {k: v for k, v in other.items() if v}
 
 
 def check(path: Path) -> MeasuredTrace:
-    """Compare a trace's amounts by module with plain counts; the whole is the whole."""
+    """Compare a trace's amounts by module with plain counts; they add up to the total."""
     events, measured = everything(path), MeasuredTrace(path)
     oracle, found = Oracle(events), measured.modules
     device, unknown = oracle.device(events)
@@ -181,14 +207,14 @@ def check(path: Path) -> MeasuredTrace:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """They have labels; device time of backward passes goes to the label that went forward."""
+    """Labels name modules; device time of backward passes belongs to the forward label."""
     check(path)
 
 
 @pytest.mark.parametrize("frames", [True, False], ids=["modules", "labels"])
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_models(tmp_path: Path, seed: int, *, frames: bool) -> None:
-    """Nested, on two threads, computed anew in backward passes, launches not recorded."""
+    """Modules nest, run on two threads and are recomputed; some launches are not recorded."""
     path = random_model(tmp_path, seed, frames=frames)
     measured = check(path)
     oracle = Oracle(everything(path))
@@ -203,8 +229,8 @@ def frame(name: str, ts: int, dur: int) -> Event:
     return {"name": f"nn.Module: {name}", "cat": "python_function", "ts": ts, "dur": dur}
 
 
-def test_the_last_operator_before_with_the_number_made_the_node(tmp_path: Path) -> None:
-    """One in another module bears it too, since it made no node."""
+def test_the_last_operator_with_the_number_made_the_node(tmp_path: Path) -> None:
+    """A node's forward operator is the last one with its number, not one nested in a module."""
     measured = write(tmp_path / "a.trace.json", [
         frame("First_0", 0, 10), operator("aten::view", 1, 2, 7),
         frame("Second_0", 20, 10), operator("aten::addmm", 21, 2, 7),
@@ -215,8 +241,8 @@ def test_the_last_operator_before_with_the_number_made_the_node(tmp_path: Path) 
     assert times == {"First_0": 0, "Second_0": 9000}
 
 
-def test_a_number_that_two_threads_bear_is_of_nobody(tmp_path: Path) -> None:
-    """Each thread numbers its own operators: what cannot be told apart is left out."""
+def test_a_sequence_number_of_two_threads_has_no_owner(tmp_path: Path) -> None:
+    """Each thread numbers its own operators: ambiguous numbers have no owner."""
     measured = write(tmp_path / "a.trace.json", [
         operator("aten::addmm", 0, 2, 7, thread=3),
         frame("Part_0", 0, 10), operator("aten::addmm", 1, 2, 7),
@@ -226,8 +252,8 @@ def test_a_number_that_two_threads_bear_is_of_nobody(tmp_path: Path) -> None:
     assert measured.modules.outside.host == 9000
 
 
-def test_a_module_that_is_open_around_backward_has_not_its_work(tmp_path: Path) -> None:
-    """As where a module's step calls both: the part that went forward has the backward pass."""
+def test_a_module_around_a_backward_pass_does_not_own_its_work(tmp_path: Path) -> None:
+    """For example, a module's step calls both: the forward module owns the backward pass."""
     measured = write(tmp_path / "a.trace.json", [
         frame("Whole_0", 0, 100), frame("Part_0", 10, 20), operator("aten::addmm", 11, 5, 7),
         operator(f"{GRAPH}: AddmmBackward0", 50, 30, 7),
@@ -242,8 +268,8 @@ def test_a_module_that_is_open_around_backward_has_not_its_work(tmp_path: Path) 
     assert (whole.backward_total.device, whole.calls, part.calls) == (11_000, 1, 1)
 
 
-def test_steps_and_collectives_are_no_labels(tmp_path: Path) -> None:
-    """Where no module was recorded, a tree of labels is made; not of every range."""
+def test_steps_and_collectives_are_not_labels(tmp_path: Path) -> None:
+    """Without recorded modules, labels make a tree; not every range is a label."""
     names = ("ProfilerStep#3", "nccl:all_reduce", "gloo:all_reduce", "## forward ##")
     measured = write(tmp_path / "a.trace.json", [
         {"name": name, "cat": "user_annotation", "ts": 10 * place, "dur": 5}
@@ -253,23 +279,25 @@ def test_steps_and_collectives_are_no_labels(tmp_path: Path) -> None:
     assert measured.modules.of_labels
 
 
-def test_ranges_that_cross_share_the_time(tmp_path: Path) -> None:
-    """The one that began inside another counts as ending with it: no moment counts twice."""
+def test_ranges_that_cross_are_not_nested(tmp_path: Path) -> None:
+    """As in torch, each has its whole time, and what both contain belongs to the later one."""
     measured = write(tmp_path / "a.trace.json", [
         {"name": "one", "cat": "user_annotation", "ts": 0, "dur": 10},
         {"name": "other", "cat": "user_annotation", "ts": 4, "dur": 20},
+        {"name": "inner", "cat": "user_annotation", "ts": 5, "dur": 3},
     ])  # fmt: skip
-    assert [row.forward.host for row in measured.modules.rows] == [4000, 6000]
+    rows = [(row.name, row.parent, row.forward.host) for row in measured.modules.rows]
+    assert rows == [("one", ROOT, 10_000), ("other", ROOT, 17_000), ("inner", 1, 3000)]
 
 
 def on_device(correlation: int, external: int) -> Event:
-    """Return a kernel of 5 us whose launch was not recorded."""
+    """Return a kernel of 5 us without a recorded launch."""
     told = {"correlation": correlation, "External id": external, "device": 0, "stream": 7}
     return {"name": "kernel", "cat": "kernel", "tid": 7, "ts": 30, "dur": 5, "args": told}
 
 
 def test_a_kernel_without_its_launch_has_the_operator_that_it_names(tmp_path: Path) -> None:
-    """By the operator's id, where it is one; a repeated correlation names nobody."""
+    """The kernel's id must be an operator's; an id that repeats a correlation has no owner."""
     product = {"name": "aten::mm", "cat": "cpu_op", "ts": 2, "dur": 3, "args": {"External id": 4}}
     for correlation, known in ((9, 5000), (4, 0)):
         events = [frame("Part_0", 0, 10), product, on_device(correlation, external=4)]
@@ -279,7 +307,7 @@ def test_a_kernel_without_its_launch_has_the_operator_that_it_names(tmp_path: Pa
 
 
 def test_a_trace_of_a_device_alone(tmp_path: Path) -> None:
-    """Recorded without the host's operators: its work belongs to none."""
+    """Without the host's operators, device work belongs to none."""
     launch = {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": 2, "dur": 3,
               "args": {"correlation": 9}}  # fmt: skip
     measured = write(tmp_path / "a.trace.json", [launch, on_device(9, external=9)])

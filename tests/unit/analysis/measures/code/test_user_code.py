@@ -1,4 +1,4 @@
-"""Whose code a frame is of, and how a sentence names it, by Kineto's names and by VizTracer's."""
+"""The owner of a frame's code, and its display name, for names of Kineto and VizTracer."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ USERS = [
      "net.py:9 (Net.fit.<locals>.<lambda>)", "Net.fit.<locals>.<lambda> (net.py:9)"),
     ("<module> (/home/me/queue.py:1)", "queue.py (<module>)", "queue.py (<module>)"),
     ("load (/home/me/dynprof/datasets/json.py:3)", "json.py:3 (load)", "load (json.py:3)"),
+    ("serve (/home/me/app/vllm/serve.py:3)", "serve.py:3 (serve)", "serve (serve.py:3)"),
 ]  # fmt: skip
 OTHERS = [
     "queue.py(154): get",
@@ -26,6 +27,14 @@ OTHERS = [
     "step (/home/me/clone/dynprof/dynamic_profile.py:50)",
     "_find_and_load (<frozen importlib._bootstrap>:1349)",
     "call (/tmp/torchinductor_me/ab/cabxyzabcdefghijklmnopqrstuvwxyz234567abcdefghijklmn.py:40)",
+    "vllm/v1/worker/gpu_model_runner.py(3380): execute_model",
+    "/vllm-workspace/vllm/v1/engine/core.py(12): step",
+    "/sgl-workspace/sglang/python/sglang/srt/managers/scheduler.py(99): event_loop_overlap",
+    "xDiT/xfuser/core/base.py(8): __call__",
+    "forward (/opt/Megatron-LM/megatron/core/transformer/block.py:5)",
+    "step (/home/me/DeepSpeed/deepspeed/runtime/engine.py:9)",
+    "fit (/src/pytorch-lightning/src/lightning/pytorch/trainer/trainer.py:9)",
+    "prepare (/home/me/accelerate/src/accelerate/accelerator.py:9)",
     "time.sleep",
     "<built-in function sleep>",
     "aten::mm",
@@ -34,7 +43,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(("name", "place", "function"), USERS)
 def test_frames_of_the_users(name: str, place: str, function: str) -> None:
-    """Of a whole path the file's name is shown; a module has no line of its own."""
+    """The file's name replaces the whole path; a module has no line."""
     assert is_user_frame(name)
     assert place_of(name) == place
     assert function_of(name) == function
@@ -42,5 +51,5 @@ def test_frames_of_the_users(name: str, place: str, function: str) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_frames_of_others(name: str) -> None:
-    """Of Python, of what is installed, of the profiler itself, of no file, or in C."""
+    """Code of Python, packages, the profiler, C, or without a file is not the user's."""
     assert not is_user_frame(name)

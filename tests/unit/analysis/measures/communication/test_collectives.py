@@ -1,4 +1,4 @@
-"""Bandwidths of collectives and copies, as plain loops over the raw events count them."""
+"""Bandwidths of collectives and copies, compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 from dynprof.analysis.measures.communication.collectives import traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.steps import is_collective
-from tests.real_traces import on_each, raw_events, read
+from tests.real_traces import copy_name, on_each, raw_events, read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,16 +21,16 @@ Event = dict[str, Any]
 BYTES = {"Float": 4, "Long": 8, "Half": 2, "BFloat16": 2, "Byte": 1, "float": 4, "int": 4,
          "unsigned char": 1, "signed char": 1, "long": 8, "long int": 8, "double": 8}  # fmt: skip
 TRANSFERS = {"allreduce": 2, "_allgather_base": 1, "_reduce_scatter_base": 1, "all_to_all": 1}
-"""How often each of n - 1 ranks is sent a part of n, as nccl-tests define it."""
+"""Transfers of a part to each of n - 1 ranks, as nccl-tests define them."""
 FACTORS = (*TRANSFERS, "broadcast", "reduce")
 
 
 def times_by_size(
     events: list[Event], members: int = 0
 ) -> dict[tuple[int | None, float | None], int]:
-    """Return ns by the bytes of a collective, and by the factor of its bus bandwidth.
+    """Return ns by the bytes and by the bus bandwidth factor of a collective.
 
-    Members are those of the only group, where there is one.
+    Its members are those of the only group, if there is one.
     """
     found: dict[tuple[int | None, float | None], int] = defaultdict(int)
     labels = [e for e in events if e.get("cat") == "user_annotation"
@@ -63,7 +62,7 @@ def times_by_size(
 
 
 def label_bytes(args: Event) -> int | None:
-    """Return the bytes of the tensors that a label names."""
+    """Return the bytes of the tensors in a label."""
     whole = 0
     for shape, kind in zip(args.get("Input Dims", ()), args.get("Input type", ()), strict=True):
         count = BYTES[kind]
@@ -74,7 +73,7 @@ def label_bytes(args: Event) -> int | None:
 
 
 def check(path: Path) -> MeasuredTrace:
-    """Compare a trace with a plain count."""
+    """Compare a trace's collectives with a plain count."""
     events, measured = raw_events(path), MeasuredTrace(path)
     found: dict[tuple[int | None, float | None], int] = defaultdict(int)
     for row in traffic(measured.trace, measured.messages):
@@ -91,15 +90,16 @@ def check(path: Path) -> MeasuredTrace:
 
 
 def check_copies(events: list[Event], measured: MeasuredTrace) -> None:
-    """Compare what devices copied: all the time there was, and the bytes where they are told."""
+    """Compare copies of devices: all time, and the bytes where they are known."""
     time, size, sized = (defaultdict[str, int](int) for _ in range(3))
     for event in events:
         if str(event.get("cat")).lower() in ("gpu_memcpy", "memcpy"):
             length = round(event["dur"] * 1000)
-            time[event["name"]] += length
+            name = copy_name(event)
+            time[name] += length
             if "bytes" in event["args"]:
-                size[event["name"]] += event["args"]["bytes"]
-                sized[event["name"]] += length
+                size[name] += event["args"]["bytes"]
+                sized[name] += length
     rows = {
         f"Memcpy {row.direction}" + (f" ({row.source} -> {row.target})" if row.source else ""): row
         for row in copies(measured.trace)
@@ -112,12 +112,12 @@ def check_copies(events: list[Event], measured: MeasuredTrace) -> None:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """With Kineto's message sizes, with the shapes of labels only, and with neither."""
+    """This covers Kineto's message sizes, shapes in labels only, and neither."""
     check(path)
 
 
 def random_collectives(folder: Path, seed: int) -> Path:
-    """Write a trace of kernels of all kinds, some of them without what Kineto knows of them."""
+    """Write a trace with all kinds of kernels; some lack Kineto's arguments."""
     chance = random.Random(seed)  # noqa: S311 - nothing is secret here
     events: list[Event] = []
     now = 100.0
@@ -174,7 +174,7 @@ def times_told(events: list[Event]) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
-    """Every collective is in one row, and its time in that row's alone."""
+    """Every collective is in exactly one row."""
     path = random_collectives(tmp_path, seed)
     events, measured = raw_events(path), MeasuredTrace(path)
     found: dict[tuple[int | None, float | None], int] = defaultdict(int)
@@ -215,7 +215,7 @@ def test_on_random_traces(tmp_path: Path, seed: int) -> None:
 def test_sizes_and_factors(
     tmp_path: Path, name: str, elements: tuple[int, int], size: int | None, factor: float | None
 ) -> None:
-    """Those of nccl-tests, for four ranks; of uneven exchanges it has no bus bandwidth."""
+    """Factors for four ranks are those of nccl-tests. Uneven exchanges have no bus bandwidth."""
     told = {"device": 0, "stream": 2, "Collective name": name, "dtype": "Float", "Group size": 4,
             "In msg nelems": elements[0], "Out msg nelems": elements[1]}  # fmt: skip
     kernel = {"ph": "X", "name": "ncclDevKernel", "cat": "kernel", "pid": 0, "tid": 2, "ts": 1,
@@ -232,7 +232,7 @@ def test_sizes_and_factors(
 def test_a_label_does_not_tell_even_from_uneven(
     tmp_path: Path, label: str, factor: float | None
 ) -> None:
-    """Of the only group there is: torch calls both exchanges ``nccl:all_to_all``."""
+    """Both exchanges have the label ``nccl:all_to_all``; the group is the only one."""
     given = {"Input Dims": [[1000]], "Input type": ["float"]}
     about = {"ph": "X", "pid": 1, "tid": 1, "ts": 1}
     events = [
@@ -248,21 +248,3 @@ def test_a_label_does_not_tell_even_from_uneven(
     (row,) = traffic(measured.trace, measured.messages)
     assert row.algorithm(row.total) == 2
     assert row.bus(row.total) == (factor and 2 * factor)
-
-
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("ncclDevKernel_AllReduce", True),
-        ("void ncclKernel(int)", True),
-        ("hcom_allReduce_", True),
-        ("rcclGenericKernel", True),
-        ("gloo:all_reduce", True),
-        ("nccl:all_reduce", False),
-        ("void batchCompute<float>(int)", False),
-        ("searchCommonPrefix", False),
-    ],
-)
-def test_what_is_communication(name: str, is_one: bool) -> None:
-    """By the name's words, not by letters within another one."""
-    assert is_collective(name) is is_one

@@ -1,4 +1,4 @@
-"""Which kernels receive: told by Kineto, or by what asked for them; else it is unknown."""
+"""Kernels that receive: known from Kineto or from their callers, otherwise unknown."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ ADD = kernel("add", 100, 50, 9)
          kernel(SENDRECV, 210, 20, 2), launch(18, 2)],
     ],
 )  # fmt: skip
-def test_what_receives_is_a_bubble(tmp_path: Path, events: list[dict[str, Any]]) -> None:
-    """As the vendor has it: not part of the stage, nor of the communication without receiving."""
+def test_time_of_receiving_is_a_bubble(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    """As the vendor defines it: neither in the stage, nor in communication without receiving."""
     found = row(written(tmp_path / "a.trace.json", [launch(5, 9), ADD, *events]))
     assert found["Bubble"] == "30.000"
     assert found["Communication(Not Overlapped)"] == "30.000"
@@ -89,18 +89,16 @@ def test_what_receives_is_a_bubble(tmp_path: Path, events: list[dict[str, Any]])
         [kernel("hcom_batchSendRecv__1", 200, 30, 1)],
     ],
 )  # fmt: skip
-def test_what_looks_alike_and_receives_nothing(
-    tmp_path: Path, events: list[dict[str, Any]]
-) -> None:
-    """Sends and all-to-all run a kernel of the same name; the innermost that asks is believed."""
+def test_similar_kernels_that_do_not_receive(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    """Sends and all-to-all run a kernel of the same name; the innermost caller decides."""
     found = row(written(tmp_path / "a.trace.json", [launch(5, 9), ADD, *events]))
     assert found["Bubble"] == "0.000"
     assert found["Communication(Not Overlapped and Exclude Receive)"] == "30.000"
     assert found["Stage"] == "130.000"
 
 
-def test_what_a_trace_does_not_tell_is_not_guessed(tmp_path: Path) -> None:
-    """A kernel for sends or receives that nobody is seen to ask for."""
+def test_a_kernel_without_a_caller_stays_unknown(tmp_path: Path) -> None:
+    """A send or receive kernel without a recorded caller stays unknown."""
     events = [launch(5, 9), ADD, kernel(SENDRECV, 200, 30, 1), launch(15, 1)]
     found = row(written(tmp_path / "a.trace.json", events))
     names = ("Bubble", "Communication(Not Overlapped and Exclude Receive)", "Stage")
@@ -109,7 +107,7 @@ def test_what_a_trace_does_not_tell_is_not_guessed(tmp_path: Path) -> None:
 
 
 def test_a_device_alone_is_measured(tmp_path: Path) -> None:
-    """Without a single operator or label, as where only a device's activities were recorded."""
+    """The trace has no operator or label, as when only a device's activities were recorded."""
     events = [{"ph": "X", "pid": 9, "tid": 1, **event} for event in (launch(5, 9), ADD)]
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
@@ -119,7 +117,7 @@ def test_a_device_alone_is_measured(tmp_path: Path) -> None:
 
 
 def test_receives_of_gloo_are_counted_on_the_host(tmp_path: Path) -> None:
-    """Its spans are labels; what reaches over the step's end is cut off there."""
+    """The spans of gloo are labels; a span that exceeds the step is cut there."""
     spans = [around("gloo:recv", 100, "user_annotation"), around("gloo:send", 200)]
     late = {**around("gloo:recv", 995, "user_annotation")}
     found = row(written(tmp_path / "a.trace.json", [*spans, late, around("aten::add", 50)]))
@@ -128,7 +126,7 @@ def test_receives_of_gloo_are_counted_on_the_host(tmp_path: Path) -> None:
 
 
 def received(path: Path) -> float:
-    """Return for how long kernels in steps received, in us, by plain loops over the raw events."""
+    """Return the us in which kernels in steps received, by plain loops over the raw events."""
     events = raw_events(path)
     kernels = [e for e in events if str(e["cat"]).lower() == "kernel" and "nccl" in e["name"]]
     calls = {
@@ -153,7 +151,7 @@ def received(path: Path) -> float:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """None of the real ones receives; their all-to-all kernels are no bubbles, and none is open."""
+    """No real trace receives; their all-to-all kernels are not bubbles, and none is unknown."""
     measured = MeasuredTrace(path)
     launched = {int(w): int(c) for w, c in zip(measured.launches.work, measured.launches.call,
                                                strict=True)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""The critical path is what plain loops over the raw events find, and adds up to the steps."""
+"""The critical path equals that of plain loops over the raw events, and adds up to the steps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from tests.real_traces import on_each, raw_events
+from tests.real_traces import on_each, on_opened, raw_events
 from tests.unit.analysis.plain_path import PlainPath
-from tests.unit.analysis.plain_trace import what
+from tests.unit.analysis.plain_trace import blocks, what
 from tests.unit.analysis.random_paths import random_waits
-from tests.unit.analysis.random_traces import random_trace
+from tests.unit.analysis.random_traces import opened_late, random_trace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ UNLINKED = "unknown wait"
 
 
 def found_in(path: Path) -> tuple[MeasuredTrace, CriticalPath]:
-    """Return a trace and its path, which adds up to the time from its begin to its end."""
+    """Return a trace and its path; check that the path adds up to the trace's duration."""
     measured = MeasuredTrace(path)
     found = measured.critical_path
     assert found is not None
@@ -39,7 +39,7 @@ def found_in(path: Path) -> tuple[MeasuredTrace, CriticalPath]:
 
 
 def check(path: Path) -> None:
-    """Compare a trace's path, and what it would be without this or that, with plain loops."""
+    """Compare a trace's path, and its what-if times, with plain loops."""
     _, found = found_in(path)
     plain = PlainPath(raw_events(path, Decimal))
     assert found.begin == plain.t0
@@ -48,7 +48,7 @@ def check(path: Path) -> None:
     for part, time in plain.parts().items():
         expected[part] += time
     times = {name: round(time * len(found.ends)) for name, time in found.parts().items()}
-    # A thread of which nobody knows what it waits for waits outside of its operators.
+    # A thread whose waits are unknown waits outside its operators.
     alone = expected["host"] - times["host"]
     assert alone >= 0
     expected["host"] -= alone
@@ -59,13 +59,22 @@ def check(path: Path) -> None:
 
 
 def without(plain: PlainPath, free: str) -> int:
-    """Return how long the whole takes if something cost nothing."""
+    """Return the total time if a kind of work cost nothing."""
     kinds = {"all kernels that compute": "kernels", "all copies": "copies",
              "communication": "communication"}  # fmt: skip
     if free == "the host's work":
         return plain.length(host=False)
     if free == "data loading":
         return plain.length(loading=False)
+    if free == "delays of the device":
+        return plain.length(delays=False)
+    if free == "the host's waits for the device":
+        return plain.length(awaited=lambda _: False)
+    if free == "copies that the host waits for":
+        return plain.length(
+            awaited=lambda work: not blocks(work["event"], work["call"]),
+            without=lambda event: blocks(event, plain.launches.get(event["args"]["correlation"])),
+        )
     if free in kinds:
         return plain.length(without=lambda event: what(event) == kinds[free])
     return plain.length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))
@@ -73,17 +82,33 @@ def without(plain: PlainPath, free: str) -> int:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """With waits that CUPTI tells, with waits that it does not, and without any device."""
+    """This covers waits that CUPTI records, waits that it does not, and traces without a device."""
+    check(path)
+
+
+@on_opened
+def test_on_real_traces_that_open_on_work(path: Path) -> None:
+    """Of two makers of devices."""
     check(path)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
-    """With graphs, launches that were not recorded, and streams that wait in silence."""
+    """This covers graphs, launches that were not recorded, and streams that wait unrecorded."""
     check(random_trace(tmp_path, seed))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_waits(tmp_path: Path, seed: int) -> None:
-    """With events, synchronisations, copies that block, and a backward pass; told or not."""
+    """This covers events, synchronisations, blocking copies, backward passes; recorded or not."""
     check(random_waits(tmp_path, seed))
+
+
+@pytest.mark.parametrize("launched_before", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_on_random_windows_that_open_on_work(
+    tmp_path: Path, seed: int, launched_before: bool
+) -> None:
+    """With work in flight whose launch is not in the trace, or that is not in it at all."""
+    whole = random_waits(tmp_path, seed, steps=8)
+    check(opened_late(whole, seed, launched_before=launched_before))

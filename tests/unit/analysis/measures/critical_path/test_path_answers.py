@@ -1,12 +1,14 @@
-"""Traces that were made with a known critical path, each beside one that looks like it."""
+"""Traces with a known critical path, each next to a similar one."""
 
 from __future__ import annotations
 
 import json
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.unit.analysis.made_jobs import COMPUTE, ENGINE, SIDE, STEP, Job
 
@@ -17,17 +19,17 @@ if TYPE_CHECKING:
 
 
 def parts(path: CriticalPath) -> dict[str, float]:
-    """Return what the path of the mean step consists of, in us."""
+    """Return the parts of the mean step's path, in us."""
     return {name: time / 1000 for name, time in path.parts().items() if time}
 
 
 def without(path: CriticalPath) -> dict[str, float]:
-    """Return what a step would take if this or that cost nothing, in us."""
+    """Return the time of a step if a kind of work cost nothing, in us."""
     return {one.what: one.step / 1000 for one in path.what_ifs}
 
 
 def test_bound_by_a_kernel(tmp_path: Path) -> None:
-    """The host launches two kernels at once and waits: the long one is what a step is made of."""
+    """The host launches two kernels at once and waits: the path has the long one."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 700)
@@ -39,7 +41,7 @@ def test_bound_by_a_kernel(tmp_path: Path) -> None:
         "return to the host": 8,
     }  # fmt: skip
     found = without(path)
-    launched = 15 + 10  # before that the second kernel cannot begin, whatever the first costs
+    launched = 15 + 10  # without it, the second kernel's launch is the limit
     assert found["gemm"] == launched + 200 + 8 + 70
     assert found["add"] == 1000 - 200
     assert found["all kernels that compute"] == launched + 8 + 70
@@ -47,7 +49,7 @@ def test_bound_by_a_kernel(tmp_path: Path) -> None:
 
 
 def test_bound_by_the_host(tmp_path: Path) -> None:
-    """The device is as busy, but each launch comes when its turn is nearly over."""
+    """The device is equally busy, but each launch comes when its time is nearly over."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 700)
@@ -68,9 +70,9 @@ def test_bound_by_the_host(tmp_path: Path) -> None:
 def test_bound_by_a_slow_call_or_by_a_device(
     tmp_path: Path, call: float, left: float, unknown: float
 ) -> None:
-    """A call that lasts is the host's work, as when it loads a kernel; what follows a call is not.
+    """A long call, such as one that loads a kernel, is the host's work; a wait for it is not.
 
-    The other launch takes 10 us, which any takes at least.
+    The other launch takes 10 us, the usual minimum.
     """
     job = Job()
     job.step()
@@ -85,7 +87,7 @@ def test_bound_by_a_slow_call_or_by_a_device(
 
 
 def test_bound_by_a_copy(tmp_path: Path) -> None:
-    """A copy from pageable memory keeps the host waiting, which only then launches."""
+    """A copy from pageable memory blocks the host, which launches afterwards."""
     job = Job()
     job.step()
     correlation = job.call("cudaMemcpyAsync", 10, 610)
@@ -100,8 +102,8 @@ def test_bound_by_a_copy(tmp_path: Path) -> None:
     assert without(path)["all copies"] == 1000 - 560
 
 
-def test_a_copy_that_something_hides(tmp_path: Path) -> None:
-    """One as long from pinned memory, on a stream of its own, runs beside the host's work."""
+def test_a_hidden_copy_is_not_on_the_path(tmp_path: Path) -> None:
+    """An equally long copy from pinned memory, on its own stream, overlaps the host's work."""
     job = Job()
     job.step()
     correlation = job.call("cudaMemcpyAsync", 10, 5)
@@ -117,7 +119,7 @@ def test_a_copy_that_something_hides(tmp_path: Path) -> None:
 
 
 def exchange(*, told: bool, asked: bool) -> Job:
-    """Return a job whose last kernel begins when one on another stream is done, waiting or not."""
+    """Return a job whose last kernel begins at the end of another stream's, waiting or not."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 100)
@@ -135,19 +137,19 @@ def exchange(*, told: bool, asked: bool) -> Job:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_bound_by_another_stream(tmp_path: Path, told: bool) -> None:
-    """A stream that was let wait waits for the collective, whether CUPTI tells it or the calls."""
+    """A stream that waits by an event waits for the collective, recorded by CUPTI or by calls."""
     path = exchange(told=told, asked=True).path(tmp_path)
     assert parts(path) == {
         "host": 20 + 60, "launches": 10, "communication": 600, "kernels": 300,
         "between kernels": 3, "return to the host": 7,
     }  # fmt: skip
     assert path.waits_recorded is told
-    # Without the collective the last kernel comes after the first one, on its own stream.
+    # Without the collective the last kernel follows the first one on its own stream.
     assert without(path)["communication"] == 120 + 300 + 7 + 60
 
 
-def test_a_stream_that_nobody_let_wait(tmp_path: Path) -> None:
-    """At the same times, without an event: what held the kernel is not known, and not guessed."""
+def test_a_delay_without_an_event_stays_unknown(tmp_path: Path) -> None:
+    """The times are the same, without an event: the cause is unknown, and not guessed."""
     path = exchange(told=False, asked=False).path(tmp_path)
     found = parts(path)
     assert "communication" not in found
@@ -156,7 +158,7 @@ def test_a_stream_that_nobody_let_wait(tmp_path: Path) -> None:
 
 
 def test_bound_by_the_backward_pass(tmp_path: Path) -> None:
-    """The main thread stands still while autograd's goes backward: the path leads through that."""
+    """The main thread stops during autograd's backward pass: the path goes through it."""
     job = Job()
     job.step()
     job.host("aten::mm", 10, 190)
@@ -177,7 +179,7 @@ def test_bound_by_the_backward_pass(tmp_path: Path) -> None:
 
 
 def test_a_step_that_waits_for_its_device(tmp_path: Path) -> None:
-    """Each step ends where its mark does."""
+    """Each step ends at its mark."""
     job = Job()
     for number in range(2):
         begin = number * STEP
@@ -192,7 +194,7 @@ def test_a_step_that_waits_for_its_device(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_behind(tmp_path: Path) -> None:
-    """Without a synchronisation a step ends when its work is done, which the host does not see."""
+    """Without a synchronisation a step ends with its device work, which the host does not see."""
     job = Job()
     for number in range(2):
         job.host(f"ProfilerStep#{number}", number * 100, 100, "user_annotation")
@@ -205,7 +207,7 @@ def test_a_device_that_is_behind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("gap", "part"), [(10, "between kernels"), (11, "unknown wait")])
 def test_a_gap_that_is_too_long_for_a_stream(tmp_path: Path, gap: float, part: str) -> None:
-    """A stream goes on at once; where it does not, something else held it."""
+    """A stream continues at once; a longer gap has another cause."""
     job = Job()
     job.step()
     job.launch("gemm", 10, 20, 400)
@@ -215,8 +217,8 @@ def test_a_gap_that_is_too_long_for_a_stream(tmp_path: Path, gap: float, part: s
 
 
 @pytest.mark.parametrize("name", ["aten::to", ""])
-def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
-    """What a loader's thread waits for before its copy is unknown; its operators are its work."""
+def test_a_thread_with_unknown_waits(tmp_path: Path, name: str) -> None:
+    """A loader thread's wait before its copy is unknown; its operators are its work."""
     job = Job()
     job.step()
     job.host("aten::mm", 0, 100)
@@ -232,8 +234,8 @@ def test_a_thread_of_which_nothing_is_known(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("number", "length"), [(0, 0), (4 * 10**12, 4e15)])
-def test_a_step_that_no_clock_gives(tmp_path: Path, number: int, length: float) -> None:
-    """It has no path, and nothing breaks."""
+def test_a_step_without_a_duration_has_no_path(tmp_path: Path, number: int, length: float) -> None:
+    """The step has no path, and nothing fails."""
     job = Job()
     job.launch("gemm", 10, 20, 4.5e15)
     job.step(number, length)
@@ -241,14 +243,14 @@ def test_a_step_that_no_clock_gives(tmp_path: Path, number: int, length: float) 
 
 
 def test_an_empty_trace_has_no_path(tmp_path: Path) -> None:
-    """There is nothing to wait for."""
+    """There is no event to wait for."""
     trace = tmp_path / "a.trace.json"
     trace.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": []}))
     assert MeasuredTrace(trace).critical_path is None
 
 
 def test_a_backward_pass_before_the_steps_is_before_the_path(tmp_path: Path) -> None:
-    """It went on in autograd's thread until the first mark: nothing leads behind it."""
+    """A pass in autograd's thread before the first mark does not extend the path."""
     job = Job()
     job.step(1)
     job.host("aten::sum", 300, 100)
@@ -258,3 +260,143 @@ def test_a_backward_pass_before_the_steps_is_before_the_path(tmp_path: Path) -> 
     path = job.path(tmp_path)
     assert (path.begin, path.lengths.tolist()) == (1_000_000, [1_000_000])
     assert path.parts()["kernels"] == 300_000
+
+
+def in_flight(job: Job, count: int, begin: float, length: float = 100) -> None:
+    """Let the device run work that was launched before the recording."""
+    for number in range(count):
+        job.work(f"old{number}", 500 + number, begin + number * length, length)
+
+
+def test_a_window_without_a_step_ends_with_the_device(tmp_path: Path) -> None:
+    """The host ends after 90 us, the device after 3 ms; a watchdog's polling is not the job."""
+    job = Job()
+    job.host("aten::mm", 0, 90)
+    for number in range(3):
+        job.launch(f"gemm{number}", 10 + 10 * number, 25 + 1000 * number, 1000)
+    job.call("cudaEventQuery", 3100, 1, thread=ENGINE)
+    path = job.path(tmp_path)
+    assert parts(path) == {"host": 10, "launches": 15, "kernels": 3000}
+    assert without(path)["gemm1"] == 3025 - 1000
+    assert without(path)["all kernels that compute"] == 90
+
+
+def test_a_host_that_ends_after_the_device(tmp_path: Path) -> None:
+    """The same without a wait for the device: the path is the host's."""
+    job = Job()
+    job.host("aten::mm", 0, 5000)
+    job.launch("gemm", 10, 25, 1000)
+    assert parts(job.path(tmp_path)) == {"host": 5000}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_without_host_work_after_the_launches_the_path_is_on_the_device(
+    tmp_path: Path, seed: int
+) -> None:
+    """Kernels of random lengths, all launched while the first one runs, on two streams."""
+    chance = random.Random(seed)  # noqa: S311 - nothing is secret here
+    job, busy, alone = Job(), 0, 0
+    job.host("aten::mm", 0, 500)
+    for number in range(20):
+        length = chance.randint(600 if not number else 1, 900)
+        job.launch(f"gemm{number}", 20 + 10 * number, 30 + busy, length)
+        busy += length
+    alone = chance.randint(1, 400)
+    job.launch("copy", 220, 230, alone, SIDE)
+    path = job.path(tmp_path)
+    assert parts(path) == {"host": 20, "launches": 10, "kernels": busy}
+    longest = {name: time for name, time in without(path).items() if name.startswith("gemm")}
+    assert min(longest.values()) >= max(500, 230 + alone)
+
+
+def test_work_in_flight_is_what_the_host_waits_for(tmp_path: Path) -> None:
+    """Its launch is not in the trace: the call waited for it, and did not return late."""
+    job = Job()
+    job.step()
+    in_flight(job, 6, begin=-50)
+    job.call("cudaDeviceSynchronize", 10, 545)
+    job.launch("gemm", 600, 610, 300)
+    job.call("cudaDeviceSynchronize", 620, 295)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 45 + 85, "launches": 10, "kernels": 550 + 300, "return to the host": 5 + 5,
+    }  # fmt: skip
+    # Without waits the host launches after 55 us, and the kernel comes right after the others.
+    assert without(path)["the host's waits for the device"] == 550 + 300
+    # Without kernels the host still comes to its calls.
+    assert without(path)["all kernels that compute"] == 10 + 5 + 45 + 10 + 5 + 85
+
+
+def test_work_in_flight_is_what_a_kernel_queued_behind(tmp_path: Path) -> None:
+    """The launch came long before the device was free, and is no cause."""
+    job = Job()
+    job.step(length=60)
+    in_flight(job, 10, begin=-50)
+    job.launch("gemm", 10, 955, 150)
+    path = job.path(tmp_path)
+    assert parts(path) == {"kernels": 950 + 150, "between kernels": 5}
+    assert without(path)["gemm"] == 955
+    assert without(path)["delays of the device"] == 1100
+    assert path.lengths.tolist() == [1_105_000]
+
+
+def test_work_in_flight_that_nothing_waits_for_is_not_of_the_steps(tmp_path: Path) -> None:
+    """It runs on a stream of its own, until long after the step's own work."""
+    job = Job()
+    job.step()
+    job.work("old", 500, 0, 9000, SIDE)
+    job.launch("gemm", 10, 20, 300)
+    job.call("cudaStreamSynchronize", 30, 295)
+    path = job.path(tmp_path)
+    assert path.lengths.tolist() == [STEP * 1000]
+    assert parts(path)["kernels"] == 300
+
+
+def test_a_first_kernel_behind_work_that_is_not_in_the_trace(tmp_path: Path) -> None:
+    """As of devices that record nothing launched before; an idle device begins at once."""
+    found = {}
+    for begin in (115, 816):
+        job = Job()
+        job.step()
+        job.launch("gemm", 100, begin, 80)
+        job.call("cudaDeviceSynchronize", 110, begin - 20)
+        found[begin] = parts(job.path(tmp_path))
+    assert found[115] == {
+        "host": 100 + 795,
+        "launches": 15,
+        "kernels": 80,
+        "return to the host": 10,
+    }
+    assert found[816] == {
+        "host": 94, "kernels": 80, "return to the host": 10, "earlier work": 816,
+    }  # fmt: skip
+
+
+def test_a_kernel_that_begins_before_the_one_ahead_has_ended(tmp_path: Path) -> None:
+    """As with programmatic dependent launch: it depends on that one, not on its launch."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 400)
+    job.launch("add", 20, 418, 202)
+    job.call("cudaDeviceSynchronize", 30, 600)
+    path = job.path(tmp_path)
+    assert parts(path) == {
+        "host": 10 + 370, "launches": 10, "kernels": 600, "return to the host": 10,
+    }  # fmt: skip
+
+
+def test_a_finding_saves_what_its_row_of_the_path_saves(tmp_path: Path) -> None:
+    """A synchronisation leaves the device idle, but another thread launches no earlier for it."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 100)
+    job.call("cudaDeviceSynchronize", 30, 200)
+    job.host("aten::index", 400, 520, thread=ENGINE)
+    job.launch("add", 910, 920, 70, thread=ENGINE)
+    measured = job.measured(tmp_path)
+    path = measured.critical_path
+    assert path is not None
+    assert without(path)["the host's waits for the device"] == 990
+    (one,) = [f for f in all_findings(measured) if f.title == "The host waits for the device"]
+    assert one.share * STEP > 100
+    assert one.saves == "Without it a step would be 0.01 ms shorter at most."

@@ -1,4 +1,4 @@
-"""How much operators had to do, and in what time, as plain loops count it."""
+"""FLOPs, bytes and times of operators, compared with plain loops."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 def given(
     dims: list[Any], types: list[str] | None = None, values: list[str] | None = None
 ) -> Inputs:
-    """Return inputs as Kineto writes them; tensors are of floats unless it is said."""
+    """Return inputs in Kineto's format; tensors have floats by default."""
     types = ["float" if shape else "Scalar" for shape in dims] if types is None else types
     return Inputs(*(json.dumps(one or []).encode() for one in (dims, types, values)))
 
 
 def multiplied(rows: int, inner: int, columns: int) -> int:
-    """Return the operations of a product, one by one."""
+    """Count the operations of a product one by one."""
     return sum(2 for _ in itertools.product(range(rows), range(inner), range(columns)))
 
 
@@ -66,7 +66,7 @@ def multiplied(rows: int, inner: int, columns: int) -> int:
     ],
 )
 def test_work_by_shapes(name: str, dims: list[Any], flops: int, elements: int) -> None:
-    """Products, broadcasting, norms and copies; each tensor is read or written once."""
+    """This covers products, broadcasting, norms and copies; each tensor is read or written once."""
     found = effort(f"aten::{name}", given(dims))
     assert found
     assert (found.flops, found.moved, found.dtype) == (flops, 4 * elements, "float")
@@ -110,8 +110,8 @@ def test_a_convolution_by_its_places(
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(5, 5), (3, 7), (7, 3)])
-def test_attention_looks_back_alone_where_it_is_causal(rows: int, columns: int) -> None:
-    """Half of a square, and what there is of a rectangle; backward five products for two."""
+def test_causal_attention_counts_only_the_past(rows: int, columns: int) -> None:
+    """Half of a square counts, or the part of a rectangle; backward has 5 products for 2."""
     query, key, value = [2, 3, rows, 4], [2, 3, columns, 4], [2, 3, columns, 6]
     for causal in (False, True):
         pairs = sum(not causal or j <= i for i in range(rows) for j in range(columns))
@@ -127,8 +127,8 @@ def test_attention_looks_back_alone_where_it_is_causal(rows: int, columns: int) 
         assert back.flops == 6 * pairs * 2 * (3 * 4 + 2 * 6)
 
 
-def test_a_sum_writes_what_is_left() -> None:
-    """Over some dimensions, counted from either end, or over all."""
+def test_a_sum_writes_the_remaining_dimensions() -> None:
+    """The sum is over some dimensions, counted from either end, or over all."""
     for dims, left in (("[0, -1]", 3), ("[]", 1), ("[1]", 8)):
         found = effort("aten::sum", given([[2, 3, 4], [], [], []], values=["", dims, "False", ""]))
         assert found
@@ -138,15 +138,17 @@ def test_a_sum_writes_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("strides", "read"), [([[0, 0], [3, 1]], 1 + 6), ([[3, 1], [3, 1]], 12), ([[0, 1], []], 9)]
 )
-def test_what_is_expanded_is_read_once(tmp_path: Path, strides: list[list[int]], read: int) -> None:
-    """As the gradient of a sum is: one element, whatever its shape; the result is written whole."""
+def test_an_expanded_tensor_is_read_once(
+    tmp_path: Path, strides: list[list[int]], read: int
+) -> None:
+    """As in the gradient of a sum: one element is read, whatever the shape; all are written."""
     told: dict[str, Any] = {"Input Dims": [[2, 3], [2, 3]], "Input Strides": strides}
     work = one_operator(tmp_path, "aten::mul", "k", **told)
     assert (work.flops, work.moved) == (6, 4 * (read + 6))
 
 
 def test_an_optimizer_reads_and_writes_its_lists() -> None:
-    """Kineto does not tell the type of tensors in a list: their elements are counted."""
+    """Kineto does not record the type of tensors in a list: their elements are counted."""
     lists = [[[2, 3], [4]]] * 4
     types = ["TensorList"] * 4 + ["Scalar"]
     found = effort("aten::_fused_adamw_", given([*lists, []], types))
@@ -174,17 +176,17 @@ def test_an_optimizer_reads_and_writes_its_lists() -> None:
         ("sum", [[2], [], []], None, ["", "[3]", "False"]),
     ],
 )  # fmt: skip
-def test_what_a_trace_does_not_tell_is_unknown(
+def test_unrecorded_work_is_unknown(
     name: str, dims: Any, types: list[str] | None, values: list[str] | None
 ) -> None:
-    """Shapes that do not fit, strides that were not recorded: no number is made up."""
+    """If shapes do not fit, or strides are missing, there is no number."""
     found = effort(f"aten::{name}", given(dims, types, values))
     assert found
     assert (found.flops, found.moved) == (None, None)
 
 
 def test_without_types_bytes_are_unknown() -> None:
-    """As torch 1.8 wrote its shapes."""
+    """As with the shapes of torch 1.8."""
     found = effort("aten::mm", given([[3, 4], [4, 5]], []))
     assert found
     assert (found.flops, found.moved) == (120, None)
@@ -192,7 +194,7 @@ def test_without_types_bytes_are_unknown() -> None:
 
 
 def nested(events: list[Event]) -> list[Event]:
-    """Return the operators with what each lies in as ``outer``, by plain loops."""
+    """Return the operators with their parents as ``outer``, by plain loops."""
     operators = [e for e in events if e["kind"] in ("cpu_op", "operator")]
     operators.sort(key=lambda e: (e["begin"], -e["end"]))
     open_ = defaultdict[Any, list[Event]](list)
@@ -206,7 +208,7 @@ def nested(events: list[Event]) -> list[Event]:
 
 
 def without_repeats(operators: list[Event]) -> list[Event]:
-    """Return operators without those that are the only one in one of their own name."""
+    """Return operators without those that are the only child of one with the same name."""
     inside = defaultdict[int, int](int)
     for event in operators:
         inside[id(event["outer"])] += 1
@@ -242,7 +244,7 @@ def counted(events: list[Event]) -> list[Event]:
 
 
 def device_times(events: list[Event], operators: list[Event]) -> dict[str, int]:
-    """Return what operators that do not lie in each other started on devices, by name."""
+    """Return the device time by name of operators that are not nested in each other."""
     calls = {e["args"]["correlation"]: e for e in events
              if e["kind"] in ("cuda_runtime", "cuda_driver", "runtime")
              and "correlation" in e.get("args", {})}  # fmt: skip
@@ -285,13 +287,13 @@ def check(path: Path) -> MeasuredTrace:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """Each piece of work counts once, with the time of all that lies in it."""
+    """Each piece of work counts once, with the time of all nested work."""
     check(path)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_models(tmp_path: Path, seed: int) -> None:
-    """A linear is the product in it; the copy in that belongs to the product."""
+    """A linear counts as its product; a copy in it belongs to the product."""
     measured = check(random_model(tmp_path, seed))
     names = {work.name for work in measured.works}
     assert names == {"aten::addmm", "aten::mm", "aten::_fused_adamw_"}
@@ -301,7 +303,7 @@ KERNEL, CALL, COPY = "kernel", "cuda_runtime", "gpu_memcpy"
 
 
 def one_operator(folder: Path, name: str, kernel: str, category: str = KERNEL, **told: Any) -> Any:
-    """Return the work of one operator that starts one kernel of 10 us."""
+    """Return the work of an operator that launches a kernel of 10 us."""
     told = {"Input Dims": [[512, 512], [512, 512]], "Input type": ["float", "float"], **told}
     events = [
         {"name": name, "cat": "cpu_op", "ts": 0, "dur": 9, "args": told},
@@ -328,7 +330,7 @@ def test_rates_are_of_the_device(tmp_path: Path) -> None:
 
 
 def test_a_copy_over_a_link_has_no_place_under_the_roof(tmp_path: Path) -> None:
-    """It looks like one within the device and is not held back by the device's memory."""
+    """The device's memory does not limit such a copy, though it resembles one within the device."""
     inside = one_operator(tmp_path, "aten::copy_", "Memcpy DtoD (Device -> Device)", COPY)
     assert (inside.where, inside.gb_s is None) == ("device", False)
     over = one_operator(tmp_path, "aten::copy_", "Memcpy HtoD (Pinned -> Device)", COPY)
@@ -336,7 +338,7 @@ def test_a_copy_over_a_link_has_no_place_under_the_roof(tmp_path: Path) -> None:
 
 
 def test_the_type_of_a_list_is_that_of_the_kernel(tmp_path: Path) -> None:
-    """Where its name has it; else bytes are unknown."""
+    """The kernel's name has the type; otherwise bytes are unknown."""
     told: dict[str, Any] = {
         "Input Dims": [[[512, 512]], []],
         "Input type": ["TensorList", "Scalar"],
@@ -349,7 +351,7 @@ def test_the_type_of_a_list_is_that_of_the_kernel(tmp_path: Path) -> None:
 
 
 def test_work_whose_launches_may_be_missing_has_no_rate(tmp_path: Path) -> None:
-    """An operator that started nothing ran on the host, unless a launch was not recorded."""
+    """An operator without launches ran on the host, unless a launch was not recorded."""
     product = {"name": "aten::mm", "cat": "cpu_op", "ts": 0, "dur": 9,
                "args": {"Input Dims": [[4, 4], [4, 4]], "Input type": ["float"] * 2}}  # fmt: skip
     kernel = {"name": "kernel", "cat": KERNEL, "tid": 7, "ts": 20, "dur": 10,
@@ -384,8 +386,8 @@ def test_work_whose_launches_may_be_missing_has_no_rate(tmp_path: Path) -> None:
         ("my_kernel_2884", None),
     ],
 )
-def test_names_tell_who_computed(kernel: str, *, uses: bool | None) -> None:
-    """Products of single precision look alike and run on either kind of unit."""
+def test_kernel_names_show_tensor_core_use(kernel: str, *, uses: bool | None) -> None:
+    """Single precision products look alike and run on either kind of unit."""
     assert on_tensor_cores(kernel) is uses
     assert not is_auxiliary(kernel)
 
@@ -399,7 +401,7 @@ def test_names_tell_who_computed(kernel: str, *, uses: bool | None) -> None:
         "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, true>(float*)",
     ],
 )
-def test_what_is_no_product_is_beside_one(kernel: str) -> None:
-    """It runs on no tensor core, and takes nothing from the share of a product that does."""
+def test_kernels_that_are_not_products_do_not_change_the_share(kernel: str) -> None:
+    """A kernel without tensor cores does not reduce the share of a product that uses them."""
     assert on_tensor_cores(kernel) is False
     assert is_auxiliary(kernel)

@@ -1,4 +1,4 @@
-"""What operators came to beside the peaks of a device, and where the peaks come from."""
+"""Rates of operators next to a device's peaks, and the sources of the peaks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PEAK = Peak(("Device",), 1000, {"float32": 10, "tf32": 80, "float16": 160}, "a t
 
 
 def work(**told: Any) -> Work:
-    """Return a product of 10 us: at the peaks it computes for 2 us (float32), moves for 1 us."""
+    """Return a product of 10 us. At the peaks it takes 2 us for float32 and 1 us for memory."""
     usual: dict[str, Any] = {
         "name": "aten::mm", "dims": b"", "types": b"", "where": "device", "count": 1,
         "host_ns": 5, "device_ns": 10_000, "flops": 20_000_000, "moved": 1_000_000,
@@ -54,10 +54,10 @@ def work(**told: Any) -> Work:
         ({"where": ""}, None, "", None),
     ],
 )
-def test_a_place_under_the_roof(
+def test_the_roof_depends_on_type_and_units(
     told: dict[str, Any], most: float | None, bound: str, share: float | None
 ) -> None:
-    """Products that look alike have different roofs: by type, and by the units that they used."""
+    """Products that look alike have different roofs, by type and by the units used."""
     found = roofline_point(work(**told), PEAK)
     assert (found.peak_tflops, found.bound) == (most, bound)
     assert found.share == (None if share is None else pytest.approx(share))
@@ -65,13 +65,13 @@ def test_a_place_under_the_roof(
 
 
 def test_float_on_a_device_without_tf32_has_one_roof() -> None:
-    """Whatever the kernels' names tell."""
+    """The kernels' names do not matter there."""
     old = Peak(("Old",), 900, {"float32": 15.7, "float16": 125}, "a test")
     assert roofline_point(work(on_tensor_cores=None), old).peak_tflops == 15.7
 
 
 def test_peaks_of_known_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name that the device has; of others nothing is said."""
+    """The device's name selects them; unknown devices have none."""
     monkeypatch.delenv(VARIABLE, raising=False)
     volta = peak_of("Tesla V100-SXM2-16GB")
     assert volta
@@ -82,7 +82,7 @@ def test_peaks_of_known_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_peaks_fit_together_and_name_where_they_are_written() -> None:
-    """Without sparsity, halving a type's bits doubles its rate on the units for matrices."""
+    """Without sparsity, half the bits of a type double its rate on matrix units."""
     package = resources.files("dynprof.analysis.measures.efficiency")
     table = json.loads(package.joinpath("peaks.json").read_text())
     for one in table:
@@ -102,8 +102,10 @@ def test_peaks_fit_together_and_name_where_they_are_written() -> None:
     assert len(names) == len(set(names))
 
 
-def test_a_table_of_ones_own_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It adds devices, and corrects those that are known."""
+def test_a_users_table_overrides_known_peaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table adds devices, and overrides known ones."""
     table = tmp_path / "peaks.json"
     names = ["Mine", "Tesla V100-SXM2-16GB"]
     one = {"names": names, "gb_s": 1, "tflops": {"float32": 2}, "source": "here"}
@@ -124,7 +126,7 @@ def test_a_table_of_ones_own_goes_first(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_table_that_cannot_be_used_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
-    """Not read, no JSON, members missing, nothing that can be reached."""
+    """The file is unreadable, is no JSON, lacks members, or has unusable values."""
     table = tmp_path / "peaks.json"
     if content is not None:
         table.write_text(content)
@@ -135,7 +137,7 @@ def test_a_table_that_cannot_be_used_is_named(
 
 @on_each
 def test_kernels_by_how_they_were_started(path: Path) -> None:
-    """Counts, times, grids and registers are those of the raw events."""
+    """Counts, times, grids and registers equal those of the raw events."""
     expected: dict[Any, list[int]] = {}
     for event in everything(path):
         if event["kind"] == "kernel" and event.get("ph") == "X":
@@ -159,8 +161,8 @@ def number(said: Any) -> float | None:
     return None if said is None else float(said)
 
 
-def test_tables_and_page_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By module, by operator and by kernel, with the peaks of a device that is known."""
+def test_tables_and_page_have_equal_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This covers modules, operators and kernels, with the peaks of a known device."""
     table = tmp_path / "peaks.json"
     one = {"names": ["Mine"], "gb_s": 1, "tflops": {"float32": 2, "float16": 3}, "source": "here"}
     table.write_text(json.dumps([one]))
@@ -200,7 +202,7 @@ def test_tables_and_page_say_the_same(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_device_is_named(tmp_path: Path) -> None:
-    """Rates are given, and nothing beside them."""
+    """Rates are shown without peaks."""
     path = random_model(tmp_path, 1)
     said = json.loads(path.read_text())
     path.write_text(json.dumps({**said, "deviceProperties": [{"id": 0, "name": "Nobody's"}]}))
@@ -208,3 +210,26 @@ def test_an_unknown_device_is_named(tmp_path: Path) -> None:
     assert (shown["device"], shown["peak"]) == ("Nobody's", None)
     assert any(row[4] for row in shown["rows"])
     assert all(row[7] is None for row in shown["rows"])
+
+
+@pytest.mark.parametrize(
+    ("devices", "name"),
+    [
+        ([(0, "AMD Instinct MI300X")], "AMD Instinct MI300X"),
+        ([(0, "NVIDIA H200"), (1, "NVIDIA H200")], "NVIDIA H200"),
+        ([(0, "NVIDIA H200"), (1, "Tesla T4")], ""),
+        ([(0, "NVIDIA H200"), (2, "Tesla T4")], "Tesla T4"),
+    ],
+)
+def test_the_only_kind_of_device_is_that_of_the_kernels(
+    tmp_path: Path, devices: list[tuple[int, str]], name: str
+) -> None:
+    """The kernels ran on device 2, by another numbering than that of the properties."""
+    kernel = {"ph": "X", "name": "gemm", "cat": "kernel", "pid": 2, "tid": 7, "ts": 1, "dur": 5,
+              "args": {"device": 2, "stream": 7}}  # fmt: skip
+    described = [{"id": number, "name": kind} for number, kind in devices]
+    path = tmp_path / "a.pt.trace.json"
+    path.write_text(json.dumps({"deviceProperties": described, "traceEvents": [kernel]}))
+    measured = MeasuredTrace(path)
+    assert measured.device_name == name
+    assert (measured.peak is not None) is bool(name)

@@ -1,4 +1,4 @@
-"""Elementwise kernels in a row, as plain loops over the raw events find them."""
+"""Sequences of elementwise kernels, compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def end(event: Event) -> int:
 
 
 def kind(name: str) -> str:
-    """Return what is left of a kernel's name without how it is laid out."""
+    """Return a kernel's name without its memory layout."""
     for one in ("vectorized_", "unrolled_", "legacy_", "gpu_kernel_impl_nocast<"):
         name = name.replace(one, "")
     name = re.sub(r"(kernel<)(\d+, )+", r"\1", name.replace("at::native::gpu_kernel_impl<", ""))
@@ -51,7 +51,7 @@ def kind(name: str) -> str:
 
 
 def runs_of(events: list[Event]) -> list[list[Event]]:
-    """Return the kernels that directly follow one another on a stream, all elementwise."""
+    """Return the runs of elementwise kernels on a stream that directly follow each other."""
     streams = defaultdict(list)
     for event in events:
         if str(event.get("cat")).lower() in ON_DEVICE:
@@ -73,7 +73,7 @@ def runs_of(events: list[Event]) -> list[list[Event]]:
 
 
 def split(run: list[Event]) -> list[list[Event]]:
-    """Return what a run repeats, as often as it does, and what is left of it."""
+    """Return a run's repeated part, the number of repetitions, and the remainder."""
     names = [event["name"] for event in run]
     if len(set(names)) == 1:
         return [run]
@@ -85,7 +85,7 @@ def split(run: list[Event]) -> list[list[Event]]:
 
 
 def plain(events: list[Event]) -> Found:
-    """Return count, kernel time, gaps and what is saved at most, in us, of each sequence."""
+    """Return for each sequence count, kernel time, gaps and maximum saving, in us."""
     found: Found = defaultdict(lambda: [0, 0.0, 0.0, 0.0])
     for run in runs_of(events):
         for piece in split(run):
@@ -99,7 +99,7 @@ def plain(events: list[Event]) -> Found:
 
 
 def ours(measured: MeasuredTrace) -> Found:
-    """Return the same as dynprof has it."""
+    """Return dynprof's sequences."""
     return {
         one.names: [
             one.count, one.busy_ns.sum() / 1000, one.gaps_ns.sum() / 1000, one.saved_ns / 1000
@@ -109,7 +109,7 @@ def ours(measured: MeasuredTrace) -> Found:
 
 
 def check(path: Path) -> MeasuredTrace:
-    """Compare a trace's sequences with a plain count; no kernel is in two of them."""
+    """Compare a trace's sequences with a plain count; no kernel is in two sequences."""
     measured = MeasuredTrace(path)
     expected, found = plain(raw_events(path)), ours(measured)
     assert set(found) == set(expected)
@@ -125,7 +125,7 @@ def check(path: Path) -> MeasuredTrace:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """Of several makers and versions; each sequence has a source for each of its kernels."""
+    """This covers several vendors and versions; each kernel of a sequence has a source."""
     if path.name.startswith("vllm_"):
         pytest.skip("one sequence is found here that the plain count does not have: open")
     measured = check(path)
@@ -136,7 +136,7 @@ def test_on_real_traces(path: Path) -> None:
 
 @pytest.mark.parametrize("marked", [True, False])
 def test_of_a_graph_the_call_is_named(tmp_path: Path, *, marked: bool) -> None:
-    """Outside of operators; what lies around it, if anything, is the label of a step."""
+    """The call is outside operators; the only thing around it may be a step's label."""
     with gzip.open(H100 / "graph.json.gz") as file:
         trace = json.load(file)
     events = trace["traceEvents"]
@@ -152,7 +152,7 @@ KERNELS = ("elementwise<Add>", "elementwise<Mul>", "vectorized_elementwise<Relu>
 
 
 def random_kernels(folder: Path, seed: int) -> Path:
-    """Write kernels on three streams of two devices, with gaps about as long as is allowed."""
+    """Write kernels on three streams of two devices, with gaps near the limit."""
     generator = random.Random(seed)  # noqa: S311 - nothing is secret here
     events: list[Event] = []
     for device, stream in ((0, 7), (0, 8), (1, 8)):
@@ -176,12 +176,12 @@ def random_kernels(folder: Path, seed: int) -> Path:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
-    """With runs that repeat themselves, break off, change the stream and are interrupted."""
+    """Runs repeat, break off, change the stream and are interrupted."""
     check(random_kernels(tmp_path, seed))
 
 
 def job(names: list[str], *, gap: float, copy_between: bool = False) -> list[Event]:
-    """Return four steps of 1 ms in which a line of the user's launches kernels of 100 us."""
+    """Return four steps of 1 ms in which a line of user code launches kernels of 100 us."""
     found: list[Event] = []
     host = {"ph": "X", "pid": 9, "tid": 9}
     for step in range(4):
@@ -221,7 +221,7 @@ TITLE = "Kernels that could be one"
 
 
 def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
-    """With what it saves at most, its operators and its line; in table and page too."""
+    """The finding has maximum saving, operators and line, also in table and page."""
     found = measured(tmp_path, job(CHAIN, gap=1))
     (one,) = (f for f in findings(found, found.breakdown) if f.title == TITLE)
     assert one.share == pytest.approx(0.3)
@@ -269,15 +269,15 @@ def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_looks_like_one_is_none(tmp_path: Path, events: list[Event]) -> None:
-    """As many kernels, as long, that no fusion could take together."""
+def test_kernels_that_cannot_be_fused_are_no_sequence(tmp_path: Path, events: list[Event]) -> None:
+    """These have as many kernels of the same length, but they cannot be fused."""
     found = measured(tmp_path, events)
     assert not any(f.title == TITLE for f in findings(found, found.breakdown))
     assert not sum(one.saved_ns for one in found.sequences)
 
 
 def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
-    """It is not guessed."""
+    """The finding names no source instead of a guess."""
     events = [e for e in job(CHAIN, gap=1) if e["cat"] != "cuda_runtime"]
     found = measured(tmp_path, events)
     (source,) = sources(found, found.sequences)
@@ -303,13 +303,13 @@ def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
         ("elementwise_kernel<", ""),
     ],
 )
-def test_what_a_kernel_computes(name: str, what: str) -> None:
-    """Without how it is laid out."""
+def test_a_kernels_operation_is_read_from_its_name(name: str, what: str) -> None:
+    """The memory layout is not part of the name."""
     assert computed(name) == what
 
 
 def test_names_in_a_row() -> None:
-    """Those that are the same are counted; of many the first."""
+    """Equal names are counted; of many, the first are shown."""
     assert joined_names("aabca") == "2 x a; b; c; a"
     assert joined_names("aabca", 3) == "2 x a; b; c; ..."
     assert joined_names("aabca", 4) == "2 x a; b; c; a"

@@ -1,4 +1,4 @@
-"""Each allocation with its maker and its release, and how much there was at a time."""
+"""Each allocation with its operator and its release, and the amount over time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
 
 CPU, CUDA = (0, -1), (1, 3)
-"""Type and number of a device, as Kineto writes them."""
+"""Type and number of a device, in Kineto's format."""
 
 
 def operator(name: str, begin: int, length: int, thread: int = 1) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def operator(name: str, begin: int, length: int, thread: int = 1) -> dict[str, A
 def change(
     at: int, size: int, address: int, total: int, device: tuple[int, int] = CPU, thread: int = 1
 ) -> dict[str, Any]:
-    """Return the event of an allocation, or of a release, whose size is negative."""
+    """Return the event of an allocation, or of a release, which has a negative size."""
     facts = {
         "Bytes": size, "Addr": address, "Total Allocated": total, "Total Reserved": 2 * total,
         "Device Type": device[0], "Device Id": device[1],
@@ -44,14 +44,14 @@ def change(
 
 
 def trace_of(tmp_path: Path, *events: dict[str, Any]) -> Trace:
-    """Return what is read of a trace of these events."""
+    """Write a trace of these events, and read it."""
     path = tmp_path / "made.pt.trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
     return load_trace(path)
 
 
-def test_an_allocation_has_its_maker_and_its_release(tmp_path: Path) -> None:
-    """The innermost operator of its own thread; an address may be given out again."""
+def test_an_allocation_has_its_operator_and_its_release(tmp_path: Path) -> None:
+    """The innermost operator of its own thread made it; an address may be reused."""
     found = allocations(
         trace_of(
             tmp_path,
@@ -78,7 +78,7 @@ def test_an_allocation_has_its_maker_and_its_release(tmp_path: Path) -> None:
 
 
 def test_a_release_is_that_of_its_own_device(tmp_path: Path) -> None:
-    """Addresses of two devices may be the same; what was made before is released by nobody."""
+    """Two devices may have the same addresses; older allocations have no release."""
     found = allocations(
         trace_of(
             tmp_path,
@@ -95,7 +95,7 @@ def test_a_release_is_that_of_its_own_device(tmp_path: Path) -> None:
 
 
 def test_the_timeline_has_each_device(tmp_path: Path) -> None:
-    """From the first event on; as points and as a drawing; without any there is no file."""
+    """The timeline begins with the first event, as points and a drawing; no events, no file."""
     trace = trace_of(
         tmp_path, change(10, 64, 0xA, 64), change(20, 32, 0xB, 32, CUDA), change(30, -64, 0xA, 0)
     )

@@ -1,4 +1,4 @@
-"""Device time goes to who launched it, as plain loops over the raw events count it."""
+"""Device time belongs to its launcher; compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def end(event: Event) -> float:
 
 
 def innermost(calls: Iterable[Event], operators: dict[Any, list[Event]]) -> dict[int, Event | None]:
-    """Return which operator was the innermost open one when each call began, on its thread."""
+    """Return the innermost open operator on its thread at the begin of each call."""
     found: dict[int, Event | None] = {}
     ahead = {
         thread: sorted(mine, key=lambda o: (float(o["ts"]), -float(o["dur"])))[::-1]
@@ -50,7 +50,7 @@ def innermost(calls: Iterable[Event], operators: dict[Any, list[Event]]) -> dict
 
 
 def device_time_by_operator(events: list[Event]) -> dict[str | None, float]:
-    """Return device time in us by the name of the innermost operator open at the launch."""
+    """Return device time in us by the innermost operator that was open at the launch."""
     category = {id(event): str(event.get("cat")).lower() for event in events}
     calls = {e["args"]["correlation"]: e for e in events
              if category[id(e)] in ("cuda_runtime", "cuda_driver", "runtime")
@@ -78,7 +78,7 @@ def device_time_by_operator(events: list[Event]) -> dict[str | None, float]:
 
 
 def ours(measured: MeasuredTrace) -> dict[str | None, float]:
-    """Return the same as dynprof has it."""
+    """Return dynprof's device time by operator."""
     found = measured.operators
     times: dict[str | None, float] = defaultdict(float)
     for span, own in zip(found.span.tolist(), found.device_own.tolist(), strict=True):
@@ -88,7 +88,7 @@ def ours(measured: MeasuredTrace) -> dict[str | None, float]:
 
 
 def check(path: Path) -> MeasuredTrace:
-    """Compare a trace's device time by operator with a plain count; the whole is the whole."""
+    """Compare a trace's device time by operator with a plain count; the sums are equal."""
     events = raw_events(path)
     measured = MeasuredTrace(path)
     expected, found = device_time_by_operator(events), ours(measured)
@@ -101,7 +101,7 @@ def check(path: Path) -> MeasuredTrace:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """Of several versions of torch, makers of devices, and ways to write an External id."""
+    """This covers several versions of torch, vendors, and kinds of External ids."""
     check(path)
 
 
@@ -121,8 +121,8 @@ def test_launches_on_random_traces(tmp_path: Path, seed: int) -> None:
     assert sum(tree.own_ns) == by_operators
 
 
-def test_an_external_id_that_is_a_correlation_is_no_operator(tmp_path: Path) -> None:
-    """The number of a launch is the id of another operator: it is not given that one's time."""
+def test_an_external_id_that_is_a_correlation_names_no_operator(tmp_path: Path) -> None:
+    """A launch's number is another operator's id: that operator does not get the time."""
     events = [
         {"name": "aten::mine", "cat": "cpu_op", "ts": 0, "dur": 9, "args": {"External id": 1}},
         {"name": "aten::other", "cat": "cpu_op", "ts": 20, "dur": 9, "args": {"External id": 77}},
@@ -146,8 +146,8 @@ def test_an_external_id_that_is_a_correlation_is_no_operator(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("number", ["correlation", "External id"])
-def test_a_number_that_two_processes_use_tells_nothing(tmp_path: Path, number: str) -> None:
-    """Each counts its launches from 1: nobody is told to have launched what bears such a number."""
+def test_a_correlation_of_two_processes_has_no_launcher(tmp_path: Path, number: str) -> None:
+    """Each counts its launches from 1: work with such a number has no launcher."""
     events = []
     for pid, other in ((1, 8), (2, 9)):
         about = {"ph": "X", "pid": pid, "tid": pid}

@@ -1,4 +1,4 @@
-"""Which span lies inside which, and unions of time, against a plain way of counting."""
+"""Nesting of spans and unions of times, compared with a plain count."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
+from dynprof.analysis.measures.timeline.nesting import ROOT, callers, own_time, parents
 from dynprof.analysis.reading.intervals import both, clipped, cover, covered
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), max_size=25)
 
 
 def columns(spans: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return begins and lengths, sorted as traces are."""
+    """Return begins and lengths, sorted as in traces."""
     ordered = sorted(spans, key=lambda span: (span[0], -span[1]))
     table = np.array(ordered, np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 
 def parents_one_by_one(start: list[int], length: list[int]) -> list[int]:
-    """Return the parents as a stack finds them, ends clamped to those of the parents."""
+    """Return the parents as torch's ``key_averages()`` finds them."""
+    found, stack = [], list[tuple[int, int]]()
+    for place, (begin, took) in enumerate(zip(start, length, strict=True)):
+        while stack and (begin >= stack[-1][1] or begin + took > stack[-1][1]):
+            stack.pop()
+        found.append(stack[-1][0] if stack else ROOT)
+        stack.append((place, begin + took))
+    return found
+
+
+def callers_one_by_one(start: list[int], length: list[int]) -> list[int]:
+    """Return what was open at each start; a span ends with the one that it began in."""
     found, stack = [], list[tuple[int, int]]()
     for place, (begin, took) in enumerate(zip(start, length, strict=True)):
         while stack and stack[-1][1] <= begin:
@@ -33,31 +44,36 @@ def parents_one_by_one(start: list[int], length: list[int]) -> list[int]:
 
 
 @given(SPANS)
-def test_parents_are_those_of_a_stack(spans: list[tuple[int, int]]) -> None:
+def test_parents_contain_and_callers_are_open(spans: list[tuple[int, int]]) -> None:
     """For any spans, also crossing and empty ones."""
     start, length = columns(spans)
-    found = parents(start, length, np.zeros(len(start), np.int64))
+    thread = np.zeros(len(start), np.int64)
+    found = parents(start, length, thread)
     assert found.tolist() == parents_one_by_one(start.tolist(), length.tolist())
+    called = callers(start, length, thread)
+    assert called.tolist() == callers_one_by_one(start.tolist(), length.tolist())
+    own = own_time(length, found)
+    assert own.sum() == length[found == ROOT].sum()
 
 
-def test_threads_are_apart() -> None:
-    """A span lies only in one of its own thread."""
+def test_spans_of_threads_do_not_nest() -> None:
+    """A span can only be inside one of its own thread."""
     start, length = np.array([0, 1, 2]), np.array([10, 5, 2])
     assert parents(start, length, np.array([0, 1, 0])).tolist() == [ROOT, ROOT, 0]
 
 
 def test_own_time_is_what_children_leave() -> None:
-    """Never negative, whatever rounding did."""
+    """Children that cross may leave less than nothing, as in torch."""
     own = own_time(np.array([10, 4, 3, 2]), np.array([ROOT, 0, 0, 2]))
     assert own.tolist() == [3, 4, 1, 2]
-    assert own_time(np.array([1, 2]), np.array([ROOT, 0])).tolist() == [0, 2]
+    assert own_time(np.array([15, 10, 10]), np.array([ROOT, 0, 0])).tolist() == [-5, 10, 10]
 
 
 @given(SPANS, SPANS, st.integers(0, 45), st.integers(0, 45))
 def test_covers_are_sets_of_moments(
     one: list[tuple[int, int]], other: list[tuple[int, int]], begin: int, end: int
 ) -> None:
-    """Union, overlap and clipping count the moments that they should."""
+    """Union, overlap and clipping cover the right moments."""
 
     def moments(spans: list[tuple[int, int]]) -> set[int]:
         return {moment for start, length in spans for moment in range(start, start + length)}
@@ -74,6 +90,6 @@ def test_covers_are_sets_of_moments(
 
 @pytest.mark.parametrize("spans", [[], [(3, 0)]])
 def test_nothing_covers_nothing(spans: list[tuple[int, int]]) -> None:
-    """No span, or an empty one."""
+    """Empty lists and empty spans cover nothing."""
     start, length = columns(spans)
     assert covered(cover(start, start + length)) == 0

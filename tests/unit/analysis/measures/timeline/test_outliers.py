@@ -1,4 +1,4 @@
-"""Which steps are outliers: as a few plain lines have it, and where none is."""
+"""Outlier steps, compared with a few plain lines, and cases without any."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynprof.analysis.measures.timeline.steps import outliers
 
 
 def plain(lengths: list[int]) -> set[int]:
-    """Return the places of lengths with a modified z-score above 3.5, 1.5 medians at least."""
+    """Return the places of lengths with a modified z-score above 3.5 and at least 1.5 medians."""
     median = statistics.median(lengths)
     scatter = statistics.median(abs(one - median) for one in lengths)
     return {
@@ -22,7 +22,7 @@ def plain(lengths: list[int]) -> set[int]:
 
 
 def test_random_lengths() -> None:
-    """Steady, scattered and heavy-tailed lengths: the outliers are named, the longest first."""
+    """Lengths are steady, scattered or heavy-tailed; outliers are named, the longest first."""
     source = random.Random(0)  # noqa: S311 - nothing is secret here
     draws = (
         lambda: source.randint(90, 110),
@@ -54,9 +54,9 @@ def test_evenly_spread_lengths_have_no_outlier() -> None:
         ([10, 10, 14], []),
         ([41, 45, 50, 57, 57, 60, 90, 1056], [7]),
         ([7, 7, 7, 30, 7, 7, 7, 60], [7, 3]),
-        ([0, 0, 5], []),  # no number of times nothing
+        ([0, 0, 5], []),  # a multiple of zero is no limit
     ],
 )
 def test_few_lengths(lengths: list[int], found: list[int]) -> None:
-    """Three steps are enough for one that stands out; two are not."""
+    """Three steps are enough for an outlier; two are not."""
     assert outliers(lengths) == found

@@ -1,4 +1,4 @@
-"""Where VizTracer's ring overflowed, a step that lost some of its calls is no step."""
+"""If VizTracer's ring overflowed, a step that lost some of its calls is left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Event = dict[str, Any]
 
 
 def calls_of_steps(generator: random.Random) -> list[Event]:
-    """Return the calls of ten steps and their marks, in the order in which they end."""
+    """Return the calls and marks of ten steps, in the order of their ends."""
     found: list[Event] = []
     for step in range(10):
         begin, count = 1000.0 * step, generator.randint(1, 6)
@@ -36,10 +36,10 @@ def _event(name: str, category: str, begin: float, length: float) -> Event:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("overflow", [True, False])
-def test_steps_are_those_of_which_all_is_there(tmp_path: Path, seed: int, overflow: bool) -> None:
-    """Counted apart: of which no event was given away. A trace that lost nothing keeps them all.
+def test_only_whole_steps_are_kept(tmp_path: Path, seed: int, overflow: bool) -> None:
+    """A plain count finds the steps without dropped events. A trace without losses keeps all.
 
-    That of the oldest event that is there may have lost some before it.
+    The step of the oldest remaining event may have lost earlier ones.
     """
     generator = random.Random(seed)  # noqa: S311 - nothing is secret here
     events = calls_of_steps(generator)

@@ -1,4 +1,4 @@
-"""What a profiler does itself in a recorded step is told from what the job does."""
+"""A profiler's own work in a recorded step is separated from the job's."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ JOBS = [
 
 
 @pytest.mark.parametrize(("name", "owner"), [*OWN, *((name, "") for name in JOBS)])
-def test_whose_a_frame_is(name: str, owner: str) -> None:
-    """By the package's own modules; a job in a folder of that name is a job."""
+def test_frames_of_the_profiler_are_recognised(name: str, owner: str) -> None:
+    """The package's own modules decide; a job in a folder with that name stays a job."""
     assert profiler_of(name) == owner
 
 
 def job(frame: str, *, device: bool) -> list[Event]:
-    """Return four steps of 1 ms: 300 us of operators, then a frame of 500 us with one inside."""
+    """Return four steps of 1 ms: 300 us of operators, then a frame of 500 us with a nested one."""
     found: list[Event] = []
     for step in range(4):
         begin = 1000 * step
@@ -69,13 +69,13 @@ def job(frame: str, *, device: bool) -> list[Event]:
                 {"name": "gemm", "cat": "kernel", "pid": 0, "tid": 7, "ts": begin + 10, "dur": 390,
                  "args": at},
             ]  # fmt: skip
-    # dynprof's own threads wait all the time; they are none of the job's.
+    # dynprof's own threads wait all the time; they do not belong to the job.
     found.append({"name": OWN[0][0], "cat": "python_function", "tid": 5, "ts": 0, "dur": 4000})
     return found
 
 
 def measured(folder: Path, frame: str, *, device: bool) -> MeasuredTrace:
-    """Return what is measured of such a job."""
+    """Return the measurements of such a job."""
     events = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in job(frame, device=device)]
     path = folder / "a.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
@@ -86,10 +86,10 @@ IDLE = {True: "The device waits for the host", False: "Python between the operat
 
 
 @pytest.mark.parametrize("device", [True, False])
-def test_findings_leave_it_out(tmp_path: Path, device: bool) -> None:
-    """The same gap is charged to the job where the job makes it, and not where the profiler does.
+def test_findings_leave_out_the_profilers_overhead(tmp_path: Path, device: bool) -> None:
+    """The same gap is charged to the job if the job causes it, but not if the profiler does.
 
-    The frame lasts half of the step; what else is idle is found either way.
+    The frame takes half of the step. Other idle time is found in both cases.
     """
     shares = []
     for frame in (OWN[1][0], JOBS[1]):
@@ -104,7 +104,7 @@ def test_findings_leave_it_out(tmp_path: Path, device: bool) -> None:
 
 
 def test_the_verdict_names_it(tmp_path: Path) -> None:
-    """Beside Python or waiting; together they are what no operator covers."""
+    """The overhead is next to Python or waiting; together they are the time outside operators."""
     assert (
         "CPU operators run for 30% of it, and 20% is Python or waiting; "
         "50% is the profiler itself." in str(measured(tmp_path, OWN[0][0], device=False).breakdown)
@@ -115,7 +115,7 @@ def test_the_verdict_names_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "owner"), OWN)
 def test_the_flame_graph_has_one_node(tmp_path: Path, name: str, owner: str) -> None:
-    """Under the profiler's name, with all that lies in it, and without losing time."""
+    """The node has the profiler's name and all nested frames, and no time is lost."""
     found = measured(tmp_path, name, device=False)
     lines = dict(folded(found))
     assert lines == {"aten::mm": 4 * 300, owner: 4 * 500}
@@ -127,8 +127,8 @@ def test_the_flame_graph_has_one_node(tmp_path: Path, name: str, owner: str) -> 
     assert other[f"{JOBS[0].replace(' ', '_')};time.py(1):_now"] == 4 * 100
 
 
-def test_the_end_of_a_recording_is_none_of_the_job(tmp_path: Path) -> None:
-    """Where no step is marked: neither Kineto's own span nor a call that was open to the last."""
+def test_the_end_of_a_recording_is_not_the_jobs(tmp_path: Path) -> None:
+    """Without marked steps, neither Kineto's own span nor a call open at the end counts."""
     stops, late = {"cat": "python_function", "ts": 400, "dur": 4600}, {"ts": 0, "dur": 5000}
     events: list[Event] = [
         {"name": "PyTorch Profiler (0)", "cat": "Trace", "pid": "Spans", "ts": -90, "dur": 6000},

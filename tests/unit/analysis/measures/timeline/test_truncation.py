@@ -1,4 +1,4 @@
-"""Of a trace whose file ends too early nothing is said that the rest of it could deny."""
+"""On a truncated trace, dynprof says nothing that the missing part could contradict."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ DEVICES_CUT = (
 
 
 def cut_off(folder: Path, content: bytes) -> MeasuredTrace:
-    """Return what is measured of the beginning of a trace."""
+    """Return the measurements of the beginning of a trace."""
     path = folder / "cut.trace.json"
     path.write_bytes(content)
     return MeasuredTrace(path)
 
 
 def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
-    """See that all that is said of a trace's beginning holds for the whole of it."""
+    """Check that all statements on a trace's beginning hold for the whole trace."""
     words = cut.truncation.sentences()
     assert f"{size:,} bytes" in words[0]
     assert words[0].endswith("; the readable part was analysed.")
@@ -84,7 +84,7 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_cut_anywhere(tmp_path: Path, seed: int) -> None:
-    """In the host's part, in that of devices, behind the last event."""
+    """Cuts are in the host's part, in that of devices, and behind the last event."""
     content = kineto(tmp_path, seed)
     whole = cut_off(tmp_path, content)
     assert not whole.truncation.sentences()
@@ -98,7 +98,7 @@ def test_cut_anywhere(tmp_path: Path, seed: int) -> None:
 
 @on_each
 def test_real_traces_cut(tmp_path: Path, path: Path) -> None:
-    """In four places each."""
+    """Each trace is cut in four places."""
     content = gzip.decompress(path.read_bytes())
     whole = MeasuredTrace(path)
     if '"deviceProperties": []' in content[:2000].decode():
@@ -114,7 +114,7 @@ def test_real_traces_cut(tmp_path: Path, path: Path) -> None:
 
 
 def test_without_a_device_the_host_is_judged(tmp_path: Path) -> None:
-    """Where all of its part is there, and Kineto knew of no device; else it is not."""
+    """The host is judged if its part is whole and Kineto saw no device."""
     content = kineto(tmp_path, 1, devices="[]")
     host = content[: content.index(b'"correlation"')]
     host = host[: host.rindex(b"}") + 1]
@@ -133,8 +133,8 @@ INNER = "the file ends inside its events, after {0} bytes, uncompressed"
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
-def test_how_many_bytes(tmp_path: Path, members: int) -> None:
-    """Plain, packed in one piece or in several, and packed after it was torn."""
+def test_the_size_of_the_rest_is_named(tmp_path: Path, members: int) -> None:
+    """This covers plain traces, traces compressed in one or several pieces, and torn ones."""
     generator = random.Random(7)  # noqa: S311
     events = [
         {"ph": "X", "cat": "cpu_op", "name": f"{generator.random()}", "ts": n, "dur": 1}
@@ -166,7 +166,7 @@ def test_how_many_bytes(tmp_path: Path, members: int) -> None:
 
 
 def plain_length(pieces: list[bytes], size: int) -> int:
-    """Return how much of the first so many bytes of packed pieces Python's own reader unpacks."""
+    """Return how many of the first bytes Python's own reader decompresses."""
     import zlib
 
     found, rest = 0, b"".join(pieces)[:size]
@@ -178,8 +178,8 @@ def plain_length(pieces: list[bytes], size: int) -> int:
 
 
 @pytest.mark.slow
-def test_the_terminal_says_it(tmp_path: Path) -> None:
-    """Each command that reads a trace, as the page does."""
+def test_commands_name_a_truncated_trace(tmp_path: Path) -> None:
+    """Each command that reads a trace says it, as the page does."""
     content = kineto(tmp_path, 3)
     whole, path = tmp_path / "whole.trace.json", tmp_path / "a" / "cut.trace.json"
     path.parent.mkdir()

@@ -1,4 +1,4 @@
-"""Why a device was idle, counted by plain loops over the raw events of a trace, gap by gap."""
+"""Causes of a device's idle time, counted gap by gap with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tests.real_traces import OWN, raw_events, whole_span
+from tests.unit.analysis.plain_trace import held, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,7 @@ def category(event: Event) -> str:
 
 
 class Spans:
-    """Spans that can be asked for what lies around a moment."""
+    """Spans that can be searched for those around a moment."""
 
     def __init__(self, spans: list[tuple[int, int, Any]]) -> None:
         self._of = defaultdict[int, list[tuple[int, int, Any]]](list)
@@ -42,7 +43,7 @@ class Spans:
                 self._of[bucket].append(span)
 
     def at(self, moment: int) -> Any:
-        """Return what a span stands for that lasts at a moment; None where none does."""
+        """Return the key of a span that is open at a moment; None if there is none."""
         for start, end, what in self._of[moment // self._width]:
             if start <= moment < end:
                 return what
@@ -61,7 +62,7 @@ class Spans:
 
 
 class Oracle:
-    """What is known of a trace's events, each asked by its name alone."""
+    """A trace's events, searched by their names alone."""
 
     def __init__(self, path: Path) -> None:
         events = raw_events(path, Decimal)
@@ -72,6 +73,8 @@ class Oracle:
             correlation = event.get("args", {}).get("correlation", -1)
             if category(event) in CALLS and correlation >= 0:
                 self.calls.setdefault(correlation, event)
+        self.behind = held(self.events, self.calls)
+        self.flying = in_flight(self.events, self.calls)
         self.copied = {id(c): w["name"] for w in self.work if "mem" in category(w)
                        if (c := self.launch(w))}  # fmt: skip
         labels = [e for e in self.events if self.is_step(e)]
@@ -111,7 +114,7 @@ class Oracle:
         return self.begin(event) + self.length(event)
 
     def span(self, event: Event, what: Any = True) -> tuple[int, int, Any]:
-        """Return when it lasts, and something to know it by."""
+        """Return an event's times and an identifying key."""
         return self.begin(event), self.end(event), what
 
     def spans(self, test: Callable[[Event], bool]) -> Spans:
@@ -129,11 +132,11 @@ class Oracle:
         return name != event["name"] and name.isdecimal() and category(event) in labels
 
     def launch(self, work: Event) -> Event | None:
-        """Return the call that launched something."""
+        """Return the call that launched an event."""
         return self.calls.get(work["args"]["correlation"])
 
     def blocks(self, event: Event) -> str:
-        """Return in which way a call makes the host wait; nothing where it does not."""
+        """Return how a call blocks the host; empty if it does not."""
         copy, name = self.copied.get(id(event), ""), event["name"]
         if category(event) not in CALLS or "Device -> Device" in copy:
             return ""
@@ -142,8 +145,26 @@ class Oracle:
         copies = name.startswith(("cudaMemcpy", "hipMemcpy")) and "Async" not in name
         return "synchronising" if "Synchronize" in name or copies else ""
 
+    def is_first_use(self, event: Event) -> bool:
+        """Return whether a long call is in the first operator of a name, or the first call."""
+        moves = ("Synchronize", "Memcpy", "Memset", "memcpy", "memset")
+        long = category(event) in CALLS and self.length(event) >= 10_000_000
+        if not long or any(word in event["name"] for word in moves):
+            return False
+        there = [e for e in self.events if category(e) in ("cpu_op", "operator")
+                 and self.thread(e) == self.thread(event) and not self.is_step(e)
+                 and self.begin(e) <= self.begin(event) < self.end(e)]  # fmt: skip
+        if not there:
+            same = (e for e in self.events if e["name"] == event["name"])
+            return sum(self.length(e) >= 10_000_000 for e in same) == 1
+        inner = max(there, key=lambda e: (self.begin(e), -self.end(e)))
+        return not any(
+            e["name"] == inner["name"] and category(e) in ("cpu_op", "operator")
+            and self.begin(e) < self.begin(inner) for e in self.events
+        )  # fmt: skip
+
     def tests(self) -> dict[str, Callable[[Event], bool]]:
-        """Return what tells why a thread launches nothing."""
+        """Return the tests for causes that keep a thread from launching."""
         label = ("user_annotation", "cpu_op", "operator")
 
         def labelled(event: Event, *starts: str) -> bool:
@@ -159,6 +180,7 @@ class Oracle:
             "recording": lambda e: bool(OWN.match(e["name"])),
             "checkpoint": lambda e: labelled(e, "checkpoint"),
             "data loading": loads,
+            "first use of the device or a library": self.is_first_use,
             "allocating device memory": lambda e: category(e) in CALLS and e["name"] in ALLOCATES,
             "optimizer": lambda e: labelled(e, "optimizer"),
             "blocked": lambda e: bool(self.blocks(e)),
@@ -173,7 +195,7 @@ class Oracle:
             if test(event):
                 thread = self.thread(event)
                 begin, end, _ = self.span(event)
-                if self.blocks(event):  # of a call within a call the outer one counts
+                if self.blocks(event):  # of nested calls the outer one counts
                     begin = max(begin, reached[thread])
                     reached[thread] = max(reached[thread], end)
                 if end > begin:
@@ -181,7 +203,7 @@ class Oracle:
         return {thread: Spans(spans) for thread, spans in found.items()}
 
     def at(self, name: str, thread: Thread | None, moment: int) -> Any:
-        """Return what of a kind lasts on a thread at a moment."""
+        """Return the key of a kind of span that is open on a thread at a moment."""
         spans = self.known[name].get(thread)  # type: ignore[arg-type]
         return spans.at(moment) if spans else None
 
@@ -196,7 +218,7 @@ class Oracle:
         ends = [max(max(map(self.end, work)), max(end for _, end in self.steps))]
         for after in [*work, None]:
             until = self.begin(after) if after else ends[0]
-            if until > reached:
+            if until > reached and id(after) not in self.behind:
                 for begin, end, cause, kind in self.gap(reached, until, before, after):
                     weight = sum(b <= begin < e for b, e in self.steps)
                     causes[cause] += weight * (end - begin)
@@ -212,9 +234,7 @@ class Oracle:
         """Return the pieces of a gap: begin, end, cause and kind."""
         call = self.launch(after) if after else None
         if after and not call:
-            marks = {t for step in self.steps for t in step if begin < t < end}
-            bounds = sorted({begin, end, *marks})
-            return [(a, b, "unknown", "unknown") for a, b in pairwise(bounds)]
+            return self.before_unlaunched(begin, end, after)
         launched = min(max(self.end(call), begin), end) if call else end
         called = min(max(self.begin(call), begin), end) if call else end
         earlier = self.launch(before) if before else None
@@ -245,8 +265,18 @@ class Oracle:
             found.append((a, b, cause, kind))
         return found
 
+    def before_unlaunched(
+        self, begin: int, end: int, after: Event
+    ) -> list[tuple[int, int, str, str]]:
+        """Return the pieces of a gap before something that nothing in the trace launched."""
+        marks = {t for step in self.steps for t in step if begin < t < end}
+        said = ("unknown", "unknown")
+        if id(after) in self.flying:
+            said = ("waiting in the queue", "queued")
+        return [(a, b, *said) for a, b in pairwise(sorted({begin, end, *marks}))]
+
     def acting(self, threads: list[Thread], moment: int) -> Thread | None:
-        """Return which thread was to launch something."""
+        """Return the thread that had to launch the next work."""
         if len(set(threads)) > 1:
             for thread in threads:
                 if self.at("open", thread, moment):
@@ -254,7 +284,7 @@ class Oracle:
         return self.main or (threads[0] if threads else None)
 
     def drained(self, begin: int, before: Event | None, threads: list[Thread]) -> tuple[Any, int]:
-        """Return the call that lasted while the device ran dry, and until when that shows."""
+        """Return the call during which the device became idle, and the end of its effect."""
         thread = self.acting(threads, begin)
         spans = self.known["blocked"].get(thread)  # type: ignore[arg-type]
         found = spans.at(begin - 1) if spans and before else None
@@ -263,7 +293,7 @@ class Oracle:
     def cause(
         self, thread: Thread | None, moment: int, blocked: Any, waited: Any, call: Event | None
     ) -> str:
-        """Return why a thread of the host launched nothing at a moment."""
+        """Return why a host thread launched nothing at a moment."""
         for name in ("recording", "compiling", "checkpoint", "data loading", "collecting garbage"):
             spans = self.everywhere.get(name)
             if name == "recording" and self.held(thread, moment):
@@ -274,13 +304,14 @@ class Oracle:
         for name in ("copying pageable memory", "synchronising"):
             if name in ways:
                 return name
-        for name in ("allocating device memory", "optimizer"):
+        for name in ("first use of the device or a library", "allocating device memory",
+                     "optimizer"):  # fmt: skip
             if self.at(name, thread, moment):
                 return name
         return "launching" if call and self.pace(call) < FAST else "elsewhere on the host"
 
     def held(self, thread: Thread | None, moment: int) -> bool:
-        """Return whether CUPTI takes memory, while the thread begins no call, at a moment."""
+        """Return whether CUPTI allocates at a moment while the thread begins no call."""
         if not (request := self.requests.at(moment)):
             return False
         begin, end, _ = request
@@ -292,7 +323,7 @@ class Oracle:
         )
 
     def pace(self, call: Event) -> float:
-        """Return from the launch before, on its thread, to the end of a launch."""
+        """Return the time from the previous launch on its thread to the end of a launch."""
         begins = self.launchers[self.thread(call)]
         place = bisect_left(begins, self.begin(call))
         return self.end(call) - begins[place - 1] if place else float("inf")

@@ -1,4 +1,4 @@
-"""Each nanosecond in which a device is idle has one cause, as plain loops over the events find."""
+"""Each idle nanosecond of a device has one cause; compared with plain loops over the events."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import queue_reasons
 from dynprof.analysis.reading.events import ON_DEVICE
-from tests.real_traces import on_each
+from tests.real_traces import on_each, on_opened
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
-from tests.unit.analysis.random_traces import random_trace
+from tests.unit.analysis.random_traces import opened_late, random_trace
 from tests.unit.analysis.random_waits import random_waits
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check(path: Path) -> MeasuredTrace:
-    """Compare why a device was idle with a plain count; the causes make the whole."""
+    """Compare causes of idle time with a plain count; they add up to the total."""
     measured = MeasuredTrace(path)
     steps, found = measured.breakdown, measured.idle
     if found is None:
@@ -44,7 +44,7 @@ def check(path: Path) -> MeasuredTrace:
 
 
 def check_streams(measured: MeasuredTrace) -> None:
-    """Of each stream, what it ran and its gaps make the whole time, and gaps have one cause."""
+    """Work and gaps of each stream add up to the whole time, and gaps have one cause."""
     trace, started = measured.trace, measured.launches
     spans, work = trace.spans, trace.category(ON_DEVICE)
     for device, stream in streams(trace, started):
@@ -63,17 +63,33 @@ def check_streams(measured: MeasuredTrace) -> None:
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """Of several versions of torch and makers of devices."""
+    """This covers several versions of torch and several vendors."""
+    check(path)
+
+
+@on_opened
+def test_on_real_traces_that_open_on_work(path: Path) -> None:
+    """Of two makers of devices."""
     check(path)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
-    """With two threads, two streams, graphs, and launches that were not recorded."""
+    """The traces have two threads, two streams, graphs, and missing launches."""
     check(random_trace(tmp_path, seed))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces_of_jobs_that_wait(tmp_path: Path, seed: int) -> None:
-    """With everything that keeps a host from launching, also on a thread that nobody waits for."""
+    """The traces have every cause that delays launches, also on a thread that does not matter."""
     check(random_waits(tmp_path, seed))
+
+
+@pytest.mark.parametrize("launched_before", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_on_random_windows_that_open_on_work(
+    tmp_path: Path, seed: int, launched_before: bool
+) -> None:
+    """With work in flight whose launch is not in the trace, or that is not in it at all."""
+    whole = random_trace(tmp_path, seed, steps=8)
+    check(opened_late(whole, seed, launched_before=launched_before))

@@ -1,4 +1,4 @@
-"""Delays, depths and what stands before a queue, as plain loops over the raw events count them."""
+"""Delays, depths and causes of a queue, compared with plain loops over the raw events."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check(path: Path) -> None:
 
 
 def check_behind(oracle: Oracle, mine: list[dict[str, object]], behind: dict[str, int]) -> None:
-    """Compare what one kind of kernel held up with a loop over all that waited meanwhile."""
+    """Compare the delay that one kind of kernel causes with a loop over all work that waited."""
     if not mine:
         assert not behind
         return
@@ -83,18 +83,18 @@ def check_behind(oracle: Oracle, mine: list[dict[str, object]], behind: dict[str
 
 @on_each
 def test_on_real_traces(path: Path) -> None:
-    """Of several versions of torch and makers of devices."""
+    """This covers several versions of torch and several vendors."""
     check(path)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_on_random_traces(tmp_path: Path, seed: int) -> None:
-    """Streams that wait for each other, graphs of many kernels, hosts that wait."""
+    """Streams wait for each other, graphs have many kernels, hosts wait."""
     check(random_waits(tmp_path, seed))
 
 
 def test_the_report_shows_causes_and_queues(tmp_path: Path) -> None:
-    """All idle time of a step by cause and by kind; percentiles by stream; the depth over time."""
+    """The report has idle time by cause and kind, percentiles by stream, and depth over time."""
     measured = MeasuredTrace(random_waits(tmp_path, 1, steps=200))
     said = waiting(measured)
     assert said
@@ -119,7 +119,7 @@ def test_the_report_shows_causes_and_queues(tmp_path: Path) -> None:
 
 
 def test_delays_over_time_are_those_of_each_launch(tmp_path: Path) -> None:
-    """Few enough to be drawn one by one: each at the end of its call, since the first began."""
+    """Few launches are drawn one by one: each at the end of its call, relative to the first."""
     path = random_waits(tmp_path, 3)
     measured, oracle = MeasuredTrace(path), Oracle(path)
     said = waiting(measured)

@@ -1,4 +1,4 @@
-"""Work that is queued waits for an event, beside a copy, beside kernels, or alone."""
+"""Queued work waits for an event, next to a copy, next to kernels, or alone."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def event(name: str, category: str, ts: float, dur: float, **args: Any) -> dict[
         ([("Stream Sync", "cuda_sync", 3, 1)], (0, 0, 0, 80)),
     ],
 )  # fmt: skip
-def test_what_went_on_beside(
+def test_concurrent_work_is_named(
     tmp_path: Path, beside: list[tuple[str, str, float, float]], expected: tuple[int, ...]
 ) -> None:
-    """Of the 80 us between two kernels of a stream, the second launched before the first ended.
+    """There are 80 us between two kernels of a stream; the second was launched in time.
 
-    An event counts that the stream was told to wait for between their launches.
+    An event counts if the stream was told to wait for it between their launches.
     """
     mine = {"device": 0, "stream": 7}
     events = [

@@ -1,4 +1,4 @@
-"""A job leaves its process group and makes another; its ranks meet, and agree, as before."""
+"""A job leaves its process group and makes another one; its ranks agree as before."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ for round in range(3):
 """
 
 
-def test_a_process_group_that_is_made_anew(tmp_path: Path) -> None:
-    """Its store is not that of the previous group, whose addresses no longer answer.
+def test_ranks_agree_in_a_new_process_group(tmp_path: Path) -> None:
+    """The new store is not that of the previous group, whose addresses no longer answer.
 
-    Each of its ranks uses its number in the newest group.
+    Each rank uses its number in the newest group.
     """
     root = tmp_path / "prof_config"
 
@@ -65,7 +65,7 @@ def test_a_process_group_that_is_made_anew(tmp_path: Path) -> None:
     def parts() -> dict[str, str]:
         found = {}
         for path in root.glob("status/*.json"):
-            with contextlib.suppress(CaptureError):  # it changes its name just now
+            with contextlib.suppress(CaptureError):  # it is being renamed
                 found[path.stem] = load_status(path).agreement.partition(" ")[0]
         return found
 
@@ -108,10 +108,10 @@ destroy_process_group()
     ("end", "code"),
     [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1), ("raise KeyboardInterrupt", -2)],
 )
-def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_it_would(
+def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_usual(
     tmp_path: Path, last: int, end: str, code: int
 ) -> None:
-    """No thread is in the store as Python ends, whichever rank is the first; torch is silent."""
+    """No thread is in the store as Python ends, whichever rank ends first; torch prints nothing."""
     script = BY_NAME.replace("{last}", str(last)).replace("{end}", end)
     with ranks(tmp_path, script, 2) as running:
         errors = [process.communicate()[1] for process in running]
@@ -122,10 +122,10 @@ def test_a_job_that_destroys_its_group_by_an_imported_name_ends_as_it_would(
 @pytest.mark.parametrize(
     ("end", "code"), [("raise ValueError", 1), ("raise KeyboardInterrupt", -2)]
 )
-def test_a_job_that_ends_with_its_group_up_ends_as_it_would(
+def test_a_job_that_ends_without_destroying_its_group_ends_as_usual(
     tmp_path: Path, end: str, code: int
 ) -> None:
-    """A thread that was still in the store would abort the process, with another exit code."""
+    """A thread that is still in the store would abort the process with another exit code."""
     script = BY_NAME.replace("{last}", "1").replace("destroy_process_group()\n", "")
     with ranks(tmp_path, script.replace("{end}", end), 2, unloads=True) as running:
         errors = [process.communicate()[1] for process in running]
@@ -177,8 +177,8 @@ dist.destroy_process_group()
 """
 
 
-def test_a_forked_child_has_no_part_in_its_parents_group(tmp_path: Path) -> None:
-    """It does not speak in its parent's name; with a group of its own its ranks agree in that."""
+def test_a_forked_child_does_not_take_part_in_its_parents_group(tmp_path: Path) -> None:
+    """The child does not speak for its parent. Ranks of its own group agree there."""
     script = FORKING.replace("{port}", str(free_port()))
     with ranks(tmp_path, script, 2) as running:
         path = tmp_path / "child_1" / "status" / "rank_1.json"
@@ -213,7 +213,7 @@ dist.destroy_process_group()
 
 
 def test_a_child_that_outlives_the_group_does_not_keep_the_job_from_ending(tmp_path: Path) -> None:
-    """It has the sockets of the store's server, which no longer answer: nothing is sent."""
+    """The child holds the sockets of the store's dead server: the ranks send nothing."""
     with ranks(tmp_path, OUTLIVED, 2) as running:
         for process in running:
             assert process.wait() == 0

@@ -20,10 +20,10 @@ from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
-from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
+from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
 from dynprof.analysis.measures.waiting.gaps import cut, cut_by_covers
-from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
-from dynprof.analysis.reading.intervals import clipped, covered_until
+from dynprof.analysis.reading.events import CALLS, FRAMES, LAUNCHES, OPERATORS
+from dynprof.analysis.reading.intervals import clipped, covered_until, distinct
 from dynprof.runtime.plural import number
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     Chosen = NDArray[np.bool_]
 
 _MAX_NAMED = 2
-"""Culprits that a finding names, at most."""
+"""Call sites that a finding names, at most."""
 _MIN_SHARE = 0.1
-"""Share of a finding's time below which a culprit is not named."""
+"""Share of a finding's time below which a call site is not named."""
 _IN_PYTHON = {
     "aten::item": ".item()",
     "aten::is_nonzero": "a condition on a tensor",
@@ -54,7 +54,7 @@ _IN_PYTHON = {
 
 
 @dataclass(frozen=True)
-class Culprit:
+class CallSite:
     """Something that costs time in the mean step.
 
     Attributes:
@@ -62,12 +62,15 @@ class Culprit:
         place: Where in the user's code; empty if unknown.
         count: The number of pieces of time.
         time: The time that it costs, in ns.
+        is_step: Whether most operators and launches of the steps run in it, as in the frame of the
+            training loop or of the whole forward pass.
     """
 
     what: str
     place: str
     count: float
     time: float
+    is_step: bool = False
 
     @property
     def called(self) -> str:
@@ -81,7 +84,7 @@ class Culprit:
         return f"in {self.what}" if self.what else outside
 
 
-def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
     """Return what made the calls that cause idle time, the worst first."""
     spans = measured.trace.spans
     known = pieces.call != UNKNOWN
@@ -92,7 +95,7 @@ def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Cul
     return _grouped(measured, steps, who, found.frame, time)
 
 
-def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
     """Return where idle time passed, the worst first.
 
     The places are lines of the user's code; without stacks, operators and the time between them.
@@ -110,7 +113,7 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     )
 
 
-def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
+def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[CallSite]:
     """Return what launched the chosen work of the device, the longest first."""
     trace, started = measured.trace, measured.launches
     included = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
@@ -121,7 +124,7 @@ def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[
     return _grouped(measured, steps, found.operator, found.frame, time)
 
 
-def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[Culprit]:
+def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[CallSite]:
     """Return where in the user's code the chosen spans of the host were opened, the longest first.
 
     The profiler's own time in a span does not count. Time that several spans cover counts for the
@@ -139,7 +142,7 @@ def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[C
 
 def own_openers(
     measured: MeasuredTrace, steps: Breakdown, name: str, chosen: Chosen
-) -> list[Culprit]:
+) -> list[CallSite]:
     """Return the same for operators and Python calls of one name, by their own time only.
 
     Empty for a function of the user's, whose name is already the place.
@@ -153,13 +156,13 @@ def own_openers(
 
 def _opened(
     measured: MeasuredTrace, steps: Breakdown, place: Numbers, time: Numbers
-) -> list[Culprit]:
+) -> list[CallSite]:
     spans = measured.trace.spans
     found = code_at(measured.trace, measured.calls, spans["thread"][place], spans["start"][place])
     return _grouped(measured, steps, np.full(len(place), UNKNOWN), found.frame, time)
 
 
-def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[Culprit]:
+def between(measured: MeasuredTrace, steps: Breakdown, busy: Cover) -> list[CallSite]:
     """Return where the thread of the steps was outside a cover, the longest first.
 
     The places are the user's functions and what they called there.
@@ -195,7 +198,7 @@ def _users_and_called(measured: MeasuredTrace) -> Chosen:
 def _grouped(
     measured: MeasuredTrace, steps: Breakdown, who: Numbers, frame: Numbers, time: Numbers,
     place: Callable[..., str] = place_of,
-) -> list[Culprit]:  # fmt: skip
+) -> list[CallSite]:  # fmt: skip
     """Return sums by the names of spans and frames; -1 means none."""
     names = measured.trace.tables["name"]
     name = np.append(measured.trace.spans["name"], UNKNOWN)
@@ -208,22 +211,51 @@ def _grouped(
          place(names[line], open_at_start=bool(before)) if line != UNKNOWN else "")
         for code, line, before in keys.tolist()
     ]  # fmt: skip
-    of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], Culprit]()
+    of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], CallSite]()
     times = np.bincount(of, weights=time, minlength=len(keys)) / each
     counts = np.bincount(of, minlength=len(keys)) / each
-    for one, count, lasts in zip(called, counts.tolist(), times.tolist(), strict=True):
-        other = found.get(one, Culprit(*one, 0, 0))  # names differ by address only
-        found[one] = Culprit(*one, other.count + count, other.time + lasts)
+    most = _with_most_work(measured, np.where(who == UNKNOWN, frame, who), of)
+    for one, count, lasts, is_step in zip(
+        called, counts.tolist(), times.tolist(), most.tolist(), strict=True
+    ):
+        other = found.get(one, CallSite(*one, 0, 0))  # names differ by address only
+        found[one] = CallSite(
+            *one, other.count + count, other.time + lasts, is_step or other.is_step
+        )
     return sorted(found.values(), key=lambda one: -one.time)
+
+
+def _with_most_work(measured: MeasuredTrace, place: Numbers, of: Numbers) -> Chosen:
+    """Return for each group of spans whether most operators and launches begin in them.
+
+    Args:
+        measured: The trace.
+        place: The spans; -1 for none.
+        of: The group of each.
+    """
+    trace, spans = measured.trace, measured.trace.spans
+    work = trace.category(OPERATORS, LAUNCHES) & measured.in_steps
+    pairs = np.unique(np.stack([of, place]), axis=1)
+    group, span = pairs[:, pairs[1] != UNKNOWN]
+    inside = np.zeros(len(span), np.int64)
+    for thread in distinct(spans["thread"][span]).tolist():
+        here = spans["thread"][span] == thread
+        start = spans["start"][work & (spans["thread"] == thread)]
+        begin = spans["start"][span[here]]
+        ends = np.searchsorted(start, begin + spans["length"][span[here]])
+        inside[here] = ends - np.searchsorted(start, begin)
+    counts = np.bincount(group, weights=inside, minlength=int(of.max(initial=-1)) + 1)
+    found: Chosen = counts > max(1, work.sum() / 2)
+    return found
 
 
 def _in_python(name: str) -> str:
     return _IN_PYTHON.get(name) or function_of(name)
 
 
-def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culprit]:
+def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
     """Return the phases of the step in which idle time passed, the worst first."""
-    covers = {name: where_phase(measured.trace, name) for name in NAMES if name != REST}
+    covers = {name: where_phase(measured.trace, name) for name in PRECEDENCE}
     start, end, of, first = cut_by_covers(pieces.start, pieces.end, list(covers.values()))
     counts = np.bincount(first + 1, minlength=len(covers) + 1)
     times = np.bincount(
@@ -231,39 +263,45 @@ def phases(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Culp
     )
     each = max(1, steps.count)
     columns = zip(["", *covers], counts / each, times / each, strict=True)
-    found = [Culprit(name, "", float(one), float(time)) for name, one, time in columns if time]
+    found = [CallSite(name, "", float(one), float(time)) for name, one, time in columns if time]
     return sorted(found, key=lambda one: -one.time)
 
 
-def calls_named(found: list[Culprit]) -> str:
+def calls_named(found: list[CallSite]) -> str:
     """Return the worst in words: ``56 x .item() at train.py:22 (main), 41 ms``; may be empty."""
     return "; ".join(f"{number(one.count)} x {one.called}, {ms(one.time)}" for one in _worst(found))
 
 
-def times_named(found: list[Culprit], outside: str) -> str:
+def times_named(found: list[CallSite], outside: str) -> str:
     """Return the worst in words: ``41 ms at train.py:22 (main)``; may be empty.
 
     Args:
-        found: The culprits to name.
-        outside: The place of time without a culprit: ``outside of operators``.
+        found: The call sites to name.
+        outside: The place of time without a call site: ``outside of operators``.
     """
     return "; ".join(f"{ms(one.time)} {one.at(outside)}" for one in _worst(found))
 
 
-def main_place(found: list[Culprit]) -> str:
-    """Return the culprit that is named first, with its place; empty if there is none."""
+def main_place(found: list[CallSite]) -> str:
+    """Return the call site that is named first, with its place; empty if there is none."""
     worst = _worst(found)
     known = [one for one in worst if one.place] or worst
     return known[0].called if known else ""
 
 
-def lines_named(found: list[Culprit], time: float) -> str:
+def can_move(found: list[CallSite]) -> bool:
+    """Return whether what is named could run elsewhere: it has places, and none is the step."""
+    known = [one for one in _worst(found) if one.place]
+    return bool(known) and not any(one.is_step for one in known)
+
+
+def lines_named(found: list[CallSite], time: float) -> str:
     """Return the worst for the end of a sentence: ``, 41 ms at train.py:22 (main)``.
 
     Empty if the trace does not have the place.
 
     Args:
-        found: The culprits to name.
+        found: The call sites to name.
         time: The time in ns that the sentence has given already; it is not repeated.
     """
     known = [one for one in _worst(found) if one.place]
@@ -272,7 +310,7 @@ def lines_named(found: list[Culprit], time: float) -> str:
     return f", {'; '.join(f'{ms(one.time)} at {one.place}' for one in known)}" if known else ""
 
 
-def functions_named(found: list[Culprit], time: float) -> str:
+def functions_named(found: list[CallSite], time: float) -> str:
     """Return the same by function: ``, 41 ms in sleep, called by main (train.py)``."""
     known = [one for one in _worst(found) if one.place]
     said = [f"{one.what}, called by {one.place}" if one.what else one.place for one in known]
@@ -282,7 +320,7 @@ def functions_named(found: list[Culprit], time: float) -> str:
     return f", {times}" if times else ""
 
 
-def starters_named(found: list[Culprit]) -> str:
+def starters_named(found: list[CallSite]) -> str:
     """Return the worst as a sentence: ``Most comes from aten::mm at model.py:7 (forward), 4 ms.``.
 
     Begins with a space. Empty if the trace does not show what launched the work.
@@ -291,7 +329,7 @@ def starters_named(found: list[Culprit]) -> str:
     return f" Most comes from {'; '.join(worst)}." if worst else ""
 
 
-def _worst(found: list[Culprit]) -> list[Culprit]:
+def _worst(found: list[CallSite]) -> list[CallSite]:
     whole = sum(one.time for one in found)
     worst = [one for one in found[:_MAX_NAMED] if one.time >= _MIN_SHARE * whole]
     return worst if any(one.what or one.place for one in worst) else []

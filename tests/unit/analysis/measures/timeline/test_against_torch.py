@@ -1,4 +1,4 @@
-"""Real GPU traces beside what torch said: ``key_averages()`` of one, CUDA events of the other."""
+"""Real GPU traces, compared with torch's ``key_averages()`` and with CUDA events."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ AVERAGES = read(H100 / "profile.averages.json.gz")
 HOST = {row["key"]: row for row in AVERAGES if row["type"] == "DeviceType.CPU"}
 DEVICE = {row["key"]: row for row in AVERAGES if row["type"] == "DeviceType.CUDA"}
 BUFFER = "Activity Buffer Request"
-"""A wait of CUPTI's, which torch takes for an operator inside of the one that was open.
+"""A wait of CUPTI, which torch treats as an operator inside the open one.
 
-The kernel that was launched meanwhile it counts twice, as that operator's and as the wait's.
+torch counts a kernel launched in it twice: for the operator, and for the wait.
 """
 
 EVENTS_MS = {33: 12.540224, 34: 11.931008}
-"""Between the first and the last CUDA event of a pass of ``train``'s loop, by its number."""
+"""Ms between the first and last CUDA event of an iteration in ``train``, by its number."""
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,8 @@ def measured() -> MeasuredTrace:
     return MeasuredTrace(H100 / "profile.json.gz")
 
 
-def test_operators_have_torchs_counts_and_times(measured: MeasuredTrace) -> None:
-    """Count, total time, and the device's, own and in all; only torch has rows of calls."""
+def test_operators_match_torchs_counts_and_times(measured: MeasuredTrace) -> None:
+    """Count, total time and both device times match; only torch has rows of calls."""
     ours = {row.name: row for row in measured.averages}
     assert {name for name in HOST if not name.startswith("cu")} - set(ours) == {BUFFER}
     twice = HOST[BUFFER]["self_device_time_total"]
@@ -44,8 +44,8 @@ def test_operators_have_torchs_counts_and_times(measured: MeasuredTrace) -> None
     assert measured.operators.device_unknown == 0
 
 
-def test_own_times_have_the_calls_in_them(measured: MeasuredTrace) -> None:
-    """Torch takes the time of calls of CUDA, and CUPTI's wait, from the operator they lie in."""
+def test_own_times_include_runtime_calls(measured: MeasuredTrace) -> None:
+    """Torch subtracts CUDA's calls and CUPTI's wait from the operator around them."""
     events = raw_events(measured.path)
     operators = [event for event in events if event["cat"] in ("cpu_op", "user_annotation")]
     taken = defaultdict[str, float](float)
@@ -61,8 +61,8 @@ def test_own_times_have_the_calls_in_them(measured: MeasuredTrace) -> None:
         assert row.own / 1000 == pytest.approx(torchs, abs=0.01), row.name
 
 
-def test_kernels_have_torchs_counts_and_times(measured: MeasuredTrace) -> None:
-    """Kernels, copies and memsets by name; the label of the optimizer is a row of torch's only."""
+def test_kernels_match_torchs_counts_and_times(measured: MeasuredTrace) -> None:
+    """Kernels, copies and memsets match by name; only torch has a row for the optimizer's label."""
     found = defaultdict[str, list[int]](list)
     for work in measured.launches.work.tolist():
         found[measured.trace.name(work)].append(int(measured.trace.spans["length"][work]))
@@ -74,7 +74,7 @@ def test_kernels_have_torchs_counts_and_times(measured: MeasuredTrace) -> None:
 
 
 def test_flops_are_torchs(measured: MeasuredTrace) -> None:
-    """Where torch counts any; a ``mul`` inside of an operator that is counted is a part of that."""
+    """FLOPs match where torch counts any; a ``mul`` inside a counted operator is part of it."""
     ours = defaultdict[str, int](int)
     for work in measured.works:
         ours[work.name] += work.count * (work.flops or 0)
@@ -85,10 +85,11 @@ def test_flops_are_torchs(measured: MeasuredTrace) -> None:
     assert set(torchs) == {"aten::addmm", "aten::mm", "aten::add"}
 
 
-def test_steps_are_what_cuda_events_measured() -> None:
-    """By number; what a step computes lies between its events, from the first kernel to the last.
+def test_steps_match_cuda_events() -> None:
+    """A step's computation lies between its events, from the first kernel to the last.
 
-    Before it the host comes to launch, after it are a copy of four bytes and the host's ``item()``.
+    Before it the host reaches the launch. After it are a copy of four bytes and the host's
+    ``item()``.
     """
     measured = MeasuredTrace(H100 / "train.json.gz")
     trace = measured.trace

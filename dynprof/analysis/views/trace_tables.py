@@ -1,0 +1,413 @@
+"""The tables of one trace that views are made of: each row has what the measures know of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dynprof.analysis.measures.code.call_tree import SEPARATOR
+from dynprof.analysis.measures.code.user_code import code_at, open_at_start, place_of
+from dynprof.analysis.measures.efficiency.kernel_shapes import (
+    blocks,
+    directions,
+    launch_configurations,
+    on_tensor_cores,
+)
+from dynprof.analysis.measures.timeline.categories import CATEGORIES
+from dynprof.analysis.measures.timeline.kernels import cores, waits
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by, open_at
+from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.waiting.idle import CAUSES, Idle
+from dynprof.analysis.measures.waiting.idle import KINDS as IDLE_KINDS
+from dynprof.analysis.measures.waiting.queue import queue
+from dynprof.analysis.output.tables import shapes_text, without_steps
+from dynprof.analysis.output.whole_files import make_output_folder
+from dynprof.analysis.ranks.parquet import (
+    FOLDER,
+    connection,
+    copy,
+    parquet_file,
+    steps_of,
+    write_events,
+)
+from dynprof.analysis.reading.events import KERNELS as KERNEL_CATEGORIES
+from dynprof.analysis.reading.events import OPERATORS as OPERATOR_CATEGORIES
+from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.views.schema import (
+    BOOLEAN,
+    EVENTS,
+    IDLE,
+    KERNELS,
+    LAUNCHES,
+    MEMORY,
+    OPERATORS,
+    RANKS,
+    VIEWS,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+    Numbers = NDArray[np.int64]
+
+_FRAMES_BETWEEN = "; "
+"""Separator of the frames of a stack."""
+
+
+class _Texts(NamedTuple):
+    """A column of texts.
+
+    Attributes:
+        place: The index of each text; another index means NULL.
+        values: The distinct texts; an empty one means NULL.
+    """
+
+    place: Numbers
+    values: list[str]
+
+
+Columns = dict[str, Any]
+"""NumPy arrays of one length or :class:`_Texts`, by name. A whole number of -1 means NULL."""
+
+
+def view_file(folder: Path, view: str) -> Path:
+    """Return the path of a view's table in the folder of a trace's results."""
+    return parquet_file(folder, view if view == EVENTS else f"view_{view}")
+
+
+def write_view(view: str, measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
+    """Write the table of a view for one trace; yield the path.
+
+    Args:
+        view: One of :data:`TRACE_VIEWS`.
+        measured: The trace.
+        folder: The folder of its results.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    if view == EVENTS:
+        yield from write_events(measured, folder)
+        return
+    columns = _COLUMNS[view](measured)
+    types = {column.name: column.type for column in VIEWS[view].columns}
+    make_output_folder(folder / FOLDER)
+    with connection() as database:
+        given, chosen, joins = {}, [], []
+        for name, column in columns.items():
+            if isinstance(column, _Texts):
+                given[name] = column.place
+                values = np.array([*column.values, ""], object)  # DuckDB reads no empty column
+                database.register(f"of_{name}", {"place": np.arange(len(values)), "text": values})
+                joins.append(f"LEFT JOIN of_{name} ON of_{name}.place = given.{name}")
+                chosen.append(f"nullif(of_{name}.text::VARCHAR, '') AS {name}")
+            else:
+                given[name] = column
+                chosen.append(f"{_known(name, types[name])} AS {name}")
+        database.register("given", given)
+        query = f"FROM given {' '.join(joins)} SELECT {', '.join(chosen)}"
+        yield copy(database, view_file(folder, view), query)
+
+
+def _known(name: str, kind: str) -> str:
+    """Return the SQL for a column of numbers whose -1 means NULL."""
+    if name == "start_ns":
+        return f"given.{name}"
+    known = f"nullif(given.{name}, -1)"
+    return f"{known}::BOOLEAN" if kind == BOOLEAN else known
+
+
+def _spans(measured: MeasuredTrace, chosen: Numbers) -> Columns:
+    """Return the columns that every view of events has."""
+    spans = measured.trace.spans
+    return {
+        "rank": np.full(len(chosen), measured.rank),
+        "step": steps_of(measured)[chosen],
+        "id": chosen,
+        "start_ns": measured.base_ns + spans["start"][chosen],
+        "duration_ns": spans["length"][chosen],
+        "name": _named(measured, chosen),
+    }
+
+
+def _named(measured: MeasuredTrace, chosen: Numbers) -> _Texts:
+    """Return the names of spans; NULL for -1."""
+    place = np.append(measured.trace.spans["name"], UNKNOWN)[chosen]
+    return _Texts(place, measured.trace.tables["name"])
+
+
+def _threads(measured: MeasuredTrace, chosen: Numbers) -> Columns:
+    place, threads = measured.trace.spans["thread"][chosen], measured.trace.tables["thread"]
+    return {
+        name: _Texts(place, [str(thread[part]) for thread in threads])
+        for part, name in enumerate(("pid", "tid"))
+    }
+
+
+def _texts(codes: Numbers, text: Callable[[int], str]) -> _Texts:
+    """Return a text for each code; the text of each distinct code is made once."""
+    values, place = np.unique(codes, return_inverse=True)
+    return _Texts(place.reshape(-1), [text(value) for value in values.tolist()])
+
+
+def _line(measured: MeasuredTrace, thread: Numbers, when: Numbers) -> _Texts:
+    """Return the place in the user's code at moments on threads; -1 means no thread."""
+    trace = measured.trace
+    frame = code_at(trace, measured.calls, thread, when).frame
+    early = np.append(open_at_start(trace, measured.marked), False)[frame]
+    name = np.append(trace.spans["name"], UNKNOWN)[frame]
+
+    def text(both: int) -> str:
+        code, before = divmod(both, 2)
+        found = trace.tables["name"][code]
+        return place_of(found, open_at_start=bool(before)) if code != UNKNOWN else ""
+
+    return _texts(2 * name + early, text)
+
+
+def _stack(measured: MeasuredTrace, operator: Numbers) -> _Texts:
+    """Return the stacks of operators, given by their index; NULL for -1."""
+    stacks = measured.call_stacks
+    number = np.append(stacks.number, 0)[operator]
+    return _texts(number, lambda one: stacks.text(one).replace(SEPARATOR, _FRAMES_BETWEEN))
+
+
+def _ids(measured: MeasuredTrace) -> Numbers:
+    """Return the id of each operator, and -1 at the end; the labels of steps have none."""
+    found, kept = measured.operators, without_steps(measured)
+    ids = np.full(len(found.span) + 1, UNKNOWN, np.int64)
+    ids[kept] = found.span[kept]
+    return ids
+
+
+def _operator(measured: MeasuredTrace, operator: Numbers) -> Columns:
+    """Return name and id of operators that are given by their index; NULL for -1."""
+    ids = _ids(measured)[operator]
+    return {"operator": _named(measured, ids), "operator_id": ids}
+
+
+def _shapes(measured: MeasuredTrace, spans: Numbers, part: int = 0) -> _Texts:
+    """Return the shapes of operators' inputs, or their types; NULL for -1."""
+    dims = measured.trace.tables["dims"]
+    place = np.append(measured.trace.spans["dims"], UNKNOWN)[spans]
+    return _texts(place, lambda code: shapes_text(dims[code][part]) if code != UNKNOWN else "")
+
+
+def _operators(measured: MeasuredTrace) -> Columns:
+    trace, found, kept = measured.trace, measured.operators, without_steps(measured)
+    span = found.span[kept]
+    unknown = bool(found.device_unknown) and not found.device_own.any()
+    own, total = (
+        np.full(len(kept), UNKNOWN) if unknown else times[kept]
+        for times in (found.device_own, found.device_total)
+    )
+    start, thread = (trace.spans[name][span] for name in ("start", "thread"))
+    return {
+        **_spans(measured, span),
+        "category": _Texts(trace.spans["category"][span], trace.tables["category"]),
+        "own_ns": found.own[kept],
+        "device_own_ns": own,
+        "device_ns": total,
+        "parent_id": _ids(measured)[found.parent[kept]],
+        "shapes": _shapes(measured, span),
+        "types": _shapes(measured, span, 1),
+        **_threads(measured, span),
+        "line": _line(measured, thread, start),
+        "stack": _stack(measured, kept),
+    }
+
+
+def _kernels(measured: MeasuredTrace) -> Columns:
+    trace, started = measured.trace, measured.launches
+    work, call, spans = started.work, started.call, trace.spans
+    names, details = trace.tables["name"], trace.tables["details"]
+    by = launched_by(trace, started, measured.operators.span, measured.operators.parent)
+    caller = np.where(call == UNKNOWN, np.append(measured.operators.span, UNKNOWN)[by], call)
+    own, launch = spans["details"][work], launch_configurations(trace, started)
+
+    def each(value: str, which: Numbers) -> Any:
+        return np.array([getattr(one, value) for one in details])[which]
+
+    kinds, place = np.unique(cores(trace, work), return_inverse=True)
+    on_tensors = np.array([_flag(on_tensor_cores(name)) for name in names], np.int64)
+    is_kernel = trace.category(KERNEL_CATEGORIES)[work]
+    return {
+        **_spans(measured, work),
+        "kind": _Texts(place.reshape(-1), kinds.tolist()),
+        "category": _Texts(measured.category_codes, list(CATEGORIES)),
+        "device": spans["device"][work],
+        "stream": spans["stream"][work],
+        "grid": _texts(launch, lambda code: _joined(details[code].grid)),
+        "block": _texts(launch, lambda code: _joined(details[code].block)),
+        "blocks": blocks(trace, started),
+        "registers": each("registers", own),
+        "shared_memory": each("shared_memory", launch),
+        "occupancy": each("occupancy", own),
+        "tensor_cores": np.where(is_kernel, on_tensors[spans["name"][work]], UNKNOWN),
+        "bytes": each("copied", own),
+        "queued_ns": _queued(measured),
+        "idle_before_ns": waits(trace, work),
+        "launch_id": call,
+        **_operator(measured, by),
+        "shapes": _shapes(measured, _ids(measured)[by]),
+        "line": _line(measured, *_moments(measured, caller)),
+        "stack": _stack(measured, by),
+    }
+
+
+def _flag(known: bool | None) -> int:
+    return UNKNOWN if known is None else int(known)
+
+
+def _joined(numbers: bytes) -> str:
+    return ",".join(map(str, directions(numbers)))
+
+
+def _moments(measured: MeasuredTrace, spans: Numbers) -> tuple[Numbers, Numbers]:
+    """Return thread and begin of spans; -1 means no thread."""
+    columns = measured.trace.spans
+    thread = np.append(columns["thread"], UNKNOWN)[spans]
+    return thread, np.append(columns["start"], 0)[spans]
+
+
+def _queued(measured: MeasuredTrace) -> Numbers:
+    """Return how long each device activity was queued, in ns; -1 if unknown."""
+    trace, started = measured.trace, measured.launches
+    found = np.full(len(started.work), UNKNOWN, np.int64)
+    for device in distinct(trace.spans["device"][started.work]).tolist():
+        here = queue(trace, started, device)
+        found[here.work] = here.delay
+    return found
+
+
+def _launches(measured: MeasuredTrace) -> Columns:
+    trace, started = measured.trace, measured.launches
+    known = np.flatnonzero(started.call != UNKNOWN)
+    call, first, place = np.unique(started.call[known], return_index=True, return_inverse=True)
+    length, busy = trace.spans["length"][started.work[known]], np.zeros(len(call), np.int64)
+    np.add.at(busy, place.reshape(-1), length)
+    found = measured.operators
+    by = innermost(trace, found.span, found.parent, call)
+    return {
+        **_spans(measured, call),
+        **_threads(measured, call),
+        "works": np.bincount(place.reshape(-1), minlength=len(call)),
+        "device_ns": busy,
+        "queued_ns": _queued(measured)[known[first]],  # work is in order of start
+        **_operator(measured, by),
+        "line": _line(measured, *_moments(measured, call)),
+        "stack": _stack(measured, by),
+    }
+
+
+def _idle(measured: MeasuredTrace) -> Columns:
+    """Return the pieces of idle time, once each, also where steps overlap."""
+    trace, nothing = measured.trace, np.zeros(0, np.int64)
+    pieces = measured.idle or Idle(*(nothing for _ in fields(Idle)))
+    steps = np.array([-1 if n is None else n for n, _, _ in measured.marked], np.int64)
+    begins = np.array([begin for _, begin, _ in measured.marked], np.int64)
+    found = measured.operators
+    by = open_at(trace, found.span, found.parent, pieces.thread, pieces.start)
+    return {
+        "rank": np.full(len(pieces.start), measured.rank),
+        "step": steps[np.searchsorted(begins, pieces.start, side="right") - 1],
+        "start_ns": measured.base_ns + pieces.start,
+        "duration_ns": pieces.end - pieces.start,
+        "device": np.full(len(pieces.start), measured.breakdown.device),
+        "kind": _Texts(pieces.kind, list(IDLE_KINDS)),
+        "cause": _Texts(pieces.cause, list(CAUSES)),
+        "call": _named(measured, pieces.call),
+        "host_operator": _named(measured, _ids(measured)[by]),
+        "line": _line(measured, pieces.thread, pieces.start),
+    }
+
+
+def _memory(measured: MeasuredTrace) -> Columns:
+    trace, made = measured.trace, measured.allocations
+    memory = trace.memory
+    chosen = np.flatnonzero(memory["bytes"] > 0)  # in the order of the allocations
+    thread, when = memory["thread"][chosen], memory["time"][chosen]
+    found = measured.operators
+    by = open_at(trace, found.span, found.parent, thread, when)
+    is_operator = np.append(trace.category(OPERATOR_CATEGORIES)[found.span], True)
+    while not (wanted := is_operator[by]).all():
+        by = np.where(wanted, by, np.append(found.parent, ROOT)[by])
+    released = _whole(UNKNOWN if one.released is None else one.released for one in made)
+    freed = released != UNKNOWN
+    return {
+        "rank": np.full(len(made), measured.rank),
+        "step": _steps_at(measured, when),
+        "start_ns": measured.base_ns + when,
+        "duration_ns": np.where(freed, released - when, UNKNOWN),
+        "bytes": memory["bytes"][chosen],
+        "device": _coded(one.device for one in made),
+        "allocated_bytes": memory["total"][chosen],
+        "reserved_bytes": memory["reserved"][chosen],
+        "operator": _coded(one.operator for one in made),
+        "operator_id": _ids(measured)[by],
+        "line": _line(measured, thread, when),
+        "stack": _stack(measured, by),
+    }
+
+
+def _steps_at(measured: MeasuredTrace, when: Numbers) -> Numbers:
+    """Return the marked step around each moment; -1 for none."""
+    marked = measured.marked
+    numbers = _whole(UNKNOWN if number is None else number for number, _, _ in marked)
+    begins = _whole(begin for _, begin, _ in marked)
+    ends = begins + _whole(length for *_, length in marked)
+    place = np.searchsorted(begins, when, side="right") - 1
+    inside = (place >= 0) & (when < np.append(ends, 0)[place])
+    return np.where(inside, np.append(numbers, UNKNOWN)[place], UNKNOWN)
+
+
+def _whole(values: Iterable[int]) -> Numbers:
+    return np.array([*values], np.int64)
+
+
+def _coded(values: Iterable[str]) -> _Texts:
+    known: dict[str, int] = {}
+    place = _whole(known.setdefault(value, len(known)) for value in values)
+    return _Texts(place, list(known))
+
+
+def _ranks(measured: MeasuredTrace) -> Columns:
+    spans = measured.trace.spans
+    begin = int(spans["start"][:1].sum())  # 0 for a trace without events
+    end = int((spans["start"] + spans["length"]).max(initial=begin))
+    texts = {
+        "host": measured.host,
+        "device_name": measured.device_name,
+        "trace": str(measured.path),
+    }
+    numbers = {
+        "rank": measured.rank,
+        "world_size": measured.world_size or UNKNOWN,
+        "start_ns": measured.base_ns + begin,
+        "duration_ns": end - begin,
+        "events": len(spans["start"]),
+        "complete": int(not measured.truncation.incomplete),
+    }
+    return {
+        **{name: _whole([value]) for name, value in numbers.items()},
+        **{name: _coded([text]) for name, text in texts.items()},
+    }
+
+
+_COLUMNS: dict[str, Callable[[MeasuredTrace], Columns]] = {
+    OPERATORS: _operators,
+    KERNELS: _kernels,
+    LAUNCHES: _launches,
+    IDLE: _idle,
+    MEMORY: _memory,
+    RANKS: _ranks,
+}
+TRACE_VIEWS = (EVENTS, *_COLUMNS)
+"""The views whose rows come from single traces, not from the tables of ranks."""

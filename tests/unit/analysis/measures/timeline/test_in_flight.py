@@ -1,0 +1,86 @@
+"""A device that runs work from before the recording is not idle, and waits for no host."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.analysis.findings.ranking import all_findings
+from tests.unit.analysis.made_jobs import SIDE, STEP, Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+
+def opening(path: Path, *, begin: float, called: float = 10) -> MeasuredTrace:
+    """Return a step whose first kernel begins at a time, and ends the step; times in us."""
+    job = Job()
+    job.step()
+    job.launch("gemm", called, begin, STEP - begin)
+    return job.measured(path)
+
+
+def idle(measured: MeasuredTrace) -> dict[str, float]:
+    """Return the idle time of the device by cause, in us."""
+    assert measured.idle is not None
+    return {cause: time / 1000 for cause, time in measured.idle.by_cause().items() if time}
+
+
+def test_gaps_of_work_in_flight_are_the_queue(tmp_path: Path) -> None:
+    """Its launches are not in the trace, but were before the recording: no host is late."""
+    job = Job()
+    job.step()
+    for number in range(3):
+        job.work("old", 500 + number, 200 + 210 * number, 200)
+    job.launch("gemm", 600, 830, 170)
+    measured = job.measured(tmp_path)
+    assert idle(measured) == {"waiting in the queue": 10 + 10 + 10}
+    # Before the first of them, a kernel ran that had begun before the recording.
+    assert measured.breakdown.parts["earlier work"] == 200_000
+    assert "20% is work from before the recording, and it is idle for 3%." in str(
+        measured.breakdown
+    )
+    assert "cannot tell why" not in " ".join(map(str, all_findings(measured)))
+
+
+def test_a_kernel_without_a_launch_after_one_with_a_launch_is_unknown(tmp_path: Path) -> None:
+    """A call is missing within the recording; so it is where no call was recorded at all."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 0, 10, 190)
+    job.work("lost", 500, 700, 300)
+    assert idle(job.measured(tmp_path))["unknown"] == 500
+    job = Job()
+    job.step()
+    job.work("lost", 500, 700, 300)
+    assert idle(job.measured(tmp_path)) == {"unknown": 700}
+
+
+def test_a_first_kernel_that_begins_late_ran_behind_other_work(tmp_path: Path) -> None:
+    """The device records nothing that was launched before; no finding calls the time idle."""
+    measured = opening(tmp_path, begin=600)
+    assert idle(measured) == {}
+    assert measured.breakdown.parts["earlier work"] == 600_000
+    assert str(measured.breakdown).endswith(
+        "computes for 40% of it, 60% is work from before the recording, and it is idle for 0%."
+    )
+    assert not [one for one in all_findings(measured) if "idle" in str(one)]
+
+
+def test_a_first_kernel_that_begins_at_once_waited_for_its_launch(tmp_path: Path) -> None:
+    """The host was late, and the device was idle."""
+    measured = opening(tmp_path, begin=600, called=590)
+    assert sum(idle(measured).values()) == 600
+    assert "earlier work" not in measured.breakdown.parts
+
+
+def test_a_first_kernel_of_a_stream_that_waits_for_another_stream(tmp_path: Path) -> None:
+    """It begins late because of recorded work: the device was not idle before it."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 600)
+    job.launch("ncclKernel_AllReduce", 30, 625, 375, SIDE)
+    measured = job.measured(tmp_path)
+    assert "earlier work" not in measured.breakdown.parts
+    assert idle(measured)["waiting in the queue"] == 5
