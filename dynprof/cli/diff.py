@@ -34,9 +34,6 @@ COLUMNS = (
     Column("change", 1),
 )
 """Columns of the table; 1 is the first capture, 2 the second."""
-_TORCH = "at::native::"
-"""Namespace of torch's kernels: only their templates distinguish them, by what they compute."""
-_PAIRS = {")": "(", ">": "<"}
 
 Trace = Annotated[
     Path,
@@ -110,32 +107,9 @@ def _of(*steps: str) -> str:
 
 
 def _cells(row: Growth, *, narrow: bool) -> list[str]:
+    from dynprof.analysis.measures.timeline.kernels import without_templates
+
     counts = (f"{count:,.0f}" if count >= 1000 else f"{count:.4g}" for count in row.count)
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
-    name = brief(row.name) if narrow and row.where == "device" else row.name
+    name = without_templates(row.name) if narrow and row.where == "device" else row.name
     return [name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]
-
-
-def brief(name: str) -> str:
-    """Return a kernel's name without ``void``, its parameters and its templates.
-
-    ``void f<float, 2ul>(float*, int)`` becomes ``f``. Copies, whose brackets follow a space, and
-    templates of torch's own kernels are kept.
-    """
-    without = name.removeprefix("void ")
-    short = _without_end(without, ")")
-    if short.endswith(" "):
-        return without
-    return short if short.startswith(_TORCH) else _without_end(short, ">")
-
-
-def _without_end(name: str, closing: str) -> str:
-    """Return a name without the brackets at its end; unchanged if they are not balanced."""
-    if not name.endswith(closing):
-        return name
-    depth = 0
-    for place in range(len(name) - 1, 0, -1):
-        depth += (name[place] == closing) - (name[place] == _PAIRS[closing])
-        if not depth:
-            return name[:place]
-    return name

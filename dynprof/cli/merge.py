@@ -26,6 +26,12 @@ def merge(
         Path | None,
         typer.Option(help="Output file or folder; default: analysis/ next to the traces."),
     ] = None,
+    critical_path: Annotated[
+        bool,
+        typer.Option(
+            "--critical-path", metavar="", help="Draw the critical path of each rank above it."
+        ),
+    ] = False,
 ) -> None:
     """Merge the ranks of the newest window into one trace, for Perfetto.
 
@@ -43,7 +49,7 @@ def merge(
     try:
         path = newest_window(path)
         with progress_bar("merging"):
-            made = merged(path, ranks, output)
+            made = merged(path, ranks, output, with_path=critical_path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     except OSError as error:

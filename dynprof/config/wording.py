@@ -126,7 +126,8 @@ def allowed(schema: dict[str, Any], error: ValidationError) -> str:
         parts = [allowed(_resolve(option), error) for option in schema["anyOf"]]
         return " or ".join(dict.fromkeys(parts))
     if "pattern" in schema and "examples" in schema:
-        return f"a string such as {' or '.join(map(show, schema['examples']))}"
+        *others, last = map(show, schema["examples"])
+        return "a string such as " + " or ".join(filter(None, (", ".join(others), last)))
     if "enum" in schema:
         return "one of " + ", ".join(map(show, _spellings(schema["enum"])))
     if schema.get("type") == "array":

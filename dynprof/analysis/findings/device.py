@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings.call_sites import main_place, starters, starters_named
-from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many
+from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many, longest
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
 from dynprof.analysis.measures.critical_path.critical_path import (
     ALL_COMMUNICATION,
@@ -18,8 +18,9 @@ from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
 from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.reading.events import COPIES
-from dynprof.analysis.reading.intervals import united
+from dynprof.analysis.reading.intervals import cover, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     trace = measured.trace
     chosen = trace.communication
     who = [] if steps.on_host else starters(measured, steps, chosen)
+    if steps.on_host:
+        chosen = host_communication(trace)
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
     alone = "all of it" if time > 0.995 * whole else ms(time)
     return Finding(
@@ -49,6 +52,7 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         "sharding that overlaps with the backward pass.",
         on_path=ALL_COMMUNICATION,
         place=main_place(who),
+        at=longest(measured, chosen),
     )
 
 
@@ -75,6 +79,7 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "for .contiguous(), .clone() and .to() of data that is already there.",
         on_path=ALL_COPIES,
         place=main_place(who),
+        at=longest(measured, chosen),
     )
 
 
@@ -111,6 +116,7 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     count = sum(int(here.sum()) * len(one.names) for one, here in found)
     worst, here = found[int(np.argmax(saved))]
     (source,) = sources(measured, [worst])
+    busiest = np.flatnonzero(here)[worst.busy_ns[here].argmax()]
     where = f" at {source.line}" if source.line else ""
     operators = joined_names(source.operators, 5)
     time = sum(saved) / steps.count
@@ -125,13 +131,15 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         "F.gelu instead of its formula, or fused=True in the optimizer.",
         on_path=ALL_KERNELS,
         without="Fused,",
+        at=(int(worst.begin[busiest]), int(worst.busy_ns[busiest])),
     )
 
 
 def _in_steps(one: KernelSequence, measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
     """Return which runs of a sequence are within the steps, on their device."""
-    inside = np.zeros(one.count, bool)
-    for _, begin, length in steps.steps:
-        inside |= (one.begin >= begin) & (one.begin < begin + length)
+    edges = np.array([(begin, begin + length) for _, begin, length in steps.steps], np.int64)
+    begins, ends = cover(*edges.reshape(-1, 2).T)
+    place = np.searchsorted(begins, one.begin, side="right") - 1
+    inside: NDArray[np.bool_] = (place >= 0) & (one.begin < ends[place])
     inside &= measured.trace.spans["device"][one.kernels[:, 0]] == steps.device
     return inside

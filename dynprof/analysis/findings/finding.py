@@ -6,16 +6,21 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from dynprof.analysis.reading.events import CALLS, FRAMES
+from dynprof.analysis.reading.intervals import clipped
 from dynprof.runtime.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
+    from dynprof.analysis.reading.intervals import Cover
 
+Moment = tuple[int, int]
+"""A start and a duration, in ns."""
 LEAST = 0.03
 """Share of a step from which a finding is worth a line."""
 LARGE = 0.25
@@ -54,6 +59,8 @@ class Finding:
         by_line: Whether it could name a line of the user's code if stacks were recorded.
         place: The function, line or operator that it names first. Empty if it names none, or if
             the cause is the same in any place.
+        at: When its longest part began since the trace's base time, and how long it lasted, in ns;
+            None if it has no such part.
     """
 
     title: str
@@ -68,6 +75,7 @@ class Finding:
     saves: str = ""
     by_line: bool = True
     place: str = ""
+    at: Moment | None = None
 
     @property
     def badness(self) -> float:
@@ -78,12 +86,31 @@ class Finding:
         return " ".join(filter(None, (f"{self.title}:", self.detail, self.saves, self.advice)))
 
 
+def longest(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> Moment | None:
+    """Return when the longest of some spans in the steps ran; None if there is none."""
+    spans, place = measured.trace.spans, np.flatnonzero(chosen & measured.in_steps)
+    if not len(place):
+        return None
+    found = place[spans["length"][place].argmax()]
+    return int(spans["start"][found]), int(spans["length"][found])
+
+
+def longest_part(steps: Breakdown, where: Cover) -> Moment | None:
+    """Return the longest part of a cover that is in one step; None if there is none."""
+    parts = [clipped(where, begin, begin + length) for _, begin, length in steps.steps]
+    starts, ends = (np.concatenate(one) for one in zip(*parts, strict=True))
+    if not len(starts):
+        return None
+    found = (ends - starts).argmax()
+    return int(starts[found]), int(ends[found] - starts[found])
+
+
 def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
     """Return the average number of spans that begin in a step."""
-    start, count = measured.trace.spans["start"][chosen], 0
-    for _, begin, length in measured.marked:
-        count += int(((start >= begin) & (start < begin + length)).sum())
-    return count / max(1, steps.count)
+    start = measured.trace.spans["start"][chosen]  # ascending
+    edges = np.array([(begin, begin + length) for _, begin, length in measured.marked], np.int64)
+    places = np.searchsorted(start, edges.reshape(-1, 2))
+    return int((places[:, 1] - places[:, 0]).sum()) / max(1, steps.count)
 
 
 def has_stacks(measured: MeasuredTrace) -> bool:

@@ -30,9 +30,11 @@ from dynprof.analysis.findings.finding import (
     SMALL_NS,
     Finding,
     how_many,
+    longest,
+    longest_part,
     stacks_command,
 )
-from dynprof.analysis.findings.idle import mean, of_cause
+from dynprof.analysis.findings.idle import longest_idle, mean, of_cause
 from dynprof.analysis.measures.code.user_code import place_of, user_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
     ALL_HOST,
@@ -50,7 +52,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     Breakdown,
     ms,
 )
-from dynprof.analysis.measures.timeline.kernels import Kind, kinds
+from dynprof.analysis.measures.timeline.kernels import Kind, kinds, short_name
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.overhead import overhead
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.findings.call_sites import CallSite
+    from dynprof.analysis.findings.finding import Moment
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
@@ -105,6 +108,13 @@ def cost(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) ->
         return steps.time_in(united(where, own)) - steps.time_in(own)
     pieces = of_cause(measured, cause)
     return mean(steps, pieces) if pieces else 0.0
+
+
+def _moment(measured: MeasuredTrace, steps: Breakdown, cause: str, where: Cover) -> Moment | None:
+    """Return the longest part of some work of the host, or of the idle time of a device."""
+    if measured.idle is None:
+        return longest_part(steps, where)
+    return longest_idle(of_cause(measured, cause))
 
 
 def _places(
@@ -150,6 +160,7 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         on_path=ALL_LOADING,
         by_line=not by_workers,
         place=place_of(slowest) if slowest and not by_workers else "",
+        at=_moment(measured, steps, LOADING, where),
     )
 
 
@@ -214,6 +225,7 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
         "gc.collect() every N steps, in the same step on all ranks.",
         on_path=ALL_HOST,
+        at=_moment(measured, steps, COLLECTING, steps.causes[COLLECTING]),
     )
 
 
@@ -231,6 +243,7 @@ def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         "Python values that are compiled as constants.",
         on_path=ALL_HOST,
         place=main_place(who),
+        at=_moment(measured, steps, COMPILING, steps.causes[COMPILING]),
     )
 
 
@@ -240,7 +253,8 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
         return None
     causes = united(*steps.causes.values())
     time = steps.parts[IDLE] - steps.idle_in(causes)
-    who = between(measured, steps, united(steps.busy, causes))
+    known = united(steps.busy, causes)
+    who = between(measured, steps, known)
     lines = functions_named(who, time)
     return Finding(
         "Python between the operators",
@@ -248,6 +262,7 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
         f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
         _about_functions(measured.trace, who, named=bool(lines)),
         place=main_place(who),
+        at=longest_part(steps, (known[1][:-1], known[0][1:])),
     )
 
 
@@ -303,13 +318,14 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if steps.on_host and of_python:
         who += _next_ones(measured, steps, included, list(itertools.islice(work, _MAX_NEXT)))
     return Finding(
-        f"{kind.name} takes the most",
+        f"{kind.name if steps.on_host else short_name(kind.name)} takes the most",
         steps.share(kind.total / count),
         f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} "
         f"{ms(kind.total / count)}{who}",
         _advice_on(measured, kind.name, chosen),
         on_path=kind.name,
         most=most,
+        at=longest(measured, chosen),
     )
 
 
@@ -385,6 +401,7 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
         on_path=ALL_HOST,
         place=main_place(who),
+        at=_moment(measured, steps, OPTIMIZER, where_phase(measured.trace, OPTIMIZER)),
     )
 
 
@@ -410,6 +427,7 @@ def recomputation(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         on_path=ALL_KERNELS,
         without="Without checkpoints",
         place=main_place(who),
+        at=longest(measured, again if steps.on_host else work),
     )
 
 
@@ -437,4 +455,5 @@ def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         "Try torch.distributed.checkpoint.async_save, or save less often.",
         on_path=ALL_HOST,
         place=main_place(who),
+        at=_moment(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT]),
     )

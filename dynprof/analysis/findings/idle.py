@@ -20,6 +20,7 @@ from dynprof.analysis.findings.finding import (
     OUT_OF_THE_LOOP,
     Finding,
     how_many,
+    longest,
 )
 from dynprof.analysis.measures.critical_path.critical_path import (
     ALL_BLOCKING_COPIES,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynprof.analysis.findings.call_sites import CallSite
+    from dynprof.analysis.findings.finding import Moment
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.intervals import Cover
@@ -72,6 +74,14 @@ def of_cause(measured: MeasuredTrace, *causes: str) -> Idle | None:
     found = measured.idle
     pieces = found.select(found.of_cause(*causes)) if found else None
     return pieces if pieces and len(pieces.start) else None
+
+
+def longest_idle(pieces: Idle | None) -> Moment | None:
+    """Return the longest piece of idle time; None if there is none."""
+    if pieces is None or not len(pieces.start):
+        return None
+    found = (pieces.end - pieces.start).argmax()
+    return int(pieces.start[found]), int(pieces.end[found] - pieces.start[found])
 
 
 def mean(steps: Breakdown, pieces: Idle) -> float:
@@ -94,6 +104,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
         "non_blocking=True.",
         on_path=ALL_WAITS,
         place=main_place(who),
+        at=longest_idle(pieces),
     )
 
 
@@ -132,6 +143,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
         on_path=ALL_BLOCKING_COPIES,
         place=main_place(who),
+        at=longest_idle(pieces) or longest(measured, chosen),
     )
 
 
@@ -162,6 +174,7 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "It happens once: record later steps, or run a step before the window, as warm-up.",
         on_path=ALL_HOST,
         place=main_place(who),
+        at=longest(measured, first_uses(trace)),
     )
 
 
@@ -186,6 +199,7 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         on_path=ALL_HOST,
         place=main_place(who),
+        at=longest_idle(pieces),
     )
 
 
@@ -221,6 +235,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "optimizer, or a larger batch.",
         on_path=ALL_HOST,
         place=main_place(who),
+        at=longest_idle(pieces),
     )
 
 
@@ -250,6 +265,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "operators.",
         on_path=ALL_HOST,
         place=main_place(who),
+        at=longest_idle(pieces),
     )
 
 
@@ -299,6 +315,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "function in the stream, or another process on the device.",
         on_path=ALL_DELAYS,
         by_line=False,
+        at=longest_idle(pieces),
     )
 
 
@@ -328,6 +345,7 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "Record the activities of the host as well: add CPU to the device's. A short window loses "
         "fewer events.",
         by_line=False,
+        at=longest_idle(pieces),
     )
 
 

@@ -19,7 +19,7 @@ from dynprof.analysis.findings.finding import Finding, has_stacks
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.measures.critical_path.critical_path import step_threads
 from dynprof.analysis.measures.timeline.breakdown import MAX_NAMED, ms
-from dynprof.analysis.measures.timeline.kernels import kinds
+from dynprof.analysis.measures.timeline.kernels import kinds, short_name
 from dynprof.analysis.measures.timeline.operators import STEPS, averages
 from dynprof.runtime.plural import listed
 
@@ -105,6 +105,7 @@ def _finding_on(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding
         else f"Look at step {step[0]} of each thread with dynprof view.",
         of="all steps",
         by_line=causes[0].finding.by_line if causes else True,
+        at=step[1:],
     )
 
 
@@ -176,7 +177,7 @@ def _longest_growth(
         found = starters(alone, steps, chosen)
         who = f".{starters_named(found)}"
     here = Finding(
-        f"{name} takes longer",
+        f"{name if steps.on_host else short_name(name)} takes longer",
         steps.share(times[name]),
         f"It takes {ms(times[name])} of {steps.a_step}{who}",
         "Search for it in the flame graph: is each call needed, and is its input larger?",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import math
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
@@ -58,6 +58,15 @@ class SharedCollective(Protocol):
         """The number of ranks that share it."""
 
 
+class PathPiece(NamedTuple):
+    """A piece of a critical path; times in ns since the base time of its trace."""
+
+    begin_ns: int
+    length_ns: int
+    name: str
+    part: str
+
+
 class MergedRank:
     """One rank of a merged trace.
 
@@ -69,6 +78,7 @@ class MergedRank:
         ahead_ns: The time by which its clock is ahead of the common one.
         shared: The collectives that it shares with others.
         new_pid: Returns a process id that is unique in the merged trace.
+        path_pieces: The pieces of its critical path, which get a process of their own.
 
     Attributes:
         arrows: The number of arrows that begin at this rank, each at one collective.
@@ -88,6 +98,7 @@ class MergedRank:
         ahead_ns: int,
         shared: Iterable[SharedCollective],
         new_pid: Callable[[], int],
+        path_pieces: Iterable[PathPiece] = (),
     ) -> None:
         self.arrows, self.torn = 0, ""
         self._path, self._rank, self._place = path, rank, place
@@ -99,7 +110,7 @@ class MergedRank:
         self._shared: dict[int, list[SharedCollective]] = {}
         for one in shared:
             self._shared.setdefault(one.begin_ns - self._base, []).append(one)
-        self._new_pid = new_pid
+        self._new_pid, self._path_pieces = new_pid, path_pieces
         self._pids: dict[bytes, msgspec.Raw] = {}
         self._ids: dict[bytes, int] = {}
         self._steps: set[bytes] = set()
@@ -132,6 +143,8 @@ class MergedRank:
                 found.clear()
                 yield text
         self.torn = self._file.torn
+        if drawn := [*self._critical_path(shift)]:
+            yield to_json(drawn)[1:-1]
         if said := [*self._thread_metadata(), *self._process_metadata()]:
             yield to_json(said)[1:-1]
 
@@ -220,6 +233,20 @@ class MergedRank:
             **{name: msgspec.Raw(to_json(value)) for name, value in given.items()},
             **{name: event[name] for name in ("pid", "tid", "ts") if name in event},
         }
+
+    def _critical_path(self, shift: int) -> Iterator[dict[str, Any]]:
+        """Yield the pieces of the critical path, and the name and place of their process."""
+        where = {"pid": 0, "tid": 0}
+        for one in self._path_pieces:
+            if not where["pid"]:
+                where["pid"] = self._new_pid()
+                name = {"name": f"rank {self._rank}: critical path"}
+                yield {"ph": "M", "name": "process_name", **where, "args": name}
+                sort = {"sort_index": self._place * 1000 - 1}
+                yield {"ph": "M", "name": "process_sort_index", **where, "args": sort}
+            begin, length = exact_us(one.begin_ns + shift, self._path), one.length_ns / 1000
+            yield {"ph": "X", "cat": "critical_path", "name": one.name, **where, "ts": begin,
+                   "dur": length, "args": {"part": one.part}}  # fmt: skip
 
     def _thread_metadata(self) -> Iterator[Fields]:
         """Yield the metadata of threads whose processes have events."""

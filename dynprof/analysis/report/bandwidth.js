@@ -5,8 +5,8 @@ const inGigabytes = (value) => value === null ? "" : value.toLocaleString("en", 
 const inMegabytes = (value) => value === null ? "unknown" : value.toLocaleString("en", { maximumSignificantDigits: 4 });
 
 function drawBandwidth() {
-  const { copies, collectives, split, links } = data.bandwidth;
-  section("bandwidth").hidden = !copies.length && !collectives.length;
+  const { copies, collectives, split, links } = data.bandwidth, { communication } = data.kernels;
+  section("bandwidth").hidden = !copies.length && !collectives.length && !communication.length;
   if (section("bandwidth").hidden) return;
   part("bandwidth", ".hint").textContent =
     "Times are of the whole capture. A value is empty or unknown if the trace does not have the size, or the number of ranks. Bus bandwidth is that of nccl-tests: compare it with the hardware's.";
@@ -19,6 +19,10 @@ function drawBandwidth() {
     const times = split ? [["Waiting ms", time], ["Moving ms", time]] : [["Total ms", time]];
     new SortedTable(target, [["Collective", text], ["MB", inMegabytes], ["Count", whole], ...times,
       ["Algorithm GB/s", inGigabytes], ["Bus GB/s", inGigabytes]], collectives, 3, "collectives");
+  }
+  if (communication.length) {
+    target.append(element("h3", "", "Kernels that communicate"));
+    new SortedTable(target, OF_KERNELS, communication, 3, "kernels that communicate");
   }
   if (copies.length) {
     target.append(element("h3", "", "Copies of the device"));

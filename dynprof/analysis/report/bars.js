@@ -5,7 +5,12 @@ const COLOURS = {
   "computing": "--computing", "communication": "--communication", "copying": "--copying",
   "idle": "--idle", "earlier work": "--earlier",
   "data loading": "--loading", "forward": "--forward", "backward": "--backward",
-  "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
+  "recomputation": "--recomputation", "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
+  "host": "--forward", "launches": "--optimizer", "kernels": "--computing", "copies": "--copying",
+  "between kernels": "--loading", "return to the host": "--checkpoint", "unknown wait": "--idle",
+  "host blocked": "--communication", "host late": "--loading", "queued": "--copying",
+  "nothing to do": "--rest", "unknown": "--checkpoint",
+  "step": "--idle", "operators": "--host", "runtime calls": "--rest",
 };
 
 const FEW_BARS = 12;  // unfolded at once

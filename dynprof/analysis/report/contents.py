@@ -18,6 +18,7 @@ from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
     categories_section,
+    kernels_data,
     marks,
     modules_data,
     operators_data,
@@ -35,6 +36,7 @@ from dynprof.runtime.plural import number, sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
+    from dynprof.analysis.findings.finding import Finding
     from dynprof.analysis.measures.code.call_tree import CallTree
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
@@ -90,7 +92,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
         "verdict": " ".join(_headline(measured, ranks)),
-        "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
+        "findings": [_finding(measured, one) for one in found],
         "timeline": timeline(measured),
         "steps": _steps(measured, steps),
         "critical_path": path_section(measured),
@@ -101,6 +103,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "modules": modules_data(measured),
         "roofline": roofline_data(measured),
         "operators": operators_data(measured),
+        "kernels": kernels_data(measured),
         "categories": categories_section(measured),
         "sequences": sequences_section(measured),
         "memory": _memory(measured),
@@ -118,6 +121,18 @@ def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     length, *others = measured.without_outliers.breakdown.sentences()
     found = [*_rank_sentences(ranks)[:1], length, *others[:1], *path_sentence(measured)]
     return [*found, *others[1:]][:MOST_SENTENCES]
+
+
+def _finding(measured: MeasuredTrace, found: Finding) -> Data:
+    """Return what the page shows of a finding; times in ns since the first event of the trace.
+
+    A finding on all of a step shows a usual one.
+    """
+    usual = measured.without_outliers.marked
+    *_, begin, length = sorted(usual, key=lambda step: step[2])[len(usual) // 2]
+    begin, length = found.at or (begin, length)
+    first = int(measured.trace.spans["start"].min())
+    return {name: getattr(found, name) for name in SHOWN} | {"at": [begin - first, length]}
 
 
 def _rank_sentences(ranks: Ranks | None) -> list[str]:

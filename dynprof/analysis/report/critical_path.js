@@ -1,12 +1,6 @@
 "use strict";
 // The critical path: its parts in each step, and the time of a step without one of them.
 
-Object.assign(COLOURS, {
-  "host": "--forward", "launches": "--optimizer", "kernels": "--computing", "copies": "--copying",
-  "between kernels": "--loading", "return to the host": "--checkpoint", "unknown wait": "--idle",
-  "earlier work": "--earlier",
-});
-
 function drawCriticalPath() {
   const path = data.critical_path;
   if (!path) return;

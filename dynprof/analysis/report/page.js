@@ -20,7 +20,7 @@ function drawHead() {
     part("about", "dl").append(element("dt", "", name), element("dd", "", value));
 }
 
-function drawFindings() {
+function drawFindings(timeline) {
   section("findings").hidden = data.findings.length === 0;
   for (const finding of data.findings) {
     const card = element("li");
@@ -29,6 +29,15 @@ function drawFindings() {
     card.append(share, element("h3", "", finding.title), element("p", "", finding.detail),
       ...(finding.saves ? [element("p", "", finding.saves)] : []),
       element("p", "advice", finding.advice));
+    if (timeline) {
+      const show = element("button", "show", "Show on the timeline");
+      show.type = "button";
+      show.addEventListener("click", () => {
+        timeline.jump(finding.at[0] - data.timeline.begin, finding.at[1]);
+        section("timeline").scrollIntoView();
+      });
+      card.append(show);
+    }
     part("findings", "ol").append(card);
   }
 }
@@ -88,9 +97,21 @@ function drawOperators() {
   part("operators", ".hint").textContent =
     (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
     "Times in ms, over the whole capture; own excludes what is called inside.";
-  const columns = [["Name", text], ["Where", text], ["Count", whole], ["Own", time], ["Total", time]];
+  const columns = [["Name", text], ["Count", whole], ["Own", time], ["Total", time]];
   if (devices) columns.push(["On device", time], ["On device, its backward", time]);
-  new SortedTable(part("operators", ".table"), columns, rows, 3, "operators");
+  new SortedTable(part("operators", ".table"), columns, rows, 2, "operators");
+}
+
+const OF_KERNELS = [["Name", text], ["What", text], ["Count", whole], ["Total", time], ["Mean", time], ["Longest", time]];
+
+function drawKernels() {
+  const { rows, count } = data.kernels;
+  section("kernels").hidden = rows.length === 0;
+  if (!rows.length) return;
+  part("kernels", ".hint").textContent =
+    (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
+    "Work of the device. Times in ms, over the whole capture. Kernels that communicate have a table of their own.";
+  new SortedTable(part("kernels", ".table"), OF_KERNELS, rows, 3, "kernels");
 }
 
 const megabytes = (value) => value.toLocaleString("en", { maximumSignificantDigits: value >= 1000 ? 5 : 4 });
@@ -118,4 +139,6 @@ function drawMemory() {
   }
 }
 
-for (const draw of [drawHead, drawTimeline, drawFindings, drawSteps, drawRanks, drawBandwidth, drawFlame, drawModules, drawOperators, drawRoofline, drawMarks, drawMemory]) draw();
+drawHead();
+drawFindings(drawTimeline());
+for (const draw of [drawSteps, drawRanks, drawBandwidth, drawFlame, drawModules, drawOperators, drawKernels, drawRoofline, drawMarks, drawMemory]) draw();

@@ -97,22 +97,32 @@ MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 
 
 def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
-    """Return counts and times by operator and by kernel, in ms."""
-    devices = any(kind.core != "HOST" for kind in measured.kinds)
+    """Return counts and times by operator and label, in ms."""
     back = Counter[str]()
     for one in measured.passes:
         back[one.operator] += one.device
     rows: list[list[Any]] = [
-        [row.name, "host", row.count, *_ms(row.own, row.total, row.device_own, back.get(row.name))]
+        [row.name, row.count, *_ms(row.own, row.total, row.device_own, back.get(row.name))]
         for row in measured.work
     ]
-    rows += [
-        [kind.name, kind.core.lower(), kind.count, *_ms(kind.total, kind.total, None, None)]
-        for kind in measured.kinds
-        if kind.core != "HOST"
-    ]
-    rows.sort(key=lambda row: -row[3])
+    rows.sort(key=lambda row: -row[2])
+    devices = bool(len(measured.launches.work))
     return {"rows": rows[:MOST_OPERATORS], "count": len(rows), "devices": devices}
+
+
+def kernels_data(measured: MeasuredTrace) -> dict[str, Any]:
+    """Return counts and times in ms by kernel and copy; kernels that communicate are apart."""
+    found: dict[bool, list[list[Any]]] = {False: [], True: []}
+    for kind in measured.kinds:
+        if kind.core != "HOST":
+            times = _ms(kind.total, kind.total // kind.count, kind.longest)
+            row = [kind.name, kind.core.lower(), kind.count, *times]
+            found[kind.core == "COMMUNICATION"].append(row)
+    return {
+        "rows": found[False][:MOST_OPERATORS],
+        "communication": found[True][:MOST_OPERATORS],
+        "count": len(found[False]),
+    }
 
 
 def _ms(*times: int | None) -> list[float | None]:

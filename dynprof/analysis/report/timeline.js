@@ -1,8 +1,6 @@
 "use strict";
 // The timeline: a row for steps, phases, each thread and each stream, on a canvas that zooms.
 
-Object.assign(COLOURS, { "step": "--idle", "operators": "--host", "runtime calls": "--rest" });
-
 const TRACK = 22, RULER = 24, TITLE = 13, NAMED = 34;  // heights of a row; px from which a slice has its name
 const SHORTEST_NS = 100;
 
@@ -194,7 +192,7 @@ function firstAfter(values, limit) {
 
 function drawTimeline() {
   const { timeline } = data;
-  if (!timeline) return;
+  if (!timeline) return null;
   section("timeline").hidden = false;
   const merged = timeline.resolution ? ` Slices shorter than ${inMs(timeline.resolution / 1e6)} are merged with their neighbours.` : "";
   const [threads, streams] = timeline.left_out;

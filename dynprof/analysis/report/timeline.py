@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
 from dynprof.analysis.measures.timeline.steps import host_communication
@@ -26,7 +27,8 @@ MOST_SLICES = 20_000  # On the page: some 300 kB, which a browser draws within a
 LONGEST_NAME = 200  # Characters; a kernel's name with its templates may have thousands.
 MOST_THREADS, MOST_STREAMS = 6, 16  # The busiest ones; more do not fit on a screen.
 STEP, OPERATOR, CALL = "step", "operators", "runtime calls"
-KINDS = (STEP, *NAMES[:-1], OPERATOR, CALL, COMPUTING, COMMUNICATION, COPYING)
+KINDS = (*dict.fromkeys((STEP, *NAMES[:-1], OPERATOR, CALL, COMPUTING, COMMUNICATION, COPYING,
+                         *PARTS)),)  # fmt: skip
 """What a slice shows; each kind has a colour."""
 
 
@@ -51,7 +53,10 @@ def timeline(measured: MeasuredTrace) -> dict[str, Any] | None:
     texts = list(measured.trace.tables["name"])
     threads, left_threads = _threads(measured)
     on_devices, left_streams = _streams(measured)
-    tracks = [_steps(measured, texts), _phases(measured, texts), *threads, *on_devices]
+    tracks = [
+        _steps(measured, texts), _critical_path(measured, texts), _phases(measured, texts),
+        *threads, *on_devices,
+    ]  # fmt: skip
     tracks = [track for track in tracks if len(track.start)]
     if not tracks:
         return None
@@ -109,6 +114,17 @@ def _steps(measured: MeasuredTrace, texts: list[str]) -> Track:
     columns = np.array([(begin, length) for _, begin, length in marked], np.int64).reshape(-1, 2)
     names = np.arange(first, first + len(marked))
     return Track("steps", columns[:, 0], columns[:, 1], names, np.zeros_like(names))
+
+
+def _critical_path(measured: MeasuredTrace, texts: list[str]) -> Track:
+    nothing = np.zeros(0, np.int64)
+    if (path := measured.critical_path) is None or path.on_host:  # then it is the main thread
+        return Track("critical path", nothing, nothing, nothing, nothing)
+    found, first = path.segments, len(texts)
+    texts += PARTS
+    kinds = np.array([KINDS.index(part) for part in PARTS], np.int64)[found.part]
+    names = np.where(found.name < 0, first + found.part, found.name)
+    return Track("critical path", found.begin, found.end - found.begin, names, kinds)
 
 
 def _phases(measured: MeasuredTrace, texts: list[str]) -> Track:

@@ -1,11 +1,6 @@
 "use strict";
 // Why the device was idle, and how long launched work waited for its start.
 
-Object.assign(COLOURS, {
-  "host blocked": "--communication", "host late": "--loading", "queued": "--copying",
-  "nothing to do": "--rest", "unknown": "--checkpoint",
-});
-
 function drawWaiting() {
   const found = data.waiting;
   if (!found) return;

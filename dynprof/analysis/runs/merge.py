@@ -8,8 +8,16 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.critical_path.parts import PARTS
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import ms
-from dynprof.analysis.output.merged_events import STEPS_PID, MergedRank, gzip_writer, steps_process
+from dynprof.analysis.output.merged_events import (
+    STEPS_PID,
+    MergedRank,
+    PathPiece,
+    gzip_writer,
+    steps_process,
+)
 from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
 from dynprof.analysis.runs.recorded_window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
@@ -20,7 +28,7 @@ from dynprof.runtime.plural import counted, listed_ranks
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from dynprof.analysis.ranks.comparison import Ranks
@@ -92,6 +100,8 @@ def merge(
     path: Path,
     wanted: str = "",
     output: Path | None = None,
+    *,
+    with_path: bool = False,
     on_rank: Callable[[object], None] = lambda _: None,
 ) -> Merged:
     """Write one trace of the ranks of the newest window below a path.
@@ -100,6 +110,7 @@ def merge(
         path: A folder.
         wanted: The ranks, such as ``slowest,median,0-3``; empty for all.
         output: The file or folder to write to; by default ``analysis`` next to the traces.
+        with_path: Whether the critical path of each rank is drawn above it.
         on_rank: Called with each rank that is written.
 
     Raises:
@@ -124,12 +135,25 @@ def merge(
                 ready[ranks.file_index(rank)], rank, place=place, of=len(chosen),
                 ahead_ns=clocks.get(rank, (rank, 0))[1], shared=shared(rank),
                 new_pid=lambda: next(pids),
+                path_pieces=_path_pieces(ready[ranks.file_index(rank)]) if with_path else (),
             )
             for place, rank in enumerate(chosen)
         )  # fmt: skip
         words = _written(target, parts, chosen, on_rank)
         words += [*clock_words(ranks, chosen), *ranks.different_steps(), *window_words(ready)]
         return Merged(target, words, problems)
+
+
+def _path_pieces(trace: Path) -> Iterator[PathPiece]:
+    """Yield the pieces of the critical path of a trace; none if it has no path."""
+    measured = MeasuredTrace(trace)
+    if (path := measured.critical_path) is None:
+        return
+    names, found = measured.trace.tables["name"], path.segments
+    columns = (found.begin, found.end - found.begin, found.name, found.part)
+    for begin, length, name, part in zip(*(one.tolist() for one in columns), strict=True):
+        what = PARTS[part]
+        yield PathPiece(begin, length, what if name < 0 else names[name], what)
 
 
 def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:

@@ -136,12 +136,12 @@ def test_operators_are_sorted_and_searched(made: str, opened: Any) -> None:
     page.click("#operators .more")
 
     def counts() -> list[int]:
-        return [int(text.replace(",", "")) for text in texts(page, f"{rows} td:nth-child(3)")]
+        return [int(text.replace(",", "")) for text in texts(page, f"{rows} td:nth-child(2)")]
 
     assert len(counts()) > 10
-    page.click("#operators th:nth-child(3) button")
+    page.click("#operators th:nth-child(2) button")
     assert counts() == sorted(counts(), reverse=True)
-    page.click("#operators th:nth-child(3) button")
+    page.click("#operators th:nth-child(2) button")
     assert counts() == sorted(counts())
     page.click("#operators th:nth-child(1) button")
     names = texts(page, f"{rows} td:nth-child(1)")
@@ -192,6 +192,20 @@ def test_the_timeline_zooms_to_what_is_dragged(made: str, opened: Any) -> None:
     page.locator("#timeline canvas").press("0")
     whole = float(page.inner_text("#timeline code").split()[6])
     assert whole == pytest.approx(page.evaluate("data.timeline.length") / 1e6, abs=0.001)
+
+
+@needs_browser
+def test_a_finding_leads_to_its_moment(tmp_path: Path, opened: Any) -> None:
+    """Its button shows the longest of the kernels that it names on the timeline."""
+    job = Job()
+    job.step()
+    for place, length in enumerate((100, 300, 200)):
+        job.launch("gemm", 10 + 10 * place, 20 + 310 * place, length)
+    page = opened(report(str(job.measured(tmp_path).path)).stdout.strip())
+    page.click("#findings li:has-text('gemm takes the most') .show")
+    command = page.inner_text("#timeline code").split()
+    begin, length = float(command[4]), float(command[6])
+    assert begin < 0.33 < 0.63 < begin + length < 1.0
 
 
 @needs_browser
@@ -482,10 +496,9 @@ def test_real_devices_give_reports(opened: Any, tmp_path: Path, path: Path) -> N
     assert (tmp_path / "out.html").stat().st_size < 1_000_000
     assert any(words in done.stderr for words in ("The device computes", "CPU operators"))
     page = opened(done.stdout.strip())
-    copies, collectives = (
-        page.evaluate(f"data.bandwidth.{name}.length") for name in ("copies", "collectives")
-    )
-    assert page.locator("#bandwidth tbody tr").count() == min(copies, 25) + min(collectives, 25)
+    tables = ("bandwidth.copies", "bandwidth.collectives", "kernels.communication")
+    rows = [page.evaluate(f"data.{name}.length") for name in tables]
+    assert page.locator("#bandwidth tbody tr").count() == sum(min(10, count) for count in rows)
 
 
 @needs_browser

@@ -68,7 +68,7 @@ def test_a_directory_that_another_user_made_where_the_process_works(tmp_path: Pa
 
 
 def test_a_launcher(tmp_path: Path) -> None:
-    """The error names its ranks. As a rank, the launcher would delay every request."""
+    """The error says that a launcher is not a rank; as a rank it would delay every request."""
     (tmp_path / "torchrun").write_text(LOOP)
     with processes.start([sys.executable, "torchrun"], cwd=tmp_path) as process:
         called = psutil.Process(process.pid).cmdline

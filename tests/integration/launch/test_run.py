@@ -266,10 +266,10 @@ def test_a_directory_that_cannot_be_written_starts_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("typed", "watched"), [([], "named"), (["--config", "typed"], "typed")])
-def test_run_without_a_directory_uses_the_environments(
+def test_run_without_config_uses_the_variables_directory(
     tmp_path: Path, typed: list[str], watched: str
 ) -> None:
-    """The same holds for each other process of that environment."""
+    """Without --config, run watches the directory that the variable names."""
     (tmp_path / "job.py").write_text("print('it ran')")
     env = {**os.environ, CONFIG: "named"}
     found = processes.run([*DYNPROF, "run", *typed, "job.py"], cwd=tmp_path, env=env)

@@ -17,7 +17,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 
 def test_cancel_with_wait_waits_for_the_captures(tmp_path: Path) -> None:
-    """After a cancel, all captures are saved, also those in other directories; else it returns."""
+    """The wait ends when all open captures are saved, also in other directories."""
     root = tmp_path / "desk_0"
     with job(tmp_path, 2, APART):
         for ranks, opened in (("all", 2), ("1", 3)):

@@ -189,7 +189,7 @@ def _runs(python: str) -> bool:
 def test_only_safe_entries_of_a_path_are_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trusted are neither relative entries, nor the working directory, nor unsafe folders."""
+    """Relative entries, the working directory and unsafe folders are not trusted."""
     modes = {"own": 0o755, "group": 0o775, "all": 0o777, "sticky": 0o1777, "here": 0o755}
     for name, mode in modes.items():
         (tmp_path / name).mkdir()

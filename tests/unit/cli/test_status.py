@@ -49,7 +49,7 @@ def test_progress_counts_warm_up_and_recording_separately() -> None:
 
 
 def test_healthy_ranks_among_many_are_counted() -> None:
-    """The steps are shown where the ranks are equal; the other ranks have a line each."""
+    """Healthy ranks share a line with their range of steps; the others have a line each."""
     shown = lines(*(rank(n, step=409 + n % 2) for n in range(98)), rank(98, state="waiting"))
     assert len(shown) == 3
     assert shown[1].startswith("98 ")

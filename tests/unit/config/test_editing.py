@@ -43,7 +43,7 @@ def test_errors_are_named_at_their_place_in_the_file(
 
 
 def test_a_link_is_not_replaced_by_a_command(tmp_path: Path) -> None:
-    """A ConfigMap is such a link. The script may follow links, so the error has no advice."""
+    """A ConfigMap is such a link. The error does not name follow_symlinks, which may be set."""
     config, target = tmp_path / "profiler_config.json", tmp_path / "real.json"
     target.write_text("{}")
     config.symlink_to(target)

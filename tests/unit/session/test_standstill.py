@@ -86,7 +86,7 @@ def test_an_ending_process_has_no_stuck_step(job: Job, monkeypatch: pytest.Monke
 
 
 def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
-    """The process was stopped, or a call held Python's lock; the step itself may be short."""
+    """The process was stopped, or a call held Python's lock; the step need not be long."""
     begin(job)
     job.clock.advance(14)
     pass_seconds(job, 1)

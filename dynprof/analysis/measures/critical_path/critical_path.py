@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.critical_path.graph import Graph
-    from dynprof.analysis.measures.critical_path.parts import PathTimes
+    from dynprof.analysis.measures.critical_path.parts import PathTimes, Segments
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.measures.timeline.steps import MarkedStep
@@ -91,6 +91,7 @@ class CriticalPath:
         steps: The marked steps.
         begin: When the path begins.
         ends: When all work of each step was done.
+        segments: The path as spans of time.
         times: The parts of the path, by step.
         what_ifs: How long a step would take if something cost nothing, the shortest first.
         on_host: Whether no device worked: then the path is the steps' own thread.
@@ -100,6 +101,7 @@ class CriticalPath:
     steps: list[MarkedStep]
     begin: int
     ends: Numbers
+    segments: Segments
     times: PathTimes
     what_ifs: list[WhatIf]
     on_host: bool
@@ -153,6 +155,7 @@ def critical_path(
         steps=marked,
         begin=begin,
         ends=ends,
+        segments=path,
         times=times,
         what_ifs=_what_ifs(trace, work, graph, nodes, times, len(ends)),
         on_host=not len(work.place),

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.output.merged_events import STEPS_PID
 from dynprof.analysis.reading import chunks
 from dynprof.analysis.runs.merge import merge
 from dynprof.errors import CaptureError
@@ -307,3 +309,22 @@ def test_invalid_members_named_dynprof_are_ignored(tmp_path: Path, said: Any) ->
     trace = {"dynprof": said, "traceEvents": events(0, 0, 0, rank=0)}
     path.write_text(json.dumps(trace))
     assert MeasuredTrace(path).rank == 0
+
+
+def test_the_critical_path_of_each_rank_is_drawn(tmp_path: Path) -> None:
+    """Its pieces follow each other, and fill the steps of the rank on the common clock."""
+    for rank in range(2):
+        write(tmp_path, rank)
+    found = merged(merge(tmp_path, with_path=True).path)
+    names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
+    paths = [pid for pid, name in names.items() if name.endswith(": critical path")]
+    assert [names[pid] for pid in paths] == ["rank 0: critical path", "rank 1: critical path"]
+    for rank, pid in enumerate(paths):
+        pieces = [e for e in found if e["pid"] == pid and e["ph"] == "X"]
+        ends = [e["ts"] + round(e["dur"] * 1000) for e in pieces]
+        assert [e["ts"] for e in pieces[1:]] == ends[:-1]
+        assert {e["args"]["part"] for e in pieces} <= set(PARTS)
+        steps = [e for e in found if (e["pid"], e["tid"]) == (STEPS_PID, rank + 1)]
+        steps = [e for e in steps if e["ph"] == "X"]
+        assert pieces[0]["ts"] == min(e["ts"] for e in steps)
+        assert ends[-1] == max(e["ts"] + round(e["dur"] * 1000) for e in steps)

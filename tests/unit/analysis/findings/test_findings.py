@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.ranking import all_findings, findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import Breakdown
 from tests.unit.analysis.findings.given_spans import DEVICE, HEALTHY, MS, Span, found, measured
+from tests.unit.analysis.made_jobs import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -231,3 +232,14 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     assert str(Breakdown(MeasuredTrace(empty))).startswith(
         "No step is marked; the trace spans 4 ms."
     )
+
+
+def test_a_finding_knows_when_its_longest_part_ran(tmp_path: Path) -> None:
+    """The longest of the kernels that it is about, and the longest piece of idle time."""
+    job = Job()
+    job.step()
+    for place, length in enumerate((100, 300, 200)):
+        job.launch("gemm", 10 + 10 * place, 20 + 310 * place, length)
+    at = {one.title: one.at for one in all_findings(job.measured(tmp_path))}
+    assert at["gemm takes the most"] == (330_000, 300_000)
+    assert at["The device waits for the host"] == (840_000, 160_000)

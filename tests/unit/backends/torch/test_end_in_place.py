@@ -125,7 +125,7 @@ def test_a_window_discarded_unread_limits_the_next_to_one_thread(
 def test_a_file_of_operators_ends_once_each_thread_has_left_it(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch closes the file at once, while a thread in an operator could still write to it."""
+    """The end waits, because torch closes the file at once, even under a writing thread."""
     monkeypatch.setattr(operator_arguments, "wait_for_threads_inside", lambda: order.append(LEFT))
     arguments = operator_arguments.OperatorArguments.__new__(operator_arguments.OperatorArguments)
     arguments._ending, arguments._unwrap = threading.RLock(), lambda: None

@@ -1,4 +1,4 @@
-"""A sleeping thread has soon left its operator; a computing or suspended one has not."""
+"""A sleeping thread has soon left its operator; a computing or waiting one may not have."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BLOCKED = _Thread(5, asleep=True, blocked=True)
 def test_when_a_thread_has_left(
     before: _Thread, now: _Thread | None, pause_s: float, *, left: bool
 ) -> None:
-    """A sleeping thread has left at once; one in a system call, after the longest pause."""
+    """A sleeping thread has left at once; one blocked in the kernel, after the longest pause."""
     assert before.has_left(now, pause_s) is left
 
 
@@ -62,10 +62,10 @@ def test_a_computing_thread_is_waited_for_until_the_timeout(
     assert sum(slept) == pytest.approx(0.1 if runs else PAUSES_S[0])
 
 
-def test_a_suspended_thread_is_waited_for_until_it_has_left(
+def test_a_thread_without_a_processor_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A suspended thread's clock stops while it is in an operator."""
+    """A runnable thread without a processor stays in its operator, and its CPU time stops."""
     held_up, went_on = _Thread(5, asleep=False), _Thread(5 + TICKS, asleep=False)
     looks, slept = iter([held_up, held_up, held_up, went_on]), list[float]()
     monkeypatch.setattr(quiescence, "_other_threads", lambda: {7: held_up})
