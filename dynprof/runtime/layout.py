@@ -30,6 +30,8 @@ METADATA = "profiler_metadata.json"
 """The user's metadata about the capture, next to the trace as with the vendor."""
 VENDORS_FOLDER = "_ascend_pt"
 """Suffix of the vendor's name for the folder of one capture."""
+VENDORS_VIEW = "trace_view.json"
+"""The vendor's name for the trace of one capture, in its folder of tables."""
 WINDOW_RECORD = "window.json"
 """The record of a window of several ranks, in the info folder."""
 ROLE = r"[A-Za-z0-9-]{1,32}"
@@ -38,6 +40,11 @@ STATUS_FILES, MANIFESTS = "*rank_*.json", "*rank_*.info.json"
 """Patterns for the files of all ranks, with any role."""
 RANK_NAME = rf"(?:{ROLE}_)?rank_[0-9]+"
 """Regular expression of the names that :func:`rank_name` returns."""
+
+_RANK_WORD = re.compile(r"([a-z]*)[-_.]?rank[-_.]?(\d{1,9})")
+_PART_OF_JOB = re.compile(r"local|node|group|[a-z]p")
+"""Words before a rank that is counted within a node or a group only, such as ``local_rank_0``."""
+_SGLANG_RANK = re.compile(r"-TP-(\d{1,9})(?:-DP-\d+)?(?:-PP-0)?(?:-EP-\d+)?\.")
 
 
 def rank_name(role: str, rank: int) -> str:
@@ -261,6 +268,33 @@ def trace_stem(path: Path) -> str:
     for suffix in (".gz", ".json", ".trace"):
         name = name.removesuffix(suffix)
     return name
+
+
+def rank_in_name(name: str) -> int | None:
+    """Return the rank in the name of a file; None if there is none.
+
+    Megatron, torchtitan and vLLM write ``rank-3.json``, ``rank3_trace.json`` and ``..._rank3...``;
+    SGLang writes ``...-TP-3.trace.json``. A rank within a part of the job is none.
+    """
+    words = _RANK_WORD.finditer(name.lower())
+    found = [word[2] for word in words if not _PART_OF_JOB.fullmatch(word[1])]
+    if not found and (of_sglang := _SGLANG_RANK.search(name)):
+        found = [of_sglang[1]]
+    return int(found[0]) if found else None
+
+
+def is_vendors_view(path: Path) -> bool:
+    """Return whether a file is the trace that torch_npu's own ``analyse()`` makes of a capture.
+
+    dynprof writes a copy of its trace there too. Its folder has an :data:`INFO_DIR`.
+    """
+    folder = path.parent
+    return (
+        path.name == VENDORS_VIEW
+        and folder.name == VENDORS_ANALYSIS_DIR
+        and folder.parent.name.endswith(VENDORS_FOLDER)
+        and not (folder.parent / INFO_DIR).exists()
+    )
 
 
 def free_disk_mb(path: Path) -> float:

@@ -12,7 +12,7 @@ from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.reading.inflate import Readable, Torn, opened
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
-from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, free_disk_mb
+from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> N
 
 def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
     """Write the json files that are not empty; yield their paths."""
-    view = folder / "trace_view.json"
+    view = folder / VENDORS_VIEW
     with opened(measured.path) as source, atomic_file(view) as sink:
         _copy(source, sink, lambda: check_space(measured, folder))
     yield view

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.output.tables import us
@@ -30,7 +32,6 @@ from dynprof.runtime.safe_open import open_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from duckdb import DuckDBPyConnection
 
@@ -45,6 +46,11 @@ OPERATORS_HEADER = (
     "Own Time of Median(us)", "Difference(us)",
 )  # fmt: skip
 _MOST_NAMED = 8
+_FILES = """
+SELECT rank, filename, bool_and(recorded), min(begin_ns), max(begin_ns + length_ns)
+FROM files GROUP BY rank, filename ORDER BY 1, 4, 2
+"""
+"""The files of each rank, whether the rank was recorded with it, and when it begins and ends."""
 _SPANNED = """
 SELECT rank, min(step), max(step) FROM steps WHERE step >= 0 GROUP BY rank ORDER BY rank
 """
@@ -129,7 +135,8 @@ class Ranks:
         superseded: Their indices among the files, without those of traces without steps.
 
     Raises:
-        CaptureError: A table cannot be read.
+        CaptureError: A table cannot be read, or two captures were recorded at the same time and
+            neither says its rank.
     """
 
     def __init__(
@@ -157,10 +164,17 @@ class Ranks:
     def _newest(self, files: Sequence[Path]) -> dict[int, int]:
         """Return the index of the last file of each rank."""
         names = checked_names(files)
-        rows = self._database.read_parquet(patterns(names), filename=True)
-        found = rows.project("rank, filename").distinct().fetchall()
+        self._database.read_parquet(patterns(names), filename=True).create_view("files")
+        found = self._rows(_FILES)
+        if together := _recorded_together(found):
+            first, second = together
+            raise CaptureError(
+                f"the captures {first} and {second} were recorded at the same time, and neither "
+                "says its rank; rename the files to rank-0.json, rank-1.json and so on, or give "
+                "the path of one of them"
+            )
         places = {name: place for place, name in enumerate(names)}
-        ranks = sorted((places[name], rank) for rank, name in found)
+        ranks = sorted((places[name], rank) for rank, name, *_ in found)
         newest = dict(sorted((rank, place) for place, rank in ranks))
         self.superseded = {place for place, _ in ranks} - set(newest.values())
         return newest
@@ -314,6 +328,20 @@ class Ranks:
 
     def _rows(self, query: str, values: dict[str, float] | None = None) -> list[tuple[Any, ...]]:
         return self._database.execute(query, values).fetchall()
+
+
+def _recorded_together(files: Sequence[tuple[int, str, bool, int, int]]) -> tuple[str, str] | None:
+    """Return the names of two captures that cannot be of one rank, though nothing tells theirs.
+
+    Args:
+        files: The rows of ``_FILES``.
+    """
+    for (rank, first, known, _, end), (other, second, also_known, begin, _) in pairwise(files):
+        names = [Path(file).parent.parent.name for file in (first, second)]
+        packed = len({name.removesuffix(".gz") for name in names}) < len(names)
+        if rank == other and not (known or also_known or packed) and begin < end:
+            return names[0], names[1]
+    return None
 
 
 def checked_names(files: Sequence[Path]) -> list[str]:

@@ -174,6 +174,7 @@ def _steps(measured: MeasuredTrace) -> Columns:
     times = ("length", "computing", "communication", "overlapped", "free", "stage", "preparing")
     return {
         "rank": np.full(len(steps), measured.rank),
+        "recorded": np.full(len(steps), measured.recorded_rank is not None),
         "world_size": np.full(len(steps), measured.world_size),
         "host": _texts([measured.host] * len(steps)),
         "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),

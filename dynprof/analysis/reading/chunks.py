@@ -35,6 +35,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SHOWN = 8
 """Bytes of a file that is no trace, to show what it may be instead."""
 
+_SEAMS = re.compile(rb'(?:\][^\[\]{}]*\}\s*\{[^\[\]{}]*"traceEvents"\s*:\s*\[\s*)+')
+"""Matches from the events of an object to those of the next one, as of Triton's Proton.
+
+It writes an object for each stream. Valid JSON has no two objects without a comma between them."""
+_NAMES = re.compile(rb'"(\w+)"\s*:')
+_OF_PROTON = frozenset({"displayTimeUnit", "traceEvents"})
+"""Members of each of its objects."""
+
 
 class TraceFile:
     """A trace on disk.
@@ -48,6 +56,7 @@ class TraceFile:
         torn: Where and how the file ends too early or is damaged; empty if it is not.
         complete: Whether the list of its events was read to its end; known once :meth:`chunks`
             has ended.
+        is_list: Whether it is a bare list of events.
         size: The number of its uncompressed bytes that were read.
         mended: Its names that were not escaped; known once :meth:`chunks` has ended.
         lost: Where its events are not valid JSON; known once :meth:`chunks` has ended.
@@ -59,7 +68,7 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self.members: dict[str, Any] = {}
         self.torn = ""
-        self.complete = False
+        self.complete = self.is_list = False
         self.size = 0
         self.mended = self.lost = NOTHING
         self._path = path
@@ -78,7 +87,7 @@ class TraceFile:
             _, rest = self._head(file)
             while True:
                 chunk = self._read(file, CHUNK)
-                rest += chunk
+                rest = self._as_one_list(rest + chunk).lstrip(b", \r\n\t")
                 if len(rest) > _LONGEST_EVENT:
                     raise CaptureError(f"{self._path} is no trace: an event in it has no end")
                 if len(chunk) < CHUNK // 2:
@@ -102,6 +111,25 @@ class TraceFile:
         found = whole_events(text, self.mended, self.lost, place=place, last=last)
         self.mended, self.lost = found.mended, found.lost
         return _in_utf8(found.text), text[found.end :]
+
+    def _as_one_list(self, text: bytes) -> bytes:
+        """Return the text with a comma between the events of one object and those of the next.
+
+        Raises:
+            CaptureError: The next object is another trace: it has members of its own.
+        """
+
+        def comma(seam: re.Match[bytes]) -> bytes:
+            if {name.decode() for name in _NAMES.findall(seam[0])} - _OF_PROTON:
+                raise CaptureError(
+                    f"{self._path} holds several traces, one after the other; "
+                    "write each to a file of its own"
+                )
+            return b",".ljust(len(seam[0]))
+
+        if self.is_list or self.members.keys() - _OF_PROTON or b'"traceEvents"' not in text:
+            return text  # the search in a large file takes time
+        return _SEAMS.sub(comma, text)
 
     def _read(self, file: Readable, size: int) -> bytes:
         """Read ``size`` bytes; fewer only at the end of the file or where it is torn."""
@@ -130,6 +158,7 @@ class TraceFile:
         if text.lstrip()[:1] == b"[":
             if not _LIST.match(text):
                 raise CaptureError(f"{self._path} is no trace: its list holds no events")
+            self.is_list = True
             return {}, text.lstrip()[1:]
         place = 0
         while True:

@@ -6,11 +6,12 @@ import contextlib
 import operator
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dynprof.analysis.reading.events import (
+    FLOWS,
     MARKS,
     NONE,
     Args,
@@ -18,6 +19,8 @@ from dynprof.analysis.reading.events import (
     Details,
     Event,
     ExactEvent,
+    ForeignArgs,
+    ForeignEvent,
     counters,
     decode,
     details,
@@ -30,12 +33,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Columns = dict[str, NDArray[np.int64]]
+    Labels = dict[tuple[int | str, int | str | None], str]
+    """Names by process, and thread; None for that of the process."""
 
 TABLES = ("name", "category", "thread", "dims", "group", "details")
 """Columns that hold indexes into a table of values."""
 _MARKING = frozenset({"i", "b"})
 """Phases of moments, and of the start of ranges whose end is an event of its own."""
-_NO_ARGS = Args()
+_ENDS_OF_FLOWS = frozenset({"s", "f"})
+_NAMING = frozenset({"process_name", "thread_name"})
+_NO_ARGS = ForeignArgs()
 _MOST = 1 << 63
 _LATEST = 1 << 62
 """Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
@@ -45,7 +52,24 @@ _EXPANDED = re.compile(rb"(?<!\d)0(?!\d)")
 """Matches a stride of 0, as of an expanded tensor; no other stride is needed."""
 _ELSEWHERE = {"external_id": "external_id_in_1_8", "stream": "queue"}
 """Other names of a number, in some versions and on some devices."""
+_CONNECTION = operator.attrgetter("connection")
 _NUMBERS = ("external_id", "sequence", "device", "correlation", *_ELSEWHERE.values())
+
+
+class FlowEnd(NamedTuple):
+    """One end of an arrow.
+
+    Attributes:
+        number: The number that both ends have.
+        begins: Whether the arrow begins here.
+        thread: Process and thread of the event that it is attached to.
+        start: When that event began, in ns.
+    """
+
+    number: int | str
+    begins: bool
+    thread: tuple[int | str, int | str]
+    start: int
 
 
 class Table(dict[Any, int]):
@@ -69,6 +93,8 @@ class ChunkColumns:
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: The values that the columns of the same name index.
         ends: The ends of ranges that may cross others: process, id, and time in ns.
+        labels: Names of processes, and of threads; only of a bare list of events.
+        flows: Both ends of the arrows from operators to their work; only of such a list.
         unreadable: The number of events whose times cannot be read; they are left out.
         in_nanoseconds: The number of times that were in nanoseconds.
         counters: The values of CUPTI's counters.
@@ -78,33 +104,35 @@ class ChunkColumns:
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
+    labels: Labels = field(default_factory=dict)
+    flows: list[FlowEnd] = field(default_factory=list)
     unreadable: int = 0
     in_nanoseconds: int = 0
     counters: list[Counters] = field(default_factory=list)
 
 
-def digest(chunk: bytes, *, exact: bool) -> ChunkColumns:
+def digest(chunk: bytes, kind: type[Event]) -> ChunkColumns:
     """Return the columns of a chunk.
 
     Args:
         chunk: Events, with commas between them.
-        exact: Whether their times need more digits than a float has.
+        kind: What they are decoded to.
 
     Raises:
         msgspec.MsgspecError: It is not JSON.
     """
-    events, counted = decode(chunk, ExactEvent if exact else Event), counters(chunk)
+    events, counted = decode(chunk, kind), counters(chunk)
     with contextlib.suppress(ArithmeticError, ValueError):  # a number too large for 64 bits
         found = _digested(events)
         if _sums_fit(found):
             found.counters = counted
             return found
-    if not exact and any(is_in_nanoseconds(event.ts) for event in events):
-        return digest(chunk, exact=True)
+    if kind is Event and any(is_in_nanoseconds(event.ts) for event in events):
+        return digest(chunk, ExactEvent)
     converted = sum(map(in_microseconds, events))
     fitting = [event for event in events if _fit(event)]
     found = _digested(fitting)
-    found.counters = counted
+    found.labels, found.counters = _labels(events), counted  # metadata has no time
     found.in_nanoseconds = converted
     found.unreadable = sum(e.ph == "X" for e in events) - sum(e.ph == "X" for e in fitting)
     return found
@@ -121,7 +149,35 @@ def _digested(events: list[Event]) -> ChunkColumns:
         memory=_memory(memory, tables),
         tables={name: list(table) for name, table in tables.items()},
         ends=[(e.pid, e.id, time) for e, time in zip(ends, times.tolist(), strict=True)],
+        labels=_labels(events),
+        flows=_flows(events),
     )
+
+
+def _are_foreign(events: list[Event]) -> bool:
+    return bool(events) and type(events[0]) is ForeignEvent
+
+
+def _labels(events: list[Event]) -> Labels:
+    """Return the names of processes and threads in a bare list of events; else nothing."""
+    if not _are_foreign(events):
+        return {}
+    return {
+        (e.pid, e.tid if e.name == "thread_name" else None): e.args.label
+        for e in events
+        if e.ph == "M" and e.name in _NAMING and isinstance(e.args, ForeignArgs)
+    }
+
+
+def _flows(events: list[Event]) -> list[FlowEnd]:
+    """Return the ends of arrows in a bare list of events; else nothing."""
+    if not _are_foreign(events):
+        return []
+    flows = [e for e in events if e.ph in _ENDS_OF_FLOWS and e.cat in FLOWS]
+    return [
+        FlowEnd(e.id, e.ph == "s", (e.pid, e.tid), start)
+        for e, start in zip(flows, _starts(flows).tolist(), strict=True)
+    ]
 
 
 def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
@@ -141,7 +197,7 @@ def _fit(event: Event) -> bool:
     except (ValueError, OverflowError, ArithmeticError):  # not a number, infinite
         return False
     if event.args is not None:
-        for name in Args.__struct_fields__:
+        for name in event.args.__struct_fields__:
             value = getattr(event.args, name)
             if isinstance(value, int) and not -_MOST <= value < _MOST:
                 setattr(event.args, name, NONE)
@@ -171,6 +227,9 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
         columns[name] = _column(map(operator.attrgetter(name), args), count)
     streams = [a.stream for a in args]
     columns["stream"] = _column((s if type(s) is int else NONE for s in streams), count)
+    if _are_foreign(events):
+        missing = columns["correlation"] == NONE
+        columns["correlation"][missing] = _column(map(_CONNECTION, args), count)[missing]
     for name, other in _ELSEWHERE.items():
         missing = columns[name] == NONE
         columns[name][missing] = columns.pop(other)[missing]
@@ -179,7 +238,7 @@ def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
 
 def _starts(events: list[Event]) -> NDArray[np.int64]:
     """Return the start times of events, in ns."""
-    if events and type(events[0]) is ExactEvent:
+    if events and isinstance(events[0], ExactEvent):
         return _column((e.start_ns() for e in events), len(events))
     return _ns([e.ts for e in events])
 
@@ -235,10 +294,13 @@ def _groups(args: list[Args], table: Table) -> NDArray[np.int64]:
 def _details(events: list[Event], args: list[Args], table: Table) -> NDArray[np.int64]:
     """Return the indexes of the details of devices' work and of marks."""
     found = np.full(len(args), table[Details()], np.int64)
+    foreign = _are_foreign(events)
     for place, a in enumerate(args):
         if a.device != NONE or a.grid or a.domain or a.direction:
             event = events[place]
             found[place] = table[details(a, event.id if event.ph == "b" else None)]
+        elif foreign and isinstance(a, ForeignArgs) and a.task_type:
+            found[place] = table[Details(task_type=a.task_type)]
     return found
 
 

@@ -38,7 +38,7 @@ COLLECTIONS: Names = frozenset({"gc"})
 LAUNCHES: Names = frozenset(
     {
         "runtime", "cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "mtia_runtime",
-        "glow_runtime", "privateuse1_runtime", "privateuse1_driver",
+        "glow_runtime", "privateuse1_runtime", "privateuse1_driver", "cann_runtime",
     }
 )  # fmt: skip
 """The host's calls of a device's runtime and driver."""
@@ -54,11 +54,27 @@ IN_ORDER: Names = frozenset({"kernel"}) | COPIES | MEMSETS
 """Activities of a GPU; those of one stream run one after the other."""
 SYNCHRONISATIONS: Names = frozenset({"cuda_sync"})
 """What a stream or the host waits for, reported by CUPTI."""
+COUNTED = "cuda_profiler_range"
+"""The category of CUPTI's counters, one event for each kernel."""
+CANN_CALL = "cann_runtime"
+"""A call of an NPU's runtime; torch_npu's analysis gives it no category."""
+REPETITION = "dynprof_repetition"
+"""What repeats or sums up other events, or is no work. The reader sets this name."""
+KNOWN: Names = frozenset(
+    {
+        "gpu_user_annotation", "nvtx-kernel", "collective_comm", "host", "enqueue", "dequeue",
+        COUNTED, DEVICE_MARK, MTIA_EVENT, REPETITION,
+    }
+).union(
+    OPERATORS, LABELS, MARKS, RANGES, FRAMES, CALLS, STEP_LABELS, RECORDINGS, OVERHEADS,
+    COLLECTIONS, LAUNCHES, ON_DEVICE, SYNCHRONISATIONS,
+)  # fmt: skip
+"""All categories whose meaning the analysis knows, also of events that it does not count."""
+FLOWS: Names = frozenset({"async_npu", "cpu_to_cuda"})
+"""Arrows from an operator to its work, in traces without correlation ids of it."""
 _DIRECTIONS = {
     b'"HOST_TO_DEVICE"': "HtoD", b'"DEVICE_TO_HOST"': "DtoH", b'"DEVICE_TO_DEVICE"': "DtoD",
 }  # fmt: skip
-COUNTED = "cuda_profiler_range"
-"""The category of CUPTI's counters, one event for each kernel."""
 NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
@@ -130,6 +146,17 @@ class Args(msgspec.Struct, gc=False):
     thread: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
 
 
+class ForeignArgs(Args, gc=False):
+    """The same, and those of other profilers. Each field makes reading slower."""
+
+    connection: int = msgspec.field(default=NONE, name="connection_id")
+    """The correlation of an NPU's work and the call that launched it."""
+    task_type: str = msgspec.field(default="", name="Task Type")
+    """The unit of an NPU that worked."""
+    label: str = msgspec.field(default="", name="name")
+    """The name of a process or thread, in metadata."""
+
+
 class Details(NamedTuple):
     """Kineto's details of a device's work, other than its time; see the CUPTI manual.
 
@@ -156,6 +183,7 @@ class Details(NamedTuple):
         kind: What a range may cross, as JSON.
         begins_only: Whether its end is an event of its own.
         direction: The direction of a copy, such as ``DtoH``, if its name does not tell.
+        task_type: The kind of task of an NPU, as its vendor names it.
     """
 
     grid: bytes = b""
@@ -178,6 +206,7 @@ class Details(NamedTuple):
     kind: bytes = b""
     begins_only: bool = False
     direction: str = ""
+    task_type: str = ""
 
 
 def details(a: Args, begun: int | str | None = None) -> Details:
@@ -280,6 +309,12 @@ class ExactEvent(Event, gc=False):
         return int(self.ts * 1000)
 
 
+class ForeignEvent(ExactEvent, gc=False):
+    """An event of a bare list, as other profilers and converters write."""
+
+    args: ForeignArgs | None = None
+
+
 def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
     """Return the events of a chunk.
 
@@ -300,7 +335,7 @@ def decode(chunk: bytes, kind: type[Event]) -> list[Event]:
 def _one_by_one(text: bytes, kind: type[Event]) -> list[Event]:
     """Return the events of a chunk, some of which do not have Kineto's types."""
     typed = msgspec.json.Decoder(kind, strict=False)
-    loose = msgspec.json.Decoder(float_hook=Decimal if kind is ExactEvent else None)
+    loose = msgspec.json.Decoder(float_hook=Decimal if issubclass(kind, ExactEvent) else None)
 
     def one(event: msgspec.Raw) -> Event:
         try:
@@ -336,7 +371,7 @@ def _lenient(event: Any, kind: type[Event]) -> Event:
     except msgspec.ValidationError:
         found = msgspec.convert(known, kind)
     if isinstance(event.get("args"), dict):
-        found.args = _arguments(event["args"])
+        found.args = _arguments(event["args"], ForeignArgs if kind is ForeignEvent else Args)
     return found
 
 
@@ -349,14 +384,14 @@ def _number_or_text(value: Any) -> int | str:
 
 
 @functools.cache
-def _fields() -> tuple[msgspec.structs.FieldInfo, ...]:
+def _fields(kind: type[Args]) -> tuple[msgspec.structs.FieldInfo, ...]:
     """Return the fields of an event's arguments; cached, as msgspec takes milliseconds."""
-    return msgspec.structs.fields(Args)
+    return msgspec.structs.fields(kind)
 
 
-def _arguments(given: dict[str, Any]) -> Args:
-    found = Args()
-    for field in _fields():
+def _arguments(given: dict[str, Any], kind: type[Args]) -> Any:
+    found = kind()
+    for field in _fields(kind):
         value = given.get(field.encode_name)
         if field.type is msgspec.Raw:
             value = msgspec.Raw(b"" if value is None else msgspec.json.encode(value))

@@ -13,6 +13,7 @@ import numpy as np
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import TABLES, Table, digest
 from dynprof.analysis.reading.damaged import NOTHING, Damage
+from dynprof.analysis.reading.dialects import translate
 from dynprof.analysis.reading.events import (
     DEVICE_MARK,
     IN_ORDER,
@@ -23,6 +24,9 @@ from dynprof.analysis.reading.events import (
     MTIA_ROWS,
     ON_DEVICE,
     OPERATORS,
+    Event,
+    ExactEvent,
+    ForeignEvent,
 )
 from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.analysis.reading.times import DoubtfulTimes, shorten_overlong, usable
@@ -177,19 +181,25 @@ def _loaded(path: Path, partner: Partner | None) -> Trace:
 
     with partner or contextlib.nullcontext():
         file = TraceFile(path)
-        exact = "baseTimeNanoseconds" not in file.members
-        chunks = _with(partner, file, exact=exact) if partner else _digested(file, exact=exact)
+        kind = _kind_of_events(file)
+        chunks = _with(partner, file, kind) if partner else _digested(file, kind)
     if chunks is not None:
         return _joined(file, chunks)
     try:
         with contextlib.closing(file.chunks(sound=True)) as chunks_of_file:
-            return _joined(file, [digest(chunk, exact=exact) for chunk in chunks_of_file])
+            return _joined(file, [digest(chunk, kind) for chunk in chunks_of_file])
     except msgspec.MsgspecError as error:
         raise CaptureError(f"{path} is damaged: {error}") from error
 
 
+def _kind_of_events(file: TraceFile) -> type[Event]:
+    if file.is_list:
+        return ForeignEvent
+    return Event if "baseTimeNanoseconds" in file.members else ExactEvent
+
+
 def _digested(
-    file: TraceFile, *, exact: bool, partner: Partner | None = None
+    file: TraceFile, kind: type[Event], partner: Partner | None = None
 ) -> list[ChunkColumns] | None:
     """Return the chunks; None if one is damaged, or was cut inside an event."""
     import msgspec
@@ -198,7 +208,7 @@ def _digested(
         # An error keeps the frames here, in a cycle; the file is closed at once all the same.
         with contextlib.closing(file.chunks()) as chunks:
             return [
-                digest(chunk, exact=exact)
+                digest(chunk, kind)
                 for number, chunk in enumerate(chunks)
                 if partner is None or partner.takes(number)
             ]
@@ -206,8 +216,8 @@ def _digested(
         return None
 
 
-def _with(partner: Partner, file: TraceFile, *, exact: bool) -> list[ChunkColumns] | None:
-    own = _digested(file, exact=exact, partner=partner)
+def _with(partner: Partner, file: TraceFile, kind: type[Event]) -> list[ChunkColumns] | None:
+    own = _digested(file, kind, partner)
     received = partner.swap(own)
     if own is None or received is None:
         return None
@@ -223,12 +233,15 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
             for columns in (chunk.spans, chunk.memory):
                 if places.size and name in columns:
                     columns[name] = places[columns[name]]
-    chunks = chunks or [digest(b"", exact=False)]
+    chunks = chunks or [digest(b"", Event)]
     doubtful = DoubtfulTimes(
         unreadable=sum(chunk.unreadable for chunk in chunks),
         in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
     )
     spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
+    if file.is_list:
+        labels = {who: name for chunk in chunks for who, name in chunk.labels.items()}
+        translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
     spans = usable(spans, on_device, doubtful)
     memory = _concatenated(chunk.memory for chunk in chunks)

@@ -27,11 +27,21 @@ from dynprof.analysis.output.whole_files import (
     write_json_files,
 )
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
+from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.analysis.views.trace_tables import TRACE_VIEWS, write_view
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import files_below, folders_below, written_s
-from dynprof.runtime.layout import INFO_DIR, VENDORS_ANALYSIS_DIR, VENDORS_FOLDER, trace_stem
+from dynprof.runtime.layout import (
+    INFO_DIR,
+    STATUS_DIR,
+    VENDORS_ANALYSIS_DIR,
+    VENDORS_FOLDER,
+    VENDORS_VIEW,
+    is_vendors_view,
+    rank_in_name,
+    trace_stem,
+)
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
@@ -46,6 +56,7 @@ PARTS = (RANK, PATH, OPERATORS, VIEWS, MEMORY, FILES)
 """Parts of the work on a trace, in order. Views are the report, results from the same measures,
 and the database. Events belong to memory. Files are the vendor's json."""
 _ENDINGS = ("trace.json", "trace.json.gz")
+_ENDINGS_WITH_RANK = (".json", ".json.gz")
 
 
 def view_part(view: str) -> str:
@@ -63,8 +74,9 @@ def traces_in(path: Path) -> list[Path]:
         path = path.resolve()  # the user named it; links inside a folder are not followed
     if path.is_file():
         return [path]
-    found = sorted(file for file in files_below(path) if file.name.endswith(_ENDINGS))
+    found = sorted(filter(_is_trace, files_below(path)))
     found = [p for p in found if p.parent.name != INFO_DIR]  # that has operators' arguments
+    found = found or sorted(file for file in files_below(path) if is_vendors_view(file))
     if not found and not path.exists():
         raise CaptureError(f"{path}: there is no such file or folder")
     if not found:
@@ -72,12 +84,32 @@ def traces_in(path: Path) -> list[Path]:
     return found
 
 
+def _is_trace(path: Path) -> bool:
+    """Return whether a file is a trace by its name, or has a rank in its name and events inside."""
+    if path.name.endswith(_ENDINGS):
+        return True
+    named = path.name.endswith(_ENDINGS_WITH_RANK) and rank_in_name(path.name) is not None
+    if not named or path.parent.name in (INFO_DIR, STATUS_DIR) or not isinstance(path, Path):
+        return False
+    try:
+        TraceFile(path)
+    except (CaptureError, OSError):
+        return False
+    return True
+
+
 def _why_none(path: Path) -> str:
     named = (folder for folder in folders_below(path) if folder.name.endswith(VENDORS_FOLDER))
     # A folder with INFO_DIR is dynprof's own with the vendor's name, and has lost its trace.
     if not all((folder / INFO_DIR).exists() for folder in named):
-        return f"folders that end with {VENDORS_FOLDER} are read by torch_npu's own analyse()"
-    return "no file there ends with trace.json[.gz]; give the path of a file with another name"
+        return (
+            f"torch_npu's own analyse() makes {VENDORS_VIEW} of a folder that ends with "
+            f"{VENDORS_FOLDER}; run it first"
+        )
+    return (
+        "no file there ends with trace.json[.gz], or is a trace with a rank in its name such as "
+        "rank-0.json; give the path of a file with another name"
+    )
 
 
 def newest_in(path: Path) -> Path:

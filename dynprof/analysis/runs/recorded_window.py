@@ -19,7 +19,7 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.job_files import files_below, may_be_read, written_s
-from dynprof.runtime.layout import INFO_DIR, ROLE, WINDOW_RECORD
+from dynprof.runtime.layout import INFO_DIR, ROLE, WINDOW_RECORD, is_vendors_view
 from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
@@ -295,13 +295,18 @@ def window_below(path: Path, newest: Path | None = None) -> list[Path]:
 
 def _traces_of_window(path: Path, newest: Path) -> list[Path]:
     """Return the traces of a window that are in its folder, and in folders next to it."""
-    here = [trace for trace in traces_in(path) if trace.parent == newest.parent]
+    here = [trace for trace in traces_in(path) if _place(trace) == _place(newest)]
     others = [trace for folder in _folders_of_same_edit(newest.parent) for trace in _traces(folder)]
     wanted = _request(newest) if others else None
     if wanted is None:
         return here
     joined = [trace for trace in others if _request(trace) == wanted]
     return [*(trace for trace in here if not joined or _request(trace) in (wanted, None)), *joined]
+
+
+def _place(trace: Path) -> Path:
+    """Return the folder of the traces of a window. With torch_npu each rank has one inside it."""
+    return trace.parents[2] if is_vendors_view(trace) else trace.parent
 
 
 def _folders_of_same_edit(folder: Path) -> list[Path]:

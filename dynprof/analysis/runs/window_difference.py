@@ -39,7 +39,11 @@ class Window:
             self.passed_over.append(str(error))
 
     def add(self, measured: MeasuredTrace) -> None:
-        """Add the trace of a rank."""
+        """Add the trace of a rank, unless another one of that rank was added before."""
+        if measured.rank in self.steps:
+            name = f"{measured.path}: another trace of rank {measured.rank}"
+            self.passed_over.append(f"{name} is compared; give the path of this one to use it")
+            return
         self.steps[measured.rank] = MeanStep.of(measured)
         self.remarks += [f"{measured.path}: {words}" for words in measured.truncation.sentences()]
         if measured.device_name:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.layout import RANK_NAME, Layout, free_disk_mb, rank_name, window_dir_name
+import pytest
+
+from dynprof.runtime.layout import (
+    RANK_NAME,
+    Layout,
+    free_disk_mb,
+    rank_in_name,
+    rank_name,
+    window_dir_name,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,3 +84,18 @@ def test_the_directory_may_be_reached_through_a_link(tmp_path: Path) -> None:
     assert layout.why_forbidden(inner) == f"{root}/below is a symbolic link, which is not followed"
     outside = layout.capture_dir(f"{tmp_path}/alias/elsewhere")
     assert f"{tmp_path}/real/elsewhere is outside of {root}, and " in layout.why_forbidden(outside)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("rank-0.json", 0), ("rank3_trace.json", 3), ("host_8429.rank12.179.pt.trace.json.gz", 12),
+        ("dp0_pp0_tp1_dcp0_ep1_rank1.1763.pt.trace.json.gz", 1), ("local_rank_1_rank_9.json", 9),
+        ("local_rank_1.json", None), ("tp_rank_1.json", None), ("trace_4.json", None),
+        ("rank.json", None), ("17-TP-2.trace.json.gz", 2), ("17-TP-2-DP-1-EP-2.trace.json.gz", 2),
+        ("17-TP-2-PP-1.trace.json.gz", None), ("llama-tp8.trace.json", None),
+    ],
+)  # fmt: skip
+def test_the_rank_in_a_foreign_name(name: str, rank: int | None) -> None:
+    """The words of Megatron, torchtitan, vLLM and SGLang; a rank within a node is none."""
+    assert rank_in_name(name) == rank

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN
+from dynprof.analysis.reading.events import NONE
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def in_flight(trace: Trace, found: Launches) -> NDArray[np.bool_]:
     """Return which device activities were launched before the recording began.
 
     The trace has no launch of them, nor of any earlier activity on their stream. If it has no
-    launch at all, the host was not recorded, and nothing is known.
+    launch at all, the host was not recorded, and nothing is known. Nothing is known either of
+    activities without a correlation id, such as the collectives of an NPU.
     """
     unknown = np.asarray(found.call == UNKNOWN)
     if unknown.all():
@@ -44,7 +46,8 @@ def in_flight(trace: Trace, found: Launches) -> NDArray[np.bool_]:
     first, stream = _streams(trace, found)
     known_from = np.full(len(first), len(unknown))
     np.minimum.at(known_from, stream[~unknown], np.flatnonzero(~unknown))
-    return np.asarray(unknown & (np.arange(len(unknown)) < known_from[stream]))
+    linked = trace.spans["correlation"][found.work] != NONE
+    return np.asarray(unknown & linked & (np.arange(len(unknown)) < known_from[stream]))
 
 
 def held(trace: Trace, found: Launches) -> NDArray[np.bool_]:

@@ -1,8 +1,9 @@
 """The host call that launched each device activity, and the operator that made that call.
 
 A launch and its activities have the same correlation id. Its operator is the innermost one open on
-its thread at that time. Kineto's ``External id`` is used only if no call was recorded: for some
-devices and versions it repeats the correlation id, which identifies no operator.
+its thread at that time. Kineto's ``External id`` is used only if no call was recorded, or the call
+is inside no operator: for some devices and versions the id repeats the correlation id, which
+identifies no operator.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def launched_by(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers)
     called = found.call != UNKNOWN
     result = np.full(len(found.work), UNKNOWN, np.int64)
     result[called] = innermost(trace, chosen, parent, found.call[called])
-    orphans = found.work[~called]
+    unknown = result == UNKNOWN
+    orphans = found.work[unknown]
     named = spans["external_id"][orphans]
     named = np.where(named == spans["correlation"][orphans], UNKNOWN, named)
     ids = spans["external_id"][chosen]
@@ -76,7 +78,7 @@ def launched_by(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers)
     by_id = _found(named, ids[known], known)
     late = by_id != UNKNOWN
     late[late] = spans["start"][chosen[by_id[late]]] > spans["start"][orphans[late]]
-    result[~called] = np.where(late, UNKNOWN, by_id)
+    result[unknown] = np.where(late, UNKNOWN, by_id)
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 from functools import cached_property
 from itertools import chain
@@ -14,23 +15,34 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.categories import communication
 from dynprof.analysis.measures.timeline.launches import launches
+from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
-from dynprof.analysis.reading.events import KERNELS
+from dynprof.analysis.reading.events import KERNELS, LABELS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
-from dynprof.runtime.layout import INFO_DIR, ROLE, rank_name
+from dynprof.runtime.layout import INFO_DIR, ROLE, is_vendors_view, rank_in_name, rank_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.reading.trace import Trace
     from dynprof.analysis.reading.two_processes import Partner
     from dynprof.captures.manifest import Manifest
 
 Made = TypeVar("Made")
 _RANK = re.compile(rf"\.(?:({ROLE})_)?rank(\d+)\.")
 """Finds role and rank in the trace names that dynprof gives."""
+
+_VENDORS_INFO = re.compile(r"profiler_info_(\d{1,9})\.json")
+_MERGED_RANK = re.compile(r"\[((?:TP|DP|PP|EP|CP|rank)\W?\d+[^\]]*)\] ", re.IGNORECASE)
+"""Matches the rank that SGLang puts before a process when it merges ranks."""
+_TO_SPLIT = (
+    "{path} merges several ranks: {ranks}. Give the traces that it was made of, one for each rank. "
+    "To take {one} out of it:\njq 'del(.distributedInfo) | .traceEvents |= "
+    """map(select(.pid | tostring | startswith("[{one}]")))' {quoted} > rank-0.json"""
+)
 
 
 class ReadTrace:
@@ -57,6 +69,7 @@ class ReadTrace:
         self.trace.communication = communication(self.trace, self.launches)
         if self._is_merged:
             raise CaptureError(f"{path} merges several ranks; open it with dynprof view")
+        _refuse_merged(path, self.trace)
         self.manifest: Manifest | None = find_manifest(path)[1]
 
     @cached_property
@@ -90,11 +103,24 @@ class ReadTrace:
 
     @property
     def rank(self) -> int:
-        """The rank that recorded it, from the trace, else from its manifest, else 0."""
-        rank = self._distributed("rank")
-        if rank is not None:
+        """The rank: :attr:`recorded_rank`, else the one in the file's name, else 0."""
+        recorded = self.recorded_rank
+        return (rank_in_name(self.path.name) or 0) if recorded is None else recorded
+
+    @property
+    def recorded_rank(self) -> int | None:
+        """The rank from the trace, else from its manifest; None if neither tells.
+
+        torch_npu has it in the name of a file next to its folder of tables.
+        """
+        if (rank := self._distributed("rank")) is not None:
             return rank
-        return self.manifest.rank if self.manifest else 0
+        if self.manifest:
+            return self.manifest.rank
+        above = self.path.parent.parent
+        files = above.glob("profiler_info_*.json") if is_vendors_view(self.path) else ()
+        found = [_VENDORS_INFO.fullmatch(file.name) for file in files]
+        return next((int(one[1]) for one in found if one), None)
 
     @property
     def rank_suffix(self) -> str:
@@ -158,6 +184,32 @@ class ReadTrace:
             return names[int(self.first_device)]
         kinds = set(names.values())
         return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _refuse_merged(path: Path, trace: Trace) -> None:
+    """Refuse a trace that another tool made of the traces of several ranks.
+
+    Raises:
+        CaptureError: It names several ranks, or several processes mark the same step.
+    """
+    pids = dict.fromkeys(str(pid) for pid, _ in trace.tables["thread"])
+    ranks = sorted({found[1] for pid in pids if (found := _MERGED_RANK.match(pid))})
+    if len(ranks) > 1:
+        named = {"path": path, "ranks": ", ".join(ranks), "one": ranks[0]}
+        raise CaptureError(_TO_SPLIT.format(**named, quoted=shlex.quote(str(path))))
+    marks = np.flatnonzero(trace.named(lambda name: name.startswith(STEP)) & trace.category(LABELS))
+    pairs = zip(
+        *(trace.spans[column][marks].tolist() for column in ("name", "thread")), strict=True
+    )
+    by_step: dict[int, set[str]] = {}
+    for name, thread in set(pairs):
+        by_step.setdefault(name, set()).add(str(trace.tables["thread"][thread][0]))
+    most = max(by_step.values(), key=len, default=set())
+    if len(most) > 1:
+        raise CaptureError(
+            f"{path} has the same step of several processes: {', '.join(sorted(most))}. Give the "
+            "traces that it was made of, one for each rank"
+        )
 
 
 def _why_not_utf8(path: Path) -> str:

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, LAUNCHES, ON_DEVICE, OPERATORS
+import numpy as np
+
+from dynprof.analysis.reading.events import (
+    CALLS,
+    FRAMES,
+    KNOWN,
+    LABELS,
+    LAUNCHES,
+    ON_DEVICE,
+    OPERATORS,
+)
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -20,6 +30,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.trace import Trace
     from dynprof.captures.manifest import Manifest
 
+_MOST_CATEGORIES = 5
+"""Unknown categories that a remark names, the longest first."""
 _ACTIVITY = ("device activity", "device activities")
 _OF_THE_HOST = OPERATORS | LABELS | FRAMES | CALLS
 
@@ -39,6 +51,7 @@ class Truncation:
     """
 
     def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:
+        self._unknown = _unknown_categories(trace)
         self._trace, self._truncated = trace, trace.torn
         self.host_incomplete = not trace.complete and _ends_on_host(trace)
         self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
@@ -65,6 +78,11 @@ class Truncation:
                 f"byte {lost.first:,}; the damaged events there are left out."
             )
         found += _about_times(self._trace.doubtful)
+        if self._unknown:
+            found.append(
+                "dynprof does not know these categories of events, so nothing counts their time: "
+                f"{', '.join(self._unknown)}."
+            )
         if self._truncated:
             reason = f"{self._truncated[0].upper()}{self._truncated[1:]}"
             found.append(f"{reason}; the readable part was analysed.")
@@ -79,6 +97,27 @@ class Truncation:
                 "be missing from any step, so no step is judged."
             )
         return found
+
+
+def _unknown_categories(trace: Trace) -> list[str]:
+    """Return each category that the analysis does not know, with its events and their time."""
+    codes, counts = np.unique(trace.spans["category"], return_counts=True)
+    events = dict(zip(codes.tolist(), counts.tolist(), strict=True))
+    unknown = [code for code in events if trace.tables["category"][code].lower() not in KNOWN]
+    times = {
+        code: int(trace.spans["length"][trace.spans["category"] == code].sum()) for code in unknown
+    }
+    unknown.sort(key=lambda code: -times[code])
+    rest = unknown[_MOST_CATEGORIES:]
+    said = [
+        f"{trace.tables['category'][code] or 'none'} "
+        f"({counted(events[code], 'event')}, {times[code] / 1e6:,.2f} ms)"
+        for code in unknown[:_MOST_CATEGORIES]
+    ]
+    if rest:
+        count, time = (sum(values[code] for code in rest) for values in (events, times))
+        said.append(f"{len(rest):,} more ({counted(count, 'event')}, {time / 1e6:,.2f} ms)")
+    return said
 
 
 def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:

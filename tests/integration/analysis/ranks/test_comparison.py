@@ -60,6 +60,7 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
     queries = {
         "steps": f"SELECT rank, {ranks} AS world_size, '' AS host, 7 AS step, 'host' AS device, "
         f"90000000 + {late} AS length_ns, 80000000 AS computing_ns, "
+        "true AS recorded, 0 AS begin_ns, "
         "9000000 AS communication_ns, 0 AS overlapped_ns, "
         f"1000000 AS free_ns, 0 AS data_loading_ns FROM range({ranks}) r(rank)",
         "collectives": "SELECT rank, '' AS \"group\", place, 'all_reduce' AS name, "

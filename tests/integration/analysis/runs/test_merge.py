@@ -202,6 +202,16 @@ def test_a_list_that_looks_like_events_is_read_in_small_pieces(
     assert len(found[3]) == 1 + len([e for e in given[3] if e["ph"] != "M"])
 
 
+def test_members_after_the_events_may_look_like_events(tmp_path: Path) -> None:
+    """Some writers put the devices there: they are no events, and no events are lost."""
+    given = rich_ranks(tmp_path)
+    path = tmp_path / "rank3.pt.trace.json"
+    devices = [{"id": number, "name": "A"} for number in range(2)]
+    path.write_text(json.dumps({**json.loads(path.read_text()), "deviceProperties": devices}))
+    found = of_rank(merged(merge(tmp_path).path))
+    assert len(found[3]) == len([event for event in given[3] if event["ph"] != "M"])
+
+
 def test_names_that_are_not_escaped_are_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
