@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.diff import brief
+from dynprof.cli.diff_formats import brief
 from tests.processes import DYNPROF, run
 from tests.step_traces import write
 
