@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,7 +46,7 @@ class MeanStep:
 
     Attributes:
         a_step: What to call it in a sentence: a trace without steps is "the trace".
-        lengths: The duration of each step, in ns; their mean if the device is behind the host.
+        lengths: The duration of each step, in ns; on the device if that is behind the host.
         whole_ns: Its duration.
         tables: By subject, how many ran in it and their time, by name. Parts are of its wall time;
             phases and operators of the host; categories, modules, shapes and kernels of devices.
@@ -64,13 +65,12 @@ class MeanStep:
     def of(cls, measured: MeasuredTrace) -> MeanStep:
         """Return the mean step of a trace."""
         breakdown = measured.breakdown
-        lengths = [float(length) for _, _, length in measured.marked]
         host, device = _work(measured)
         modules, on_host, of_labels = _modules(measured)
         shapes = list(_shapes(measured))
         return cls(
             a_step=breakdown.a_step,
-            lengths=(breakdown.length,) if breakdown.behind else tuple(lengths),
+            lengths=_lengths(measured),
             whole_ns=breakdown.length,
             tables={
                 PART: {name: (1, time) for name, time in breakdown.parts.items()},
@@ -103,6 +103,18 @@ class MeanStep:
             of_labels=all(rank.of_labels for rank in ranks),
             recorded={what: all(r.recorded[what] for r in ranks) for what in ranks[0].recorded},
         )
+
+
+def _lengths(measured: MeasuredTrace) -> tuple[float, ...]:
+    """Return the duration of each step; if the device is behind, between the ends of its work."""
+    breakdown = measured.breakdown
+    if not breakdown.behind:
+        return tuple(float(length) for _, _, length in measured.marked)
+    ends = [breakdown.steps[0][1]]
+    for step in measured.steps:
+        if step.device == breakdown.device and step.stage:
+            ends.append(max(ends[-1], step.begin + step.preparing + step.stage))
+    return tuple(float(end - begin) for begin, end in pairwise(ends))
 
 
 def _mean(of_each: Sequence[Table]) -> Table:

@@ -16,6 +16,7 @@ from dynprof.analysis.measures.difference import (
     MODULE,
     NO_OPERATOR,
     OPERATOR,
+    PART,
     SHAPES,
     SUBJECTS,
     WITH_SHAPES,
@@ -247,6 +248,29 @@ def test_the_median_step_decides() -> None:
     assert single.scatter[1] is None
     assert StepChange.of(replace(one, lengths=()), one) is None
     assert StepChange.of(replace(one, lengths=(0.0,)), one) is None
+
+
+def test_steps_of_a_device_that_is_behind_are_its_own(tmp_path: Path) -> None:
+    """The host launches a step in 0.1 ms; the device works 5, 6 and 9 ms for them."""
+    events: list[Event] = []
+    free = 50
+    for number, took in enumerate((5000, 6000, 9000)):
+        ts, link = 100 * number, {"correlation": number + 1}
+        events += [
+            {**HOST, "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": ts,
+             "dur": 100},
+            {**HOST, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": ts + 10, "dur": 5,
+             "args": link},
+            {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": "k", "ts": free,
+             "dur": took, "args": {**link, "device": 0, "stream": 7}},
+        ]  # fmt: skip
+        free += took
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
+    step = MeanStep.of(MeasuredTrace(path))
+    assert step.lengths == (5e6, 6e6, 9e6)
+    assert step.whole_ns == pytest.approx(20e6 / 3)
+    assert sum(time for _, time in step.tables[PART].values()) == pytest.approx(step.whole_ns)
 
 
 def test_the_command_offers_the_subjects_of_the_analysis() -> None:
