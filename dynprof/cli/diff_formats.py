@@ -97,7 +97,8 @@ def as_junit(found: Difference) -> str:
     """
     error = "; ".join(map(printable, found.not_comparable))
     failed = bool(found.verdict and found.verdict.failed)
-    seconds = f"{found.whole_ns[1] / 1e9:.6f}"
+    time_ns = found.change.median_ns if found.change else found.whole_ns
+    seconds = f"{time_ns[1] / 1e9:.6f}"
     suites = ET.Element("testsuites")
     suite = ET.SubElement(
         suites, "testsuite", name="dynprof diff", tests="1", failures=str(int(failed)),

@@ -178,7 +178,7 @@ def test_captures_that_are_not_comparable_do_not_pass(tmp_path: Path) -> None:
     other = tmp_path / "c.trace.json"
     other.write_text(one.read_text().replace('"cpu_op"', '"mstx"'))
     assert judged(one, other) == (1, "not comparable: only the first has operators")
-    for limit in ("5", "0.05", "x%", "-1%", "inf%", "nan%", "%"):
+    for limit in ("5", "5.0", "0.05", "x%", "-1%", "inf%", "nan%", "%"):
         done = run([*DYNPROF, "diff", one, one, f"--fail-over={limit}"])
         assert done.returncode == 2
         assert "write a percentage, such as 5%" in " ".join(re.split(r"[\s│]+", done.stderr))
