@@ -18,9 +18,8 @@ from dynprof.cli.diff_formats import (
     as_json,
     as_junit,
     as_markdown,
-    brief,
+    cut_name,
     percent,
-    short_name,
 )
 from dynprof.cli.numbers import at_least, percentage
 from dynprof.cli.outcome import INVALID, SLOWER, UNREADABLE, fail, say
@@ -225,8 +224,10 @@ def _print_table(found: Difference) -> None:
 
 
 def _cells(row: Growth, *, narrow: bool) -> list[str]:
+    from dynprof.analysis.measures.timeline.kernels import without_templates
+
     counts = (f"{count:,.0f}" if count >= 1000 else f"{count:.4g}" for count in row.count)
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
-    name = brief(row.name) if narrow and row.by == KERNEL else row.name
-    name = short_name(row) if row.by == SHAPES else name
+    name = without_templates(row.name) if narrow and row.by == KERNEL else row.name
+    name = cut_name(row) if row.by == SHAPES else name
     return [name, row.by, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}", percent(row)]

@@ -19,9 +19,6 @@ KERNEL, SHAPES = "kernel", "shapes"
 """Subjects of the analysis whose names are long."""
 LONGEST_NAME = 120
 """Cells of a name in Markdown and JUnit, and of shapes in a table: some have thousands."""
-_TORCH = "at::native::"
-"""Namespace of torch's kernels: only their templates distinguish them, by what they compute."""
-_PAIRS = {")": "(", ">": "<"}
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ def as_markdown(found: Difference) -> str:
     if found.rows:
         lines += ["| by | name | ms 1 | ms 2 | change | % |", "|---|---|---:|---:|---:|---:|"]
         lines += [
-            f"| {row.by} | {_code(short_name(row))} | {_times(row, ' | ')} |" for row in found.rows
+            f"| {row.by} | {_code(cut_name(row))} | {_times(row, ' | ')} |" for row in found.rows
         ]
     else:
         lines.append("Nothing changed.")
@@ -109,7 +106,7 @@ def as_junit(found: Difference) -> str:
         ET.SubElement(case, "error", message=f"not comparable: {error}")
     elif failed and found.verdict:
         ET.SubElement(case, "failure", message=found.verdict.text)
-    rows = [f"{row.by} {short_name(row)}: {_times(row, ', ')}" for row in found.rows]
+    rows = [f"{row.by} {cut_name(row)}: {_times(row, ', ')}" for row in found.rows]
     text = [f"{found.a_step}: {found.title}", "by name: ms in 1, ms in 2, change, %", *rows]
     verdict = [found.verdict.text] if found.verdict else []
     ET.SubElement(case, "system-out").text = "\n".join([*text, *found.notes, *verdict])
@@ -153,9 +150,11 @@ def percent(row: Growth) -> str:
     return "new" if row.time_ns[1] else ""
 
 
-def short_name(row: Growth) -> str:
+def cut_name(row: Growth) -> str:
     """Return the name of a row without what makes it long; control characters are escaped."""
-    name = brief(row.name) if row.by == KERNEL else row.name
+    from dynprof.analysis.measures.timeline.kernels import without_templates
+
+    name = without_templates(row.name) if row.by == KERNEL else row.name
     return shortened(printable(name), LONGEST_NAME)
 
 
@@ -170,28 +169,3 @@ def _code(name: str) -> str:
 def _escaped(text: str) -> str:
     """Return plain text without the signs that Markdown or HTML would read."""
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in text)
-
-
-def brief(name: str) -> str:
-    """Return a kernel's name without ``void``, its parameters and its templates.
-
-    ``void f<float, 2ul>(float*, int)`` becomes ``f``. Copies, whose brackets follow a space, and
-    templates of torch's own kernels are kept.
-    """
-    without = name.removeprefix("void ")
-    short = _without_end(without, ")")
-    if short.endswith(" "):
-        return without
-    return short if short.startswith(_TORCH) else _without_end(short, ">")
-
-
-def _without_end(name: str, closing: str) -> str:
-    """Return a name without the brackets at its end; unchanged if they are not balanced."""
-    if not name.endswith(closing):
-        return name
-    depth = 0
-    for place in range(len(name) - 1, 0, -1):
-        depth += (name[place] == closing) - (name[place] == _PAIRS[closing])
-        if not depth:
-            return name[:place]
-    return name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.diff_formats import brief
+from dynprof.analysis.measures.timeline.kernels import short_name, without_templates
 from tests.processes import DYNPROF, run
 from tests.step_traces import write
 
@@ -37,7 +37,15 @@ FORWARD = "void split_embedding_forward_unweighted<float, 2ul>(Accessor<float, 1
 )  # fmt: skip
 def test_the_distinctive_part_of_a_kernel_name_is_kept(name: str, shown: str) -> None:
     """Parameters and templates are removed, but not similar text."""
-    assert brief(name) == shown
+    assert without_templates(name) == shown
+
+
+def test_a_headline_has_the_function_of_a_kernel() -> None:
+    """Without namespaces, parameters and most templates, in at most a line."""
+    multimem = "void (anonymous namespace)::multimem_all_reduce<c10::BFloat16, 16>(c10::BFloat16*)"
+    assert short_name(multimem) == "multimem_all_reduce"
+    assert short_name(f"void at::native::f<{'float, ' * 20}int>(int)") == f"f<{'float, ' * 8}f…"
+    assert short_name("aten::mm") == "aten::mm"
 
 
 def test_kernel_names_differ_in_a_narrow_terminal(tmp_path: Path) -> None:

@@ -42,6 +42,12 @@ class Kind:
     ratio: float
 
 
+LONGEST_NAME = 60  # Characters of a name in a headline, about a line.
+_TORCH = "at::native::"
+"""Namespace of torch's kernels: only their templates distinguish them, by what they compute."""
+_PAIRS = {")": "(", ">": "<"}
+
+
 def cores(trace: Trace, chosen: Numbers) -> list[str]:
     """Return the kind of unit that ran each of the chosen spans, as in :attr:`Kind.core`."""
     of_category = np.array([_core(category) for category in trace.tables["category"]], object)
@@ -122,3 +128,35 @@ def kinds(trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = No
             )
         )
     return sorted(rows, key=lambda row: (-row.total, row.name))
+
+
+def short_name(name: str) -> str:
+    """Return the name of a kernel for a headline, cut to 60 characters."""
+    found = without_templates(name.removeprefix("void ").replace("(anonymous namespace)::", ""))
+    found = found.removeprefix(_TORCH)
+    return found if len(found) <= LONGEST_NAME else f"{found[: LONGEST_NAME - 1]}…"
+
+
+def without_templates(name: str) -> str:
+    """Return a kernel's name without ``void``, its parameters and its templates.
+
+    ``void f<float, 2ul>(float*, int)`` becomes ``f``. Copies, whose brackets follow a space, and
+    templates of torch's own kernels are kept.
+    """
+    without = name.removeprefix("void ")
+    short = _without_end(without, ")")
+    if short.endswith(" "):
+        return without
+    return short if short.startswith(_TORCH) else _without_end(short, ">")
+
+
+def _without_end(name: str, closing: str) -> str:
+    """Return a name without the brackets at its end; unchanged if they are not balanced."""
+    if not name.endswith(closing):
+        return name
+    depth = 0
+    for place in range(len(name) - 1, 0, -1):
+        depth += (name[place] == closing) - (name[place] == _PAIRS[closing])
+        if not depth:
+            return name[:place]
+    return name
