@@ -35,9 +35,9 @@ from dynprof.errors import CaptureError, describe
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from dynprof.analysis.measures.difference import Growth, MeanStep, StepChange
+    from dynprof.analysis.measures.difference import Growth, StepChange
     from dynprof.analysis.runs.window_difference import Comparison
 
 COLUMNS = (
@@ -145,12 +145,23 @@ def diff(
 def _difference(
     compared: Comparison, by: Sequence[By] | None, limit: int, fail_over: float | None
 ) -> Difference:
-    from dynprof.analysis.measures.difference import SUBJECTS, StepChange, growths, why_not_by
+    from dynprof.analysis.measures.difference import (
+        SUBJECTS,
+        StepChange,
+        growths,
+        why_not_by,
+        why_not_comparable,
+    )
 
     one, other = compared.one, compared.other
     subjects = [subject for subject in SUBJECTS if not by or By(subject) in by]
     change = StepChange.of(one, other)
-    reasons = _reasons(one, other, change, fail_over)
+    reasons = why_not_comparable(one, other)
+    if fail_over is not None:
+        reasons += _undecided(compared, change)
+    verdict = None
+    if change and fail_over is not None and not reasons:
+        verdict = _verdict(change, fail_over)
     return Difference(
         a_step=" or ".join(sorted({one.a_step, other.a_step})),
         whole_ns=(one.whole_ns, other.whole_ns),
@@ -161,24 +172,20 @@ def _difference(
             *filter(None, (why_not_by(one, other, s, requested=bool(by)) for s in subjects)),
         ],
         not_comparable=reasons,
-        verdict=None
-        if reasons or change is None or fail_over is None
-        else _verdict(change, fail_over),
+        verdict=verdict,
     )
 
 
-def _reasons(
-    one: MeanStep, other: MeanStep, change: StepChange | None, fail_over: float | None
-) -> list[str]:
-    """Return why the captures are not comparable, also why ``--fail-over`` cannot decide."""
-    from dynprof.analysis.measures.difference import MARKED, why_not_comparable
+def _undecided(compared: Comparison, change: StepChange | None) -> Iterator[str]:
+    """Yield the other reasons why ``--fail-over`` cannot decide."""
+    from dynprof.analysis.measures.difference import MARKED
 
-    reasons = why_not_comparable(one, other)
-    if fail_over is None:
-        return reasons
-    if not (one.recorded[MARKED] or other.recorded[MARKED]):
-        return [*reasons, "neither has marked steps, which --fail-over compares"]
-    return reasons if change else [*reasons, "the first has no step with a duration"]
+    if compared.passed_over:
+        yield f"{counted(len(compared.passed_over), 'trace')} cannot be read"
+    if not (compared.one.recorded[MARKED] or compared.other.recorded[MARKED]):
+        yield "neither has marked steps, which --fail-over compares"
+    if change is None:
+        yield "the first has no step with a duration"
 
 
 def _verdict(change: StepChange, limit: float) -> Verdict:

@@ -178,6 +178,9 @@ def test_captures_that_are_not_comparable_do_not_pass(tmp_path: Path) -> None:
     other = tmp_path / "c.trace.json"
     other.write_text(one.read_text().replace('"cpu_op"', '"mstx"'))
     assert judged(one, other) == (1, "not comparable: only the first has operators")
+    stepping(tmp_path / "d" / "0.trace.json", 10, 10)
+    (tmp_path / "d" / "1.trace.json").write_text("{")
+    assert judged(one, tmp_path / "d") == (1, "not comparable: 1 trace cannot be read")
     for limit in ("5", "5.0", "0.05", "x%", "-1%", "inf%", "nan%", "%"):
         done = run([*DYNPROF, "diff", one, one, f"--fail-over={limit}"])
         assert done.returncode == 2
