@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,8 +10,19 @@ import typer
 
 from dynprof.cli.captures_elsewhere import newest_window
 from dynprof.cli.config_directory import path_argument
-from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
+from dynprof.cli.diff_formats import (
+    KERNEL,
+    SHAPES,
+    Difference,
+    Verdict,
+    as_json,
+    as_junit,
+    as_markdown,
+    cut_name,
+    percent,
+)
+from dynprof.cli.numbers import at_least, percentage
+from dynprof.cli.outcome import INVALID, SLOWER, UNREADABLE, fail, say
 from dynprof.cli.terminal_tables import (
     UNLIMITED,
     Column,
@@ -20,20 +32,47 @@ from dynprof.cli.terminal_tables import (
     wrapped,
 )
 from dynprof.errors import CaptureError, describe
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.difference import Growth
+    from collections.abc import Iterator, Sequence
+
+    from dynprof.analysis.measures.difference import Growth, StepChange
+    from dynprof.analysis.runs.window_difference import Comparison
 
 COLUMNS = (
     Column("name", 0, min_width=22, left=True),
-    Column("where", 4),
-    Column("count 1", 6),
-    Column("count 2", 5),
-    Column("own ms 1", 3),
-    Column("own ms 2", 2),
+    Column("by", 4, left=True),
+    Column("count 1", 7),
+    Column("count 2", 6),
+    Column("ms 1", 3),
+    Column("ms 2", 2),
     Column("change", 1),
+    Column("%", 5),
 )
 """Columns of the table; 1 is the first capture, 2 the second."""
+
+
+class By(StrEnum):
+    """What is compared, as in the analysis, which is loaded only when the command runs."""
+
+    part = "part"
+    phase = "phase"
+    category = "category"
+    module = "module"
+    operator = "operator"
+    shapes = "shapes"
+    kernel = "kernel"
+
+
+class Format(StrEnum):
+    """How the comparison is printed."""
+
+    table = "table"
+    markdown = "markdown"
+    junit = "junit"
+    json = "json"
+
 
 Trace = Annotated[
     Path,
@@ -48,29 +87,43 @@ Trace = Annotated[
 def diff(
     first: Trace,
     second: Trace,
+    by: Annotated[
+        list[By] | None,
+        typer.Option(
+            metavar="WHAT",
+            help="What to compare: part, phase, category, module, operator, shapes or kernel. "
+            "May be repeated. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
     limit: Annotated[
         int,
         typer.Option(
-            parser=at_least(1), metavar="N", help="Maximum number of operators and kernels."
+            parser=at_least(1), metavar="N", help="Maximum number of rows of each of these."
         ),
-    ] = 20,
+    ] = 5,
+    fail_over: Annotated[
+        float | None,
+        typer.Option(
+            parser=percentage,
+            metavar="N%",
+            help="Exit with 8 if the median step takes more than N% longer.",
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.table,
 ) -> None:
     """Compare two captures, windows, ranks or runs: where a step takes more time, or less.
 
     The parts of a step, such as computing and communication, and the phases of the host come first.
-    Then come operators and kernels, by how much a step's time changed. For windows of several
-    ranks, the means over their common ranks are compared. Exit code 0: compared. 1: compared, but
-    the numbers are not comparable; the reason is printed. 2: there is no capture, or it cannot be
-    read.
+    Then come device time by category, such as GEMM, and by module; operators of the host; device
+    time of operators with their shapes, and of kernels. The largest changes of each are shown. For
+    windows of several ranks, the means over their common ranks are compared. Exit code 0: compared.
+    1: compared, but the numbers are not comparable; the reason is printed. 2: there is no capture,
+    or it cannot be read. 8: a step takes longer than --fail-over allows.
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
-    from dynprof.analysis.measures.difference import (
-        growths,
-        part_growths,
-        phase_growths,
-        why_not_comparable,
-    )
     from dynprof.analysis.runs.window_difference import compare
 
     try:
@@ -79,31 +132,102 @@ def diff(
             compared = compare(first, second)
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
-    one, other = compared.one, compared.other
+    found = _difference(compared, by, limit, fail_over)
     for why in compared.passed_over:
         say(f"skipped: {why}", err=True)
-    phases = part_growths(one, other) + phase_growths(one, other)
-    rows = growths(one, other)[:limit]
-    before, after = one.whole_ns / 1e6, other.whole_ns / 1e6
+    _print(found, form)
+    if found.not_comparable:
+        raise typer.Exit(INVALID)
+    if found.verdict and found.verdict.failed:
+        raise typer.Exit(SLOWER)
+
+
+def _difference(
+    compared: Comparison, by: Sequence[By] | None, limit: int, fail_over: float | None
+) -> Difference:
+    from dynprof.analysis.measures.difference import (
+        SUBJECTS,
+        StepChange,
+        growths,
+        why_not_by,
+        why_not_comparable,
+    )
+
+    one, other = compared.one, compared.other
+    subjects = [subject for subject in SUBJECTS if not by or By(subject) in by]
+    change = StepChange.of(one, other)
+    reasons = why_not_comparable(one, other)
+    if fail_over is not None:
+        reasons += _undecided(compared, change)
+    verdict = None
+    if change and fail_over is not None and not reasons:
+        verdict = _verdict(change, fail_over)
+    return Difference(
+        a_step=" or ".join(sorted({one.a_step, other.a_step})),
+        whole_ns=(one.whole_ns, other.whole_ns),
+        rows=[row for subject in subjects for row in growths(one, other, subject)[:limit]],
+        change=change,
+        remarks=[
+            *compared.remarks,
+            *filter(None, (why_not_by(one, other, s, requested=bool(by)) for s in subjects)),
+        ],
+        not_comparable=reasons,
+        verdict=verdict,
+    )
+
+
+def _undecided(compared: Comparison, change: StepChange | None) -> Iterator[str]:
+    """Yield the other reasons why ``--fail-over`` cannot decide."""
+    from dynprof.analysis.measures.difference import MARKED
+
+    if compared.passed_over:
+        yield f"{counted(len(compared.passed_over), 'trace')} cannot be read"
+    if not (compared.one.recorded[MARKED] or compared.other.recorded[MARKED]):
+        yield "neither has marked steps, which --fail-over compares"
+    if change is None:
+        yield "the first has no step with a duration"
+
+
+def _verdict(change: StepChange, limit: float) -> Verdict:
+    """Return whether a step takes too long, in a line that also says how much steps scatter."""
+    failed = change.share > limit
+    before, after = (f"{median / 1e6:,.3f} ms" for median in change.median_ns)
+    longer = f"{abs(change.share):.1%} {'longer' if change.share >= 0 else 'less'}"
+    first, second = change.steps
+    known = [scatter for scatter in change.scatter if scatter is not None]
+    if len(known) < 2:
+        scatter = "the scatter of one step is unknown, so record more steps"
+    else:
+        scatter = f"half of the steps are within {known[0]:.1%} and {known[1]:.1%} of it"
+        if max(known) > limit:
+            scatter += ", a scatter above the limit, so record more steps"
+    text = (
+        f"{'failed' if failed else 'passed'}: a step takes {longer} in 2 ({after}) than in 1 "
+        f"({before}), and {100 * limit:.3g}% more is allowed; the median of "
+        f"{counted(first, 'step')} in 1 and {second:,} in 2; {scatter}"
+    )
+    return Verdict(failed=failed, limit=limit, text=text)
+
+
+def _print(found: Difference, form: Format) -> None:
+    if form is Format.table:
+        _print_table(found)
+    else:
+        made = {Format.markdown: as_markdown, Format.junit: as_junit, Format.json: as_json}
+        say(made[form](found))
+    for note in (*found.notes, *([found.verdict.text] if found.verdict else [])):
+        say(note, err=True)
+
+
+def _print_table(found: Difference) -> None:
     shown = console()
-    title = f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
-    shown.print(wrapped(f"{_of(one.a_step, other.a_step)}: {title}", shown.width, style="italic"))
-    if phases or rows:
-        cells = [_cells(row, narrow=shown.width < UNLIMITED) for row in (*phases, *rows)]
+    title = f"{found.a_step}: {found.title}"
+    shown.print(wrapped(title, shown.width, style="italic"))
+    if found.rows:
+        cells = [_cells(row, narrow=shown.width < UNLIMITED) for row in found.rows]
         shown.print(table(COLUMNS, cells, shown.width))
     else:
         say("nothing changed")
-    for remark in compared.remarks:
-        say(remark, err=True)
-    if reasons := why_not_comparable(one, other):
-        for reason in reasons:
-            say(f"not comparable: {reason}", err=True)
-        raise typer.Exit(INVALID)
-
-
-def _of(*steps: str) -> str:
-    """Return what the times refer to; remarks say so if only one trace has marked steps."""
-    return " or ".join(sorted(set(steps)))
 
 
 def _cells(row: Growth, *, narrow: bool) -> list[str]:
@@ -111,5 +235,6 @@ def _cells(row: Growth, *, narrow: bool) -> list[str]:
 
     counts = (f"{count:,.0f}" if count >= 1000 else f"{count:.4g}" for count in row.count)
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
-    name = without_templates(row.name) if narrow and row.where == "device" else row.name
-    return [name, row.where, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}"]
+    name = without_templates(row.name) if narrow and row.by == KERNEL else row.name
+    name = cut_name(row) if row.by == SHAPES else name
+    return [name, row.by, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}", percent(row)]

@@ -40,3 +40,14 @@ def at_least(least: float, most: float = float("inf")) -> Callable[[Any], Any]:
         return read
 
     return number
+
+
+def percentage(given: Any) -> Any:
+    """Return a share of a text such as ``5%``. Without the sign, 0.05 could mean either."""
+    text = str(given)
+    read = number_or_text(text.removesuffix("%"), float)
+    if isinstance(read, str) or not text.endswith("%") or not 0 <= read < float("inf"):
+        from dynprof.config.wording import show
+
+        raise typer.BadParameter(f"{show(given)} is not allowed; write a percentage, such as 5%.")
+    return read / 100

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INVALID, UNREADABLE, NOT_WATCHED, NOT_SERVED, RANK_LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
-"""Exit codes 1 to 7. 1: the config is invalid; 2: a file is missing or unreadable; 3: no process
+SLOWER = 8
+"""Exit codes 1 to 8. 1: the config is invalid; 2: a file is missing or unreadable; 3: no process
 watches. 4: the request was not served; 5: a rank died; 6: no running rank was asked. 7: a rank is
-stuck."""
+stuck. 8: a step takes longer than ``--fail-over`` allows."""
 MAX_SKIPPED = 8
 """Maximum number of skipped files that are printed: another user may create any number."""
 

@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from dynprof.analysis.measures.code.modules import module_times
+from dynprof.analysis.measures.timeline.categories import category_times
 from dynprof.analysis.measures.timeline.kernels import kinds
-from dynprof.analysis.measures.timeline.operators import STEPS, averages
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.operators import STEP, STEPS, averages
 from dynprof.analysis.measures.timeline.phases import REST, mean_phases
+from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
+    Table = Mapping[str, tuple[float, float]]
+    """By name: how many ran in a step, and the time of all of them in ns."""
+
+PART, PHASE, CATEGORY, MODULE = "part", "phase", "category", "module"
+OPERATOR, SHAPES, KERNEL = "operator", "shapes", "kernel"
+SUBJECTS = (PART, PHASE, CATEGORY, MODULE, OPERATOR, SHAPES, KERNEL)
+"""What is compared. Kernels are last: their names differ between devices and versions of torch."""
+_MODULE_ON_HOST, _WITHOUT_SHAPES = "module on the host", "operator on the device"
+"""Tables that replace those of modules and shapes if only one capture has what these need."""
+NO_OPERATOR = "(no operator)"
+"""The row of device time that no operator or label launched, or an unknown one."""
+DEVICE, WITH_SHAPES, MARKED = "a device", "shapes of operators", "marked steps"
 _NUMBER = re.compile(r"(?<=.)#\d+$")
 """The number at the end of the name of a range."""
 
@@ -26,53 +46,83 @@ class MeanStep:
 
     Attributes:
         a_step: What to call it in a sentence: a trace without steps is "the trace".
+        lengths: The duration of each step, in ns; on the device if that is behind the host.
         whole_ns: Its duration.
-        parts: Parts of its wall time, such as computing, in ns.
-        phases: Phases of the host, in ns.
-        work: By name and place, how many ran in it, and their own time in ns.
+        tables: By subject, how many ran in it and their time, by name. Parts are of its wall time;
+            phases and operators of the host; categories, modules, shapes and kernels of devices.
+        of_labels: Whether its modules are labels, because no module was recorded.
         recorded: Whether each kind of data that affects the other numbers was recorded.
     """
 
     a_step: str
+    lengths: tuple[float, ...]
     whole_ns: float
-    parts: Mapping[str, float]
-    phases: Mapping[str, float]
-    work: Mapping[tuple[str, str], tuple[float, float]]
+    tables: Mapping[str, Table]
+    of_labels: bool
     recorded: Mapping[str, bool]
 
     @classmethod
     def of(cls, measured: MeasuredTrace) -> MeanStep:
         """Return the mean step of a trace."""
-        lengths = [length for _, _, length in measured.marked]
+        breakdown = measured.breakdown
+        host, device = _work(measured)
+        modules, on_host, of_labels = _modules(measured)
+        shapes = list(_shapes(measured))
         return cls(
-            a_step=measured.breakdown.a_step,
-            whole_ns=sum(lengths) / max(1, len(lengths)),
-            parts=measured.breakdown.parts,
-            phases=mean_phases(measured.phases),
-            work={(name, where): (count, own) for name, where, count, own in step_work(measured)},
+            a_step=breakdown.a_step,
+            lengths=_lengths(measured),
+            whole_ns=breakdown.length,
+            tables={
+                PART: {name: (1, time) for name, time in breakdown.parts.items()},
+                PHASE: {name: (1, time) for name, time in mean_phases(measured.phases).items()},
+                CATEGORY: _categories(measured),
+                MODULE: modules,
+                _MODULE_ON_HOST: on_host,
+                OPERATOR: host,
+                SHAPES: _sums(
+                    (f"{name} {dims}".rstrip(), count, time) for name, dims, count, time in shapes
+                ),
+                _WITHOUT_SHAPES: _sums((name, count, time) for name, _, count, time in shapes),
+                KERNEL: device,
+            },
+            of_labels=of_labels,
             recorded=_recorded(measured),
         )
 
     @classmethod
     def of_ranks(cls, ranks: Sequence[MeanStep]) -> MeanStep:
         """Return the mean over ranks. Work that a rank does not have counts as 0 for it."""
-        works: dict[tuple[str, str], tuple[float, float]] = {}
-        for key in dict.fromkeys(key for rank in ranks for key in rank.work):
-            counts, times = zip(*(rank.work.get(key, (0.0, 0.0)) for rank in ranks), strict=True)
-            works[key] = sum(counts) / len(ranks), sum(times) / len(ranks)
         return cls(
             a_step=" or ".join(sorted({rank.a_step for rank in ranks})),
+            lengths=tuple(length for rank in ranks for length in rank.lengths),
             whole_ns=sum(rank.whole_ns for rank in ranks) / len(ranks),
-            parts=_mean([rank.parts for rank in ranks]),
-            phases=_mean([rank.phases for rank in ranks]),
-            work=works,
+            tables={
+                subject: _mean([rank.tables[subject] for rank in ranks])
+                for subject in ranks[0].tables
+            },
+            of_labels=all(rank.of_labels for rank in ranks),
             recorded={what: all(r.recorded[what] for r in ranks) for what in ranks[0].recorded},
         )
 
 
-def _mean(of_each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for one in of_each for name in one)
-    return {name: sum(one.get(name, 0.0) for one in of_each) / len(of_each) for name in names}
+def _lengths(measured: MeasuredTrace) -> tuple[float, ...]:
+    """Return the duration of each step; if the device is behind, between the ends of its work."""
+    breakdown = measured.breakdown
+    if not breakdown.behind:
+        return tuple(float(length) for _, _, length in measured.marked)
+    ends = [breakdown.steps[0][1]]
+    for step in measured.steps:
+        if step.device == breakdown.device and step.stage:
+            ends.append(max(ends[-1], step.begin + step.preparing + step.stage))
+    return tuple(float(end - begin) for begin, end in pairwise(ends))
+
+
+def _mean(of_each: Sequence[Table]) -> Table:
+    found: dict[str, tuple[float, float]] = {}
+    for name in dict.fromkeys(name for one in of_each for name in one):
+        counts, times = zip(*(one.get(name, (0.0, 0.0)) for one in of_each), strict=True)
+        found[name] = sum(counts) / len(of_each), sum(times) / len(of_each)
+    return found
 
 
 @dataclass(frozen=True)
@@ -80,14 +130,14 @@ class Growth:
     """How one name changed from the first capture to the second, in each step.
 
     Attributes:
-        name: Name of the operators, kernels, part of the step, or phase.
-        where: ``host``, ``device``, ``step`` or ``phase``.
+        name: Name of the part, phase, category, module, operators or kernels.
+        by: The subject of :data:`SUBJECTS`.
         count: How many ran in a step of the first capture, and of the second.
         time_ns: Their own time in a step of the first capture, and of the second.
     """
 
     name: str
-    where: str
+    by: str
     count: tuple[float, float]
     time_ns: tuple[float, float]
 
@@ -97,13 +147,118 @@ class Growth:
         return self.time_ns[1] - self.time_ns[0]
 
 
+def growths(one: MeanStep, other: MeanStep, by: str) -> list[Growth]:
+    """Return every name whose time or count changed, the largest change first.
+
+    Args:
+        one: The first mean step.
+        other: The second one.
+        by: The subject, of :data:`SUBJECTS`.
+    """
+    table, _ = _table_to_compare(one, other, by)
+    if not table:
+        return []
+    before, after, found = one.tables[table], other.tables[table], []
+    for name in dict.fromkeys((*before, *after)):
+        (count, time), (count_after, time_after) = (
+            rows.get(name, (0.0, 0.0)) for rows in (before, after)
+        )
+        if (count, time) != (count_after, time_after):
+            counts = (count, count_after) if by not in (PART, PHASE) else (1.0, 1.0)
+            found.append(Growth(name, by, counts, (time, time_after)))
+    return sorted(found, key=lambda growth: -abs(growth.cost_ns))
+
+
+def why_not_by(one: MeanStep, other: MeanStep, by: str, *, requested: bool = False) -> str:
+    """Return what cannot be compared by a subject, and what is compared instead.
+
+    Empty if all of it is compared.
+
+    Args:
+        one: The first mean step.
+        other: The second one.
+        by: The subject, of :data:`SUBJECTS`.
+        requested: Whether to say also what is missing in both.
+    """
+    table, why = _table_to_compare(one, other, by)
+    if not why and requested:
+        if not table:
+            why = f"neither has {DEVICE}"
+        elif table == _WITHOUT_SHAPES:
+            why = "neither has shapes of operators; names without shapes are compared"
+        elif not (one.tables[table] or other.tables[table]):
+            why = "neither has any"
+    return f"by {by}: {why}" if why else ""
+
+
+def _table_to_compare(one: MeanStep, other: MeanStep, by: str) -> tuple[str, str]:
+    """Return the table that compares a subject, empty if none; and what it cannot compare."""
+    device, shapes = (_only_in(one, other, what) for what in (DEVICE, WITH_SHAPES))
+    if by == MODULE and one.of_labels != other.of_labels:
+        which = "second" if one.of_labels else "first"
+        return "", f"not compared, because only the {which} has modules"
+    if by == MODULE and device:
+        return _MODULE_ON_HOST, f"{device}; times on the host are compared"
+    if by == MODULE:
+        return (MODULE if one.recorded[DEVICE] else _MODULE_ON_HOST), ""
+    if by in (CATEGORY, SHAPES, KERNEL) and (device or not one.recorded[DEVICE]):
+        return "", f"not compared, because {device}" if device else ""
+    if by == SHAPES and (shapes or not one.recorded[WITH_SHAPES]):
+        return _WITHOUT_SHAPES, f"{shapes}; names without shapes are compared" if shapes else ""
+    return by, ""
+
+
+def _only_in(one: MeanStep, other: MeanStep, what: str) -> str:
+    """Return that only one of two has a kind of data; empty if both have it, or neither."""
+    if one.recorded[what] == other.recorded[what]:
+        return ""
+    return f"only the {'first' if one.recorded[what] else 'second'} has {what}"
+
+
 def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
     """Return the reasons why the numbers of two captures cannot be compared."""
-    return [
-        f"only the {'first' if there else 'second'} has {what}"
-        for what, there in one.recorded.items()
-        if there != other.recorded[what]
-    ]
+    return [why for what in one.recorded if (why := _only_in(one, other, what))]
+
+
+@dataclass(frozen=True)
+class StepChange:
+    """How much longer a step takes in the second capture, and how much the steps scatter.
+
+    The median is used: a first step, a checkpoint or a garbage collection in one step of a few
+    would move their mean by more than what a commit changes.
+
+    Attributes:
+        median_ns: Duration of the median step, in the first capture and in the second.
+        steps: Number of steps of each.
+        scatter: Median distance of the steps from their median, as a share of it; None for one
+            step, whose scatter is unknown.
+    """
+
+    median_ns: tuple[float, float]
+    steps: tuple[int, int]
+    scatter: tuple[float | None, float | None]
+
+    @classmethod
+    def of(cls, one: MeanStep, other: MeanStep) -> StepChange | None:
+        """Return the change; None if the steps of the first have no duration."""
+        if not (one.lengths and other.lengths) or median_of(one.lengths) <= 0:
+            return None
+        before, after = median_of(one.lengths), median_of(other.lengths)
+        scatter = (_scatter(one.lengths), _scatter(other.lengths))
+        return cls((before, after), (len(one.lengths), len(other.lengths)), scatter)
+
+    @property
+    def share(self) -> float:
+        """The extra time as a share of the first capture's step; negative if it takes less."""
+        return self.median_ns[1] / self.median_ns[0] - 1
+
+
+def _scatter(lengths: Sequence[float]) -> float | None:
+    """Return the median distance from the median, as a share of it; None if unknown."""
+    median = median_of(lengths)
+    if len(lengths) < 2 or median <= 0:
+        return None
+    return median_of([abs(length - median) for length in lengths]) / median
 
 
 def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
@@ -112,45 +267,16 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
     return {
         "operators": bool(trace.category(OPERATORS).any()),
         "the host's Python frames": bool(trace.category(FRAMES).any()),
-        "shapes of operators": len(trace.tables["dims"]) > 1,
+        WITH_SHAPES: len(trace.tables["dims"]) > 1,
         "memory events": len(trace.memory["time"]) > 0,
-        "a device": bool(trace.category(KERNELS).any()),
+        DEVICE: bool(trace.category(KERNELS).any()),
         "Python calls instead of operators": bool(trace.category(CALLS).any()),
         "all of its events": trace.complete,
-        "marked steps": any(number is not None for number, _, _ in measured.marked),
+        MARKED: any(number is not None for number, _, _ in measured.marked),
         "phases of the host": any(
             step[name] for step in measured.phases for name in step.keys() - {REST}
         ),
     }
-
-
-def growths(one: MeanStep, other: MeanStep) -> list[Growth]:
-    """Return every name whose time or count changed, the largest change first."""
-    found = []
-    for key in dict.fromkeys((*one.work, *other.work)):
-        (count, time), (count_after, time_after) = (
-            step.work.get(key, (0, 0)) for step in (one, other)
-        )
-        if (count, time) != (count_after, time_after):
-            found.append(Growth(*key, (count, count_after), (time, time_after)))
-    return sorted(found, key=lambda growth: -abs(growth.cost_ns))
-
-
-def part_growths(one: MeanStep, other: MeanStep) -> list[Growth]:
-    """Return the changed parts of a step's wall time, the largest change first."""
-    return _changed("step", one.parts, other.parts)
-
-
-def phase_growths(one: MeanStep, other: MeanStep) -> list[Growth]:
-    """Return the phases of the host that changed, the largest change first."""
-    return _changed("phase", one.phases, other.phases)
-
-
-def _changed(where: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[Growth]:
-    names = dict.fromkeys((*before, *after))
-    both = ((name, (before.get(name, 0), after.get(name, 0))) for name in names)
-    found = [Growth(name, where, (1, 1), times) for name, times in both if times[0] != times[1]]
-    return sorted(found, key=lambda growth: -abs(growth.cost_ns))
 
 
 def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
@@ -161,7 +287,7 @@ def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]
     steps, counted = max(1, len(measured.marked)), measured.in_steps
     found: dict[str, tuple[int, int]] = {}
     for average in averages(measured.trace, measured.operators, counted):
-        name = _NUMBER.sub("#*", average.name)
+        name = _plain(average.name)
         count, own = found.get(name, (0, 0))
         found[name] = count + average.count, own + average.own
     for name, (count, own) in found.items():
@@ -170,3 +296,79 @@ def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]
     for kind in kinds(measured.trace, measured.operators, counted):
         if kind.core != "HOST":
             yield kind.name, "device", kind.count / steps, kind.total / steps
+
+
+def _plain(name: str) -> str:
+    """Return the name of a range without the number at its end."""
+    return _NUMBER.sub("#*", name)
+
+
+def _sums(rows: Iterable[tuple[str, float, float]]) -> Table:
+    """Return the sums of counts and times by name."""
+    found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    for name, count, time in rows:
+        counted, spent = found[name]
+        found[name] = counted + count, spent + time
+    return dict(found)
+
+
+def _work(measured: MeasuredTrace) -> tuple[Table, Table]:
+    """Return the own times of operators and of kernels in a step."""
+    work = list(step_work(measured))
+    host, device = (
+        _sums((name, count, own) for name, where, count, own in work if where == place)
+        for place in ("host", "device")
+    )
+    return host, device
+
+
+def _categories(measured: MeasuredTrace) -> Table:
+    """Return the device time of each category in a step, over all devices."""
+    steps = max(1, len(measured.marked))
+    found = category_times(
+        measured.trace, measured.launches, measured.category_codes, measured.in_steps
+    )
+    return _sums((row.category, row.count / steps, row.total / steps) for row in found)
+
+
+def _modules(measured: MeasuredTrace) -> tuple[Table, Table, bool]:
+    """Return device and host time of modules in a step, by path; and whether they are labels."""
+    steps = max(1, len(measured.marked))
+    found, of_labels = module_times(
+        measured.trace, measured.operators, measured.launches, measured.in_steps
+    )
+    paths = [("/".join(map(_plain, row.path)), row) for row in found]
+    device = _sums((path, row.calls / steps, row.device / steps) for path, row in paths)
+    host = _sums((path, row.calls / steps, row.host / steps) for path, row in paths)
+    return device, host, of_labels
+
+
+def _shapes(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
+    """Yield name and shapes of the operators of a step, their count, and their device time in ns.
+
+    Time that no operator or label launched has a row of its own.
+    """
+    trace, found, counted = measured.trace, measured.operators, measured.in_steps
+    steps, width = max(1, len(measured.marked)), max(1, len(trace.tables["dims"]))
+    key = trace.spans["name"][found.span] * width + trace.spans["dims"][found.span]
+    keys, row = np.unique(key, return_inverse=True)
+    counts = np.bincount(row[counted[found.span]], minlength=len(keys))
+    kept = counted[measured.launches.work]
+    launcher, work = measured.launchers[kept], measured.launches.work[kept]
+    times, known = trace.spans["length"][work], launcher != UNKNOWN
+    spent = np.bincount(row[launcher[known]], times[known], len(keys))
+    columns = (keys, counts, spent.astype(np.int64))
+    for code, count, time in zip(*(column.tolist() for column in columns), strict=True):
+        name, dims = trace.tables["name"][code // width], trace.tables["dims"][code % width][0]
+        if name.startswith(STEP):
+            name, count = NO_OPERATOR, 0
+        if count or time:
+            yield _plain(name), _spaced(dims), count / steps, time / steps
+    if not known.all():
+        yield NO_OPERATOR, "", 0.0, int(times[~known].sum()) / steps
+
+
+def _spaced(dims: bytes) -> str:
+    """Return shapes as Kineto writes them, with the same spaces for each version of it."""
+    plain = dims.decode(errors="replace").replace(" ", "")
+    return plain.replace(",", ", ")

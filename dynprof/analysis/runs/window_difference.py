@@ -22,12 +22,14 @@ class Window:
     Attributes:
         steps: The mean step of each rank.
         devices: The names of their devices.
+        torch: The versions of torch that ran them, if a manifest names any.
         remarks: Notes on it that do not change the meaning of its numbers.
         passed_over: The reasons why newer or other traces were not read.
     """
 
     steps: dict[int, MeanStep] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
+    torch: set[str] = field(default_factory=set)
     remarks: list[str] = field(default_factory=list)
     passed_over: list[str] = field(default_factory=list)
 
@@ -48,6 +50,8 @@ class Window:
         self.remarks += [f"{measured.path}: {words}" for words in measured.truncation.sentences()]
         if measured.device_name:
             self.devices.add(measured.device_name)
+        if measured.manifest and (version := measured.manifest.versions.get("torch")):
+            self.torch.add(f"torch {version}")
 
     def of(self, ranks: set[int]) -> MeanStep:
         """Return the mean step of some ranks."""
@@ -86,7 +90,7 @@ def compare(first: Path, second: Path) -> Comparison:
     return Comparison(
         one.of(both or set(one.steps)),
         other.of(both or set(other.steps)),
-        [*one.remarks, *other.remarks, *_devices(one, other), *_ranks(one, other, both)],
+        [*one.remarks, *other.remarks, *_other_names(one, other), *_ranks(one, other, both)],
         list(dict.fromkeys((*one.passed_over, *other.passed_over))),
     )
 
@@ -104,11 +108,17 @@ def _read(path: Path) -> Window:
     return window
 
 
-def _devices(one: Window, other: Window) -> list[str]:
-    if not one.devices or not other.devices or one.devices == other.devices:
+def _other_names(one: Window, other: Window) -> list[str]:
+    """Return which devices and versions of torch differ; both change the names of kernels."""
+    found = []
+    for first, second in ((one.devices, other.devices), (one.torch, other.torch)):
+        if first and second and first != second:
+            words = [" and ".join(sorted(names)) for names in (first, second)]
+            found.append(f"1 ran on {words[0]}, 2 on {words[1]}")
+    if not found:
         return []
-    first, second = (" and ".join(sorted(window.devices)) for window in (one, other))
-    return [f"1 ran on {first}, 2 on {second}; kernels may have other names"]
+    advice = "kernels may have other names, so compare categories, modules and shapes"
+    return [f"{'; '.join(found)}; {advice}"]
 
 
 def _ranks(one: Window, other: Window, both: set[int]) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -108,4 +110,163 @@ def test_captures_of_other_devices_are_named(tmp_path: Path) -> None:
     same, other = (run([*DYNPROF, "diff", paths[0], path]) for path in paths)
     assert (same.returncode, same.stderr) == (0, "")
     assert other.returncode == 0
-    assert other.stderr == "1 ran on NVIDIA A100, 2 on NVIDIA H100; kernels may have other names\n"
+    assert other.stderr == (
+        "1 ran on NVIDIA A100, 2 on NVIDIA H100; kernels may have other names, so compare "
+        "categories, modules and shapes\n"
+    )
+
+
+def stepping(path: Path, *lengths_ms: float, rank: int = 0, name: str = "aten::mm") -> Path:
+    """Write steps of the given lengths, each with an operator that takes half of it."""
+    events: list[dict[str, Any]] = []
+    common = {"ph": "X", "pid": 1, "tid": 1}
+    for number, length_ms in enumerate(lengths_ms):
+        ts, dur = number * 10**6, round(length_ms * 1000)
+        events += [
+            {**common, "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": ts,
+             "dur": dur},
+            {**common, "cat": "cpu_op", "name": name, "ts": ts + 1, "dur": dur // 2},
+        ]  # fmt: skip
+    said = {"baseTimeNanoseconds": 0, "distributedInfo": {"rank": rank, "world_size": 2}}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**said, "traceEvents": events}))
+    return path
+
+
+def judged(*arguments: str | Path) -> tuple[int, str]:
+    """Return the exit code of ``diff --fail-over 5%``, and the last line of its errors."""
+    done = run([*DYNPROF, "diff", *arguments, "--fail-over", "5%"])
+    return done.returncode, done.stderr.splitlines()[-1]
+
+
+def test_a_slower_step_fails(tmp_path: Path) -> None:
+    """The median decides, so that one step of 90 ms does not; the line says how steps scatter."""
+    steady = stepping(tmp_path / "a.trace.json", 10, 10.1, 9.9, 10, 10.2)
+    outlier = stepping(tmp_path / "b.trace.json", 10.3, 10.4, 10.2, 10.3, 90)
+    slower = stepping(tmp_path / "c.trace.json", 10.6, 10.7, 10.6, 10.5, 10.6)
+    assert judged(steady, outlier) == (0, (
+        "passed: a step takes 3.0% longer in 2 (10.300 ms) than in 1 (10.000 ms), and 5% more is "
+        "allowed; the median of 5 steps in 1 and 5 in 2; half of the steps are within 1.0% and "
+        "1.0% of it"
+    ))  # fmt: skip
+    code, line = judged(steady, slower)
+    assert (code, line.split(" in 2 ")[0]) == (8, "failed: a step takes 6.0% longer")
+    code, line = judged(slower, steady)
+    assert (code, line.split(" in 2 ")[0]) == (0, "passed: a step takes 5.7% less")
+    single = stepping(tmp_path / "d.trace.json", 20)
+    code, line = judged(steady, single)
+    assert (code, line.split("; ")[-1]) == (
+        8, "the scatter of one step is unknown, so record more steps"
+    )  # fmt: skip
+    noisy = stepping(tmp_path / "e.trace.json", 8, 9, 10, 11, 12)
+    assert judged(noisy, steady) == (0, (
+        "passed: a step takes 0.0% longer in 2 (10.000 ms) than in 1 (10.000 ms), and 5% more is "
+        "allowed; the median of 5 steps in 1 and 5 in 2; half of the steps are within 10.0% and "
+        "1.0% of it, a scatter above the limit, so record more steps"
+    ))  # fmt: skip
+
+
+def test_captures_that_are_not_comparable_do_not_pass(tmp_path: Path) -> None:
+    """Equal captures without steps, and steps with and without operators, are no verdict."""
+    event = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 5}
+    path = tmp_path / "a.trace.json"
+    path.write_text(json.dumps({"traceEvents": [event]}))
+    assert judged(path, path) == (
+        1, "not comparable: neither has marked steps, which --fail-over compares"
+    )  # fmt: skip
+    one = stepping(tmp_path / "b.trace.json", 10, 10)
+    other = tmp_path / "c.trace.json"
+    other.write_text(one.read_text().replace('"cpu_op"', '"mstx"'))
+    assert judged(one, other) == (1, "not comparable: only the first has operators")
+    stepping(tmp_path / "d" / "0.trace.json", 10, 10)
+    (tmp_path / "d" / "1.trace.json").write_text("{")
+    assert judged(one, tmp_path / "d") == (1, "not comparable: 1 trace cannot be read")
+    for limit in ("5", "5.0", "0.05", "x%", "-1%", "inf%", "nan%", "%"):
+        done = run([*DYNPROF, "diff", one, one, f"--fail-over={limit}"])
+        assert done.returncode == 2
+        assert "write a percentage, such as 5%" in " ".join(re.split(r"[\s│]+", done.stderr))
+
+
+def test_rows_are_selected(tmp_path: Path) -> None:
+    """Only the requested rows are shown; those that cannot exist have a remark."""
+    one, other = (stepping(tmp_path / f"{ms}.trace.json", ms, ms) for ms in (10, 12))
+    chosen = ["--by", "category", "--by", "operator", "--by", "module"]
+    done = run([*DYNPROF, "diff", one, other, *chosen])
+    assert [line.split()[:2] for line in done.stdout.splitlines()[2:]] == [["aten::mm", "operator"]]
+    assert done.stderr.splitlines() == [
+        "by category: neither has a device", "by module: neither has any",
+    ]  # fmt: skip
+
+
+def test_other_numbers_of_ranks_are_named(tmp_path: Path) -> None:
+    """Only the rank that both windows have is compared: 12 ms to 10 ms, not the mean."""
+    stepping(tmp_path / "a" / "0.trace.json", 10, 10)
+    stepping(tmp_path / "b" / "0.trace.json", 12, 12)
+    stepping(tmp_path / "b" / "1.trace.json", 90, 90, rank=1)
+    done = run([*DYNPROF, "diff", tmp_path / "a", tmp_path / "b", "--fail-over", "50%"])
+    first, second = done.stderr.splitlines()
+    assert first == "compared: rank 0; only one of the two has rank 1"
+    assert second.startswith("passed: a step takes 20.0% longer in 2 (12.000 ms)")
+
+
+def test_a_summary_for_a_pull_request(tmp_path: Path) -> None:
+    """Names are code, and no sign of a name ends its cell; the verdict comes first."""
+    one = stepping(tmp_path / "a.trace.json", 10, 10, name="a|b`c\n<i>")
+    other = stepping(tmp_path / "b.trace.json", 12, 12, name="a|b`c\n<i>")
+    done = run([*DYNPROF, "diff", one, other, "--by", "operator", "--fail-over", "5%",
+                "--format", "markdown"])  # fmt: skip
+    assert done.returncode == 8
+    title, _, verdict, _, *rows = done.stdout.splitlines()
+    assert title == "**dynprof diff**, a step: 10.000 ms in 1, 12.000 ms in 2 (+2.000 ms)"
+    assert verdict.startswith("failed: a step takes 20.0% longer in 2")
+    assert rows == [
+        "| by | name | ms 1 | ms 2 | change | % |",
+        "|---|---|---:|---:|---:|---:|",
+        r"| operator | `` a\|b`c\n<i> `` | 5.000 | 6.000 | +1.000 | +20.0% |",
+    ]
+    same = run([*DYNPROF, "diff", one, one, "--format", "markdown"])
+    assert same.stdout.splitlines()[2:] == ["Nothing changed."]
+
+
+@pytest.mark.parametrize(
+    ("ms", "mark", "code", "outcome"),
+    [(10, "cpu_op", 0, None), (12, "cpu_op", 8, "failure"), (10, "mstx", 1, "error")],
+)
+def test_a_test_case_for_ci(
+    tmp_path: Path, ms: int, mark: str, code: int, outcome: str | None
+) -> None:
+    """The test case passes, fails, or is an error if nothing is comparable."""
+    one = stepping(tmp_path / "a.trace.json", 10, 10, name="\ud800\x01&")
+    other = stepping(tmp_path / "b.trace.json", ms, ms, name="\ud800\x01&")
+    other.write_text(other.read_text().replace('"cpu_op"', f'"{mark}"'))
+    done = run([*DYNPROF, "diff", one, other, "--fail-over", "5%", "--format", "junit"])
+    assert done.returncode == code
+    (suite,) = ET.fromstring(done.stdout)  # noqa: S314 - our own output
+    counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors")}
+    assert counts == {"tests": 1, "failures": outcome == "failure", "errors": outcome == "error"}
+    (case,) = suite
+    assert float(case.attrib["time"]) == ms / 1000
+    found = {child.tag: child for child in case}
+    assert found.keys() == {"system-out"} | ({outcome} if outcome else set())
+    if outcome:
+        assert found[outcome].attrib["message"] in done.stderr
+
+
+def test_the_comparison_for_scripts(tmp_path: Path) -> None:
+    """JSON has the whole names, times in ns and everything that stderr says."""
+    name = "aten::" + "m" * 500
+    one = stepping(tmp_path / "a.trace.json", 10, 10, name=name)
+    other = stepping(tmp_path / "b.trace.json", 12, 12, rank=1, name=name)
+    done = run([*DYNPROF, "diff", one, other, "--by", "operator", "--fail-over", "5%",
+                "--format", "json"])  # fmt: skip
+    said = json.loads(done.stdout)
+    assert said["rows"] == [
+        {"by": "operator", "name": name, "count": [1, 1], "time_ns": [5e6, 6e6], "change_ns": 1e6}
+    ]
+    assert said["step"] == {
+        "of": "a step", "mean_ns": [10e6, 12e6], "median_ns": [10e6, 12e6], "steps": [2, 2],
+        "scatter": [0, 0],
+    }  # fmt: skip
+    assert (said["fail_over"]["limit"], said["fail_over"]["failed"]) == (0.05, True)
+    assert [*said["remarks"], said["fail_over"]["text"]] == done.stderr.splitlines()
+    assert said["remarks"] == ["1 is rank 0, 2 rank 1"]

@@ -16,7 +16,7 @@ import numpy as np
 from dynprof.analysis.measures.code.backward import forward_operators
 from dynprof.analysis.measures.timeline.autograd import MODULE, engine_calls, recomputed
 from dynprof.analysis.measures.timeline.categories import communicates
-from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, open_at
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.phases import RECOMPUTATION
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.efficiency.flops import Efforts
-    from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Operators
     from dynprof.analysis.reading.trace import Trace
 
@@ -105,6 +104,23 @@ class Modules:
 
 
 @dataclass(frozen=True)
+class ModuleTime:
+    """What a module, or a label, took itself in forward calls and backward passes; times in ns.
+
+    Attributes:
+        path: The names on the way to it in the tree, the root first.
+        calls: How many of its frames, or labels, were recorded.
+        host: Its time on the host.
+        device: Device time that it launched.
+    """
+
+    path: tuple[str, ...]
+    calls: int
+    host: int
+    device: int
+
+
+@dataclass(frozen=True)
 class _Owners:
     """Frames of modules, backward passes of operators, recomputed operators, with their nesting.
 
@@ -134,9 +150,7 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
         started: Device activities and their launches.
         taken: The work of the operators.
     """
-    frames = trace.category(FRAMES) & trace.named(lambda name: name.startswith(MODULE))
-    of_labels = not frames.any()
-    frames = _labels(trace) if of_labels else frames
+    frames, of_labels = _frames(trace)
     owners = _owners(trace, frames)
     sums = _Sums(trace, owners)
     own = own_time(trace.spans["length"][owners.span], owners.parent)
@@ -150,6 +164,50 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
     sums.add("flops", sums.at(trace.spans["thread"][span], trace.spans["start"][span]), flops)
     rows, outside = sums.rows()
     return Modules(rows, of_labels, outside, unknown, with_flops=len(trace.tables["dims"]) > 1)
+
+
+def module_times(
+    trace: Trace, found: Operators, started: Launches, counted: NDArray[np.bool_]
+) -> tuple[list[ModuleTime], bool]:
+    """Return what each module took in some spans only, and whether they are labels.
+
+    Args:
+        trace: The trace.
+        found: Its operators.
+        started: Device activities and their launches.
+        counted: Mask of the spans that count.
+    """
+    frames, of_labels = _frames(trace)
+    owners = _owners(trace, frames)
+    span, size = owners.span, len(owners.tree)
+    kept = counted[span] & (owners.owner != ROOT)
+    own = own_time(trace.spans["length"][span], owners.parent)
+    host = np.bincount(owners.owner[kept], own[kept], size)
+    calls = np.bincount(owners.owner[kept & frames[span]], minlength=size)
+    chosen = counted[started.work]
+    started = Launches(started.work[chosen], started.call[chosen])
+    moment = _launch_moments(trace, found, started)
+    times, moment = (
+        trace.spans["length"][started.work[moment != UNKNOWN]],
+        moment[moment != UNKNOWN],
+    )
+    place = open_at(
+        trace, span, owners.parent, trace.spans["thread"][moment], trace.spans["start"][moment]
+    )
+    owner = np.append(owners.owner, ROOT)[place]
+    device = np.bincount(owner[owner != ROOT], times[owner != ROOT], size)
+    names, paths = trace.tables["name"], list[tuple[str, ...]]()
+    for name, above in owners.tree:
+        paths.append((*(() if above == ROOT else paths[above]), names[name].removeprefix(MODULE)))
+    columns = (column.astype(np.int64).tolist() for column in (calls, host, device))
+    return [ModuleTime(*row) for row in zip(paths, *columns, strict=True)], of_labels
+
+
+def _frames(trace: Trace) -> tuple[NDArray[np.bool_], bool]:
+    """Return the frames of modules, or labels if there are none; and whether they are labels."""
+    frames = trace.category(FRAMES) & trace.named(lambda name: name.startswith(MODULE))
+    of_labels = not frames.any()
+    return (_labels(trace) if of_labels else frames), of_labels
 
 
 def _labels(trace: Trace) -> NDArray[np.bool_]:
@@ -254,13 +312,19 @@ class _Tree:
 
 def _add_device(trace: Trace, found: Operators, started: Launches, sums: _Sums) -> int:
     """Add the device time; return the part of it without a known launch."""
-    by = launched_by(trace, started, found.span, found.parent)
-    operator = np.append(found.span, UNKNOWN)[by]
-    moment = np.where(started.call != UNKNOWN, started.call, operator)
+    moment = _launch_moments(trace, found, started)
     times, known = trace.spans["length"][started.work], moment != UNKNOWN
     when = (trace.spans[name][moment[known]] for name in ("thread", "start"))
     sums.add("device", sums.at(*when), times[known])
     return int(times[~known].sum())
+
+
+def _launch_moments(trace: Trace, found: Operators, started: Launches) -> Numbers:
+    """Return the span in whose begin each device activity was launched; -1 if unknown."""
+    by = launched_by(trace, started, found.span, found.parent)
+    operator = np.append(found.span, UNKNOWN)[by]
+    moment: Numbers = np.where(started.call != UNKNOWN, started.call, operator)
+    return moment
 
 
 class _Sums:

@@ -264,7 +264,7 @@ def _row(
     )
 
 
-def median_of(lengths: Sequence[int]) -> float:
+def median_of(lengths: Sequence[float]) -> float:
     """Return the median; for an even count, the mean of the two middle values."""
     return float(np.median(np.array(lengths, float)))
 

@@ -6,10 +6,12 @@ import json
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.difference import (
+    KERNEL,
+    OPERATOR,
+    PART,
+    PHASE,
     MeanStep,
     growths,
-    part_growths,
-    phase_growths,
     why_not_comparable,
 )
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -28,8 +30,8 @@ def test_growth_is_named_by_its_cost_of_a_step(tmp_path: Path) -> None:
     """Windows of different lengths are compared by step; unchanged parts are left out."""
     one = read(write(tmp_path / "a.trace.json", steps=2, products=3, ms=10))
     other = read(write(tmp_path / "b.trace.json", steps=5, products=4, ms=20))
-    first, *rest = growths(one, other)
-    assert (first.name, first.where, first.count) == ("aten::mm", "host", (3, 4))
+    first, *rest = growths(one, other, OPERATOR)
+    assert (first.name, first.by, first.count) == ("aten::mm", OPERATOR, (3, 4))
     assert first.time_ns == (30e6, 80e6)
     assert first.cost_ns == 50e6
     assert rest == []
@@ -50,7 +52,7 @@ def test_phases_that_grew_are_named(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
         captures.append(read(path))
-    found = {growth.name: growth.cost_ns for growth in phase_growths(*captures)}
+    found = {growth.name: growth.cost_ns for growth in growths(*captures, PHASE)}
     assert found == {"backward": 3e6, "rest": -3e6}
 
 
@@ -68,8 +70,8 @@ def test_parts_of_the_step_that_grew_are_named(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
         captures.append(read(path))
-    found = [(one.name, one.where, one.cost_ns) for one in part_growths(*captures)]
-    assert found == [("communication", "step", 6e6), ("idle", "step", -6e6)]
+    found = [(one.name, one.by, one.cost_ns) for one in growths(*captures, PART)]
+    assert found == [("communication", PART, 6e6), ("idle", PART, -6e6)]
 
 
 def test_events_outside_steps_do_not_count(tmp_path: Path) -> None:
@@ -84,7 +86,7 @@ def test_events_outside_steps_do_not_count(tmp_path: Path) -> None:
         ]
         path.write_text(json.dumps(trace))
         captures.append(read(path))
-    assert growths(*captures) == []
+    assert growths(*captures, OPERATOR) == []
 
 
 def test_captures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
@@ -129,10 +131,8 @@ def test_ranges_that_differ_by_a_number_are_joined(tmp_path: Path) -> None:
         path = tmp_path / f"{first}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
         captures.append(read(path))
-    assert set(captures[0].work) == {
-        (name, "host") for name in ("iteration#*", "Optimizer.step#SGD.step", "#5")
-    }
-    (grown,) = growths(*captures)
+    assert set(captures[0].tables[OPERATOR]) == {"iteration#*", "Optimizer.step#SGD.step", "#5"}
+    (grown,) = growths(*captures, OPERATOR)
     assert (grown.name, grown.count, grown.time_ns) == ("iteration#*", (1, 1), (4e6, 9e6))
 
 
@@ -143,10 +143,10 @@ def test_the_mean_of_ranks_is_that_of_each_number(tmp_path: Path) -> None:
         for n, products, ms in ((0, 2, 10), (1, 4, 30))
     ]
     mean = MeanStep.of_ranks(ranks)
-    assert mean.work == {("aten::mm", "host"): (3, 70e6), ("aten::add", "host"): (1, 10e3)}
+    assert mean.tables[OPERATOR] == {"aten::mm": (3, 70e6), "aten::add": (1, 10e3)}
     assert mean.whole_ns == (ranks[0].whole_ns + ranks[1].whole_ns) / 2
-    for name in mean.parts:
-        assert mean.parts[name] == sum(rank.parts.get(name, 0) for rank in ranks) / 2
+    for name, (_, time) in mean.tables[PART].items():
+        assert time == sum(rank.tables[PART][name][1] for rank in ranks) / 2
     assert MeanStep.of_ranks([ranks[0]]) == ranks[0]
 
 
@@ -155,6 +155,6 @@ def test_work_of_one_rank_counts_zero_for_the_others(tmp_path: Path) -> None:
     plain = read(write(tmp_path / "a.trace.json", 1, 1, 8))
     other = read(write(tmp_path / "b.trace.json", 1, 1, 8, cat="kernel", name="gemm", dur=8))
     mean = MeanStep.of_ranks([plain, other])
-    assert mean.work["gemm", "device"] == (0.5, 4e3)
-    assert mean.work["aten::mm", "host"] == (1, 8e6)
+    assert mean.tables[KERNEL]["gemm"] == (0.5, 4e3)
+    assert mean.tables[OPERATOR]["aten::mm"] == (1, 8e6)
     assert not mean.recorded["a device"]

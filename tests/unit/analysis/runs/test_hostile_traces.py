@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dynprof.analysis.measures.difference import (
+    SUBJECTS,
     MeanStep,
     growths,
-    part_growths,
-    phase_growths,
+    why_not_by,
     why_not_comparable,
 )
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -115,7 +115,7 @@ def test_any_trace_is_analysed_or_refused(trace: dict[str, Any]) -> None:
         assert {"report.html", "events.parquet", "steps.parquet"} <= made
         assert any(name.endswith(".db") for name in made)
         step = MeanStep.of(measured)
-        assert growths(step, step) == []
-        assert phase_growths(step, step) == part_growths(step, step) == []
+        assert [growths(step, step, by) for by in SUBJECTS] == [[]] * len(SUBJECTS)
+        assert not any(why_not_by(step, step, by) for by in SUBJECTS)
         assert why_not_comparable(step, step) == []
         assert MeanStep.of_ranks([step]) == step
