@@ -33,8 +33,8 @@ SUBJECTS = (PART, PHASE, CATEGORY, MODULE, OPERATOR, SHAPES, KERNEL)
 """What is compared. Kernels are last: their names differ between devices and versions of torch."""
 _MODULE_ON_HOST, _WITHOUT_SHAPES = "module on the host", "operator on the device"
 """Tables that replace those of modules and shapes if only one capture has what these need."""
-NO_OPERATOR = "(no operator)"
-"""The row of device time that no operator or label launched, or an unknown one."""
+NO_OPERATOR, NO_MODULE = "(no operator)", "(no module)"
+"""The rows of device time that no operator, or no module, launched, or an unknown one."""
 DEVICE, WITH_SHAPES, MARKED = "a device", "shapes of operators", "marked steps"
 _NUMBER = re.compile(r"(?<=.)#\d+$")
 """The number at the end of the name of a range."""
@@ -338,7 +338,12 @@ def _modules(measured: MeasuredTrace) -> tuple[Table, Table, bool]:
         measured.trace, measured.operators, measured.launches, measured.in_steps
     )
     paths = [("/".join(map(_plain, row.path)), row) for row in found]
-    device = _sums((path, row.calls / steps, row.device / steps) for path, row in paths)
+    work = measured.launches.work
+    whole = int(measured.trace.spans["length"][work[measured.in_steps[work]]].sum())
+    rest = whole - sum(row.device for row in found)
+    outside = [(NO_MODULE, 0.0, rest / steps)] if found and rest else []
+    inside = ((path, row.calls / steps, row.device / steps) for path, row in paths)
+    device = _sums((*inside, *outside))
     host = _sums((path, row.calls / steps, row.host / steps) for path, row in paths)
     return device, host, of_labels
 

@@ -14,6 +14,7 @@ from dynprof.analysis.measures.difference import (
     DEVICE,
     KERNEL,
     MODULE,
+    NO_MODULE,
     NO_OPERATOR,
     OPERATOR,
     PART,
@@ -82,7 +83,8 @@ def check(path: Path) -> MeanStep:
     events, found = everything(path), MeanStep.of(MeasuredTrace(path))
     counted, steps = in_steps(events)
     whole = sum(e["end"] - e["begin"] for e in events if id(e) in counted) / steps
-    for subject in (CATEGORY, SHAPES, KERNEL):
+    with_modules = [MODULE] if found.tables[MODULE] else []
+    for subject in (CATEGORY, SHAPES, KERNEL, *with_modules):
         total = sum(time for _, time in found.tables[subject].values())
         assert total == pytest.approx(whole), subject
     shapes, categories = by_operator(events)
@@ -135,7 +137,7 @@ def test_two_devices_are_compared() -> None:
 @pytest.mark.parametrize("frames", [True, False], ids=["modules", "labels"])
 @pytest.mark.parametrize("seed", range(3))
 def test_modules_of_a_step(tmp_path: Path, seed: int, frames: bool) -> None:
-    """All work is in steps, so times are those of the whole tree, forward and backward."""
+    """Modules run in steps only, so times are those of the whole tree, forward and backward."""
     measured = MeasuredTrace(random_model(tmp_path, seed, frames=frames))
     steps, tree, paths = len(measured.marked), measured.modules, list[str]()
     device, host = defaultdict[str, float](float), defaultdict[str, float](float)
@@ -144,6 +146,10 @@ def test_modules_of_a_step(tmp_path: Path, seed: int, frames: bool) -> None:
         amounts = row.forward + row.backward
         device[paths[-1]] += amounts.device / steps
         host[paths[-1]] += amounts.host / steps
+    events = everything(measured.path)
+    counted, _ = in_steps(events)
+    whole = sum(e["end"] - e["begin"] for e in events if id(e) in counted) / steps
+    device[NO_MODULE] = whole - sum(device.values())
     found = MeanStep.of(measured).tables
     for subject, expected in ((MODULE, device), ("module on the host", host)):
         ours = {name: time for name, (_, time) in found[subject].items()}
