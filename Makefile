@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Tests start hundreds of interpreters: they are not to compile the same modules each time.
+# Tests start hundreds of interpreters, which must not compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test pages lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
@@ -51,7 +51,7 @@ bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
 	$(BIN)/python -m benchmarks.opening
 
-# A mark, from Python and from C, beside others' marks; phases and marks in a training step.
+# A mark, from Python and from C, next to others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.marks
 	$(BIN)/python -m benchmarks.marked_steps
@@ -125,8 +125,8 @@ fuzz: $(VENV)/ready
 	$(BIN)/python -m tests.fuzz.fuzz -max_total_time=$(FUZZ_S) -timeout=10 -max_len=4096 \
 	    -print_final_stats=1 tests/fuzz/corpus
 
-# Ten minutes of a job beside a restless operator: nothing may grow, nothing be unaccounted for. Then
-# some ten more of ranks that agree, under torchrun and without.
+# Ten minutes of a job whose operator saves all the time: nothing may grow, and each save has an
+# answer. Then some ten minutes of ranks that agree, with torchrun and without.
 soak: $(VENV)/ready
 	$(BIN)/python -m tests.soak.soak
 	for job in "100 2 1 torchrun" "100 4 20 torchrun" "100 8 5 torchrun" "100 2 200 torchrun" "30 4 5"; do \

@@ -76,7 +76,7 @@ def measure(step: Callable[[], None]) -> list[float]:
         while times.is_alive():
             step()
             session.inbox.step += 1
-        session.inbox.disarm()
+        session.inbox.cancel()
         session.end("the benchmark is over")
     return times.milliseconds
 

@@ -99,7 +99,9 @@ def diff(
     limit: Annotated[
         int,
         typer.Option(
-            parser=at_least(1), metavar="N", help="Maximum number of rows of each of these."
+            parser=at_least(1),
+            metavar="N",
+            help="Maximum number of rows of each of these.",
         ),
     ] = 5,
     fail_over: Annotated[

@@ -158,7 +158,7 @@ class Follower:
     def _report_job(
         self, led: list[WindowStatus], said: dict[int, list[Answer]], role: str
     ) -> Iterator[int]:
-        """Print how it ended on all ranks of a role; windows that a cancel disarms do not count."""
+        """Print how it ended on all ranks of a role; windows that it cancels do not count."""
         if not led:
             _report_cuts(said, role)
         a_cancel = any(one.outcome == "cancel" for answers in said.values() for one in answers)

@@ -258,7 +258,7 @@ def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
 def _where_stuck(status: Status) -> str:
     """Return where a rank is stuck, as far as its status shows."""
     if status.writes(time.time()):
-        where = status.stands_in or "no Python function"
+        where = status.stuck_at or "no Python function"
         return f"still in step {status.step:,}; the main thread is in {where}"
     text = "its process exists but writes no status: it was stopped, a call holds the GIL"
     return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
@@ -279,7 +279,7 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
     found = health(status)
-    if found == "stuck" or (status.stands_in and found in LIVE):
+    if found == "stuck" or (status.stuck_at and found in LIVE):
         notes.append((_where_stuck(status), "yellow"))
     if found == "ending":
         notes.append((status.ending, "cyan"))

@@ -13,7 +13,7 @@ from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, table, wrapped
 from dynprof.errors import CaptureError
-from dynprof.runtime.plural import counted
+from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,31 +38,37 @@ class SortBy(StrEnum):
 def top(
     path: Captures,
     limit: Annotated[
-        int, typer.Option(parser=at_least(1), metavar="N", help="Maximum number of rows.")
+        int,
+        typer.Option(parser=at_least(1), metavar="N", help="Maximum number of rows."),
     ] = 20,
     sort: Annotated[SortBy, typer.Option(help="Sort key of the rows.")] = SortBy.own,
 ) -> None:
     """Print the operators of a capture, the one with the most own time first.
 
-    For a folder with several captures, the newest is used. Columns that do not fit the terminal are
-    left out. Exit code 0: printed. 2: there is no capture, or it cannot be read.
+    For a folder with several captures, the newest is used; of several ranks, the lowest. Columns
+    that do not fit the terminal are left out. Exit code 0: printed. 2: there is no capture, or it
+    cannot be read.
 
     Example: dynprof top prof_config --sort device
     """
-    from dynprof.analysis.runs.recorded_window import newest_measured
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.runs.recorded_window import lowest_rank, newest_measured
 
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
         with progress_bar("reading"):
             measured, passed_over = newest_measured(path)
+            first, ranks = lowest_rank(path, measured)
+            measured = measured if first == measured.path else MeasuredTrace(first)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     trace = measured.path
     for why in passed_over.values():
         say(f"skipped: {why}", err=True)
     shown = console()
-    shown.print(wrapped(trace.name, shown.width, style="italic"))
+    of = f", rank {measured.rank} of {listed_ranks(ranks)}" if len(ranks) > 1 else ""
+    shown.print(wrapped(f"{trace.name}{of}", shown.width, style="italic"))
     if measured.work:
         shown.print(_operators(measured.work, sort, limit, shown.width))
     else:

@@ -88,7 +88,7 @@ def report_job(directory: Path, known: WindowStatus, role: str = "") -> int:
         say(text, err=True)
     if known.saved == known.asked:
         return 0
-    ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("disarmed", "superseded"))
+    ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("cancelled", "superseded"))
     return NOT_SERVED if ended == known.asked else RANK_LOST
 
 

@@ -20,7 +20,7 @@ Outcome = Literal[
     "saved",
     "failed",
     "superseded",
-    "disarmed",
+    "cancelled",
     "not served",
 ]
 """``waiting``, ``open`` and ``saving`` are in progress; the others are final."""

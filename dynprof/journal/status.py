@@ -119,7 +119,7 @@ class Status:
         last_capture: Manifest of the last capture, relative to the config's directory.
         ending: Why it ends, and what it waits for; empty while it takes requests.
         last_error: The last failure of dynprof itself since a request was accepted, one line.
-        stands_in: Where the main thread is, while a step takes longer than half a minute.
+        stuck_at: Where the main thread is, while a step takes longer than half a minute.
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
@@ -153,7 +153,7 @@ class Status:
     last_capture: str | None = None
     ending: str = ""
     last_error: str | None = None
-    stands_in: str = ""
+    stuck_at: str = ""
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
     still_s: float = 0.0

@@ -131,7 +131,7 @@ class Agreements:
         if isinstance(asked, UnplannedRequest):
             asked = self._forbidden(asked) or asked
         if isinstance(asked, Cancel):
-            part.give_up("disarmed", f"disarmed by request {number}")
+            part.give_up("cancelled", f"cancelled by request {number}")
             part.broadcast(Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)

@@ -81,8 +81,8 @@ class Edits(Protocol):
     def refuse(self, number: int, refusal: Refusal) -> None:
         """Report why no window opens."""
 
-    def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
-        """Disarm the waiting request and close the open window."""
+    def cancel(self, number: int, *, has_cancelled: bool = False) -> None:
+        """Drop the waiting request and close the open window."""
 
 
 class Member:
@@ -112,7 +112,7 @@ class Member:
         self._own = 0  # the number of the proposal on this rank
         self._asked: UnplannedRequest | None = None  # the request of the proposal
         self._asked_first: UnplannedRequest | None = None  # the same, before it was narrowed
-        self._pending = self._has_own_numbers = self._ends = self._disarmed = False
+        self._pending = self._has_own_numbers = self._ends = self._cancelled = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
         self._ended_s: dict[int, float] = {}  # when the end of a window was first sent; or inf
@@ -169,7 +169,7 @@ class Member:
         """Reply whether this rank takes part, can record, and is free for a window."""
         if self._ends:
             return self._reply(proposal.number, place)
-        self.is_proposed, self._disarmed = True, False
+        self.is_proposed, self._cancelled = True, False
         own, asked = self._request_of(proposal)
         self.last_config = proposal.config, time.monotonic()
         self.map_number(proposal.number, own)
@@ -282,17 +282,17 @@ class Member:
             problems = tuple(Problem(f"{text}; no rank opens.") for text in texts)
             self._edits.refuse(self._own, Refusal(problems))
         else:
-            self._disarmed |= withdrawal.outcome == "disarmed"
+            self._cancelled |= withdrawal.outcome == "cancelled"
             self._journal.report(self._own, withdrawal.outcome, reasons)
 
     def _cancel(self, cancellation: Cancellation) -> None:
-        """Disarm the waiting request and close the open window."""
+        """Drop the waiting request and close the open window."""
         number, self.last_config = cancellation.number, (cancellation.config, time.monotonic())
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.register_as(number, edit)
-        self._edits.cancel(number, has_disarmed=self._disarmed)
-        self._disarmed = False
+        self._edits.cancel(number, has_cancelled=self._cancelled)
+        self._cancelled = False
 
     def refuse_pending(self, why: str) -> None:
         """Refuse the pending proposals: no leader will conclude them."""

@@ -71,7 +71,7 @@ class Opening(_Message, frozen=True):
     superseded: tuple[int, ...] = ()  # requests that no rank waits with any more
 
 
-GivenUp = Literal["refused", "superseded", "disarmed"]
+GivenUp = Literal["refused", "superseded", "cancelled"]
 
 
 class Withdrawal(_Message, frozen=True):
@@ -84,7 +84,7 @@ class Withdrawal(_Message, frozen=True):
 
 
 class Cancellation(_Message, frozen=True):
-    """Each rank disarms its waiting request and closes its open window."""
+    """Each rank cancels its waiting request and closes its open window."""
 
     number: int
     config: str  # the text of the config with the cancel

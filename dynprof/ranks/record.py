@@ -42,7 +42,7 @@ NO_ANSWER, FORGOTTEN = "it does not answer", "it does not know the request: dynp
 LEFT = "dynprof ended on the leader while it was {} here"
 STALLED_S = 3.0
 """A rank this long in a step, and three times its usual step, may be waiting for other ranks."""
-UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "disarmed"}
+UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "cancelled"}
 """Outcomes without a capture: for a reason of that rank; because of a later request."""
 NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
 BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes after the start step.

@@ -82,7 +82,7 @@ class Inbox:
             self._waiting = better
             return True
 
-    def disarm(self) -> Request | None:
+    def cancel(self) -> Request | None:
         """Remove and return the waiting request."""
         with self._lock:
             waiting, self._waiting = self._waiting, None
@@ -105,7 +105,7 @@ class Inbox:
         return woken
 
     def take(self, request: Request) -> bool:
-        """Remove ``request``; return False if it was already replaced or disarmed."""
+        """Remove ``request``; return False if it was already replaced or cancelled."""
         with self._lock:
             if self._waiting is not request:
                 return False

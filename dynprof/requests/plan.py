@@ -230,7 +230,7 @@ def _activities(
         return capable.activities, ()
     asked = list(dict.fromkeys(name.upper() for name in config.activities))
     kept = tuple(name for name in asked if name in capable.activities)
-    instead = "" if kept else "; all of these are recorded"
+    instead = "" if kept else f"; {', '.join(capable.activities)} is recorded instead"
     dropped = tuple(
         Problem(f"{name} is left out: {_lacks(capable)}{instead}.", "/activities")
         for name in asked

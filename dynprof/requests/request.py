@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Cancel:
-    """An edit that cancels: it closes the open window or disarms the waiting request."""
+    """An edit that cancels: it closes the open window or drops the waiting request."""
 
 
 class CancelDetector:

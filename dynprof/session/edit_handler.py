@@ -222,20 +222,20 @@ class EditHandler:
             return f", once the open window ({asked}) is closed and saved"
         return ", once the previous capture is saved" if self._loop.occupied else ""
 
-    def cancel(self, number: int, *, has_disarmed: bool = False) -> None:
-        """Disarm the waiting request, and order the open window closed.
+    def cancel(self, number: int, *, has_cancelled: bool = False) -> None:
+        """Drop the waiting request, and order the open window closed.
 
         Args:
             number: The number of the cancel.
-            has_disarmed: Whether it has disarmed a request already.
+            has_cancelled: Whether it has cancelled a request already.
         """
-        waiting, current = self._inbox.disarm(), self._loop.busy
+        waiting, current = self._inbox.cancel(), self._loop.busy
         if waiting:
-            self._journal.report(waiting.number, "disarmed", f"disarmed by request {number}")
+            self._journal.report(waiting.number, "cancelled", f"cancelled by request {number}")
         if current:
             self._inbox.request_close(f"cancelled by request {number}")
-        disarms = waiting or has_disarmed
-        texts = (("disarms the waiting request", disarms), ("closes the open window", current))
+        cancels = waiting or has_cancelled
+        texts = (("drops the waiting request", cancels), ("closes the open window", current))
         what = " and ".join(text for text, found in texts if found) or _NOTHING
         self._journal.report(number, "cancel", f"cancel: {what}")
         self._journal.set_status(problems=(), remarks=())

@@ -183,12 +183,12 @@ class Standstill:
         if step != self._step:
             if self._reported or still_s > before_s:
                 self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
-            if self._journal.status_fields.get("stands_in"):
-                self._journal.set_status(stands_in="")
+            if self._journal.status_fields.get("stuck_at"):
+                self._journal.set_status(stuck_at="")
             self._step, self._moved_s, self._reported = step, now_s, False
         elif still_s > min(LONG_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
-            self._journal.set_status(stands_in=where)
+            self._journal.set_status(stuck_at=where)
             if still_s > self._patience_s and not self._reported:
                 self._reported = True
                 self._warn(still_s, where or "no Python function")

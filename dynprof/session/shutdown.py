@@ -63,7 +63,7 @@ class Shutdown:
             SystemExit: A signal handler of the script raised it during this.
         """
         text = f"{reason}; it waits up to {self._wait_s:g} s for what is being saved and sent"
-        self._journal.set_status(ending=text, stands_in="")
+        self._journal.set_status(ending=text, stuck_at="")
         try:
             try:
                 self._close_and_save(reason)
@@ -77,7 +77,7 @@ class Shutdown:
 
     def _close_and_save(self, reason: str) -> None:
         self._stop_input()
-        if waiting := self._inbox.disarm():
+        if waiting := self._inbox.cancel():
             self._journal.report(waiting.number, "not served", f"not served, {reason}")
         self._close_on_other_thread(reason)
         self._loop.close(reason)

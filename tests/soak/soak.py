@@ -39,7 +39,7 @@ WARM = 3
 MOST_MB, MOST_DESCRIPTORS = 20.0, 2
 
 _ACCEPTED = re.compile(r"request (\d+): accepted")
-_ENDED = re.compile(r"request (\d+): (saved|superseded|disarmed|not served|no trace|refused)")
+_ENDED = re.compile(r"request (\d+): (saved|superseded|cancelled|not served|no trace|refused)")
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1000
 """Rows that are fetched at once."""
-_PHASES = "data_loading_ns, forward_ns, backward_ns, optimizer_ns, checkpoint_ns, rest_ns"
+_PHASES = (
+    "data_loading_ns, forward_ns, backward_ns, recomputation_ns, optimizer_ns, checkpoint_ns, "
+    "rest_ns"
+)
 _TIMES = """
     make_timestamp(start_ns // 1000) AS start,
     make_timestamp((start_ns + duration_ns) // 1000) AS stop
@@ -67,11 +70,13 @@ _LOCKED = (
 )
 _RANK_TABLES = {STEPS: parquet.STEPS, COLLECTIVES: parquet.COLLECTIVES}
 """The tables of ranks that views are made of, by view."""
-_NEWEST_COLUMNS = {parquet.STEPS: "begin_ns", parquet.COLLECTIVES: "id", EVENTS: "step"}
+_NEWEST_COLUMNS = {parquet.STEPS: "recomputation_ns", parquet.COLLECTIVES: "id", EVENTS: "step"}
 """By file name, a column that tables of older versions lack."""
 _NO_VIEW = re.compile(r"Table with name \S+ does not exist")
 _NO_COLUMN = re.compile(r"Referenced (?:column|table) \"|does not have a column named")
 _GUESSES = re.compile(r"\n+(?:Candidate bindings|Did you mean)[^\n]*")
+_FIRST_WORD = re.compile(r"\s*(\w+)")
+_CHANGES = {"alter", "create", "delete", "drop", "insert", "merge", "truncate", "update"}
 _CANDIDATES = re.compile(r"\n\s*Candidate functions:.*", re.DOTALL)
 
 
@@ -189,6 +194,8 @@ class Views:
         """
         if not sql.strip():
             raise QueryError(f"there is no statement; the views are {_listed(VIEWS)}")
+        if (word := _FIRST_WORD.match(sql)) and word[1].lower() in _CHANGES:
+            raise QueryError(f"{word[1]} is not allowed: captures are only read; write a SELECT")
         return Table(self._with(named_views(sql)), sql)
 
     def __getattr__(self, name: str) -> Table:

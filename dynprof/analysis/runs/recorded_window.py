@@ -19,7 +19,13 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.job_files import files_below, may_be_read, written_s
-from dynprof.runtime.layout import INFO_DIR, ROLE, WINDOW_RECORD, is_vendors_view
+from dynprof.runtime.layout import (
+    INFO_DIR,
+    ROLE,
+    WINDOW_RECORD,
+    is_vendors_view,
+    rank_in_name,
+)
 from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
@@ -267,6 +273,23 @@ def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
         raise CaptureError("\n".join(problems.values()))
     del problems[empty.path]
     return empty, problems
+
+
+def lowest_rank(path: Path, measured: MeasuredTrace) -> tuple[Path, list[int]]:
+    """Return the trace of the lowest rank of the window of a trace, and all of its ranks.
+
+    This is the trace itself if it was named, or if the rank of another one is unknown.
+    """
+    if path.is_file() and path.name != WINDOW_RECORD:
+        return measured.path, [measured.rank]
+    traces = {measured.rank: measured.path}
+    for trace in window_below(path, measured.path):
+        manifest = find_manifest(trace)[1]
+        rank = manifest.rank if manifest else rank_in_name(trace.name)
+        if rank is None:
+            return measured.path, [measured.rank]
+        traces.setdefault(rank, trace)
+    return traces[min(traces)], sorted(traces)
 
 
 def window_below(path: Path, newest: Path | None = None) -> list[Path]:

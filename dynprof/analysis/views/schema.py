@@ -222,6 +222,7 @@ VIEWS: dict[str, View] = {
             Column("data_loading_ns", WHOLE, "phases of the host: loading data", NS),
             Column("forward_ns", WHOLE, "forward", NS),
             Column("backward_ns", WHOLE, "backward", NS),
+            Column("recomputation_ns", WHOLE, "forward work that the backward pass repeats", NS),
             Column("optimizer_ns", WHOLE, "optimizer", NS),
             Column("checkpoint_ns", WHOLE, "checkpoint", NS),
             Column("rest_ns", WHOLE, "what no phase covers", NS),

@@ -287,7 +287,7 @@ def test_cancel_reaches_all_ranks(job: RunningJob) -> None:
     config = json.loads(job.config.read_text())
     job.config.write_text(json.dumps({**config, "ranks": "5"}))
     code, _, errors = dynprof("cancel", job.root, "--wait")
-    assert (code, "rank 0: cancel: disarms the waiting request" in errors) == (0, True)
+    assert (code, "rank 0: cancel: drops the waiting request" in errors) == (0, True)
 
 
 def test_a_missing_rank_is_named(tmp_path: Path) -> None:

@@ -132,15 +132,15 @@ while True:
 def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) -> None:
     """The log has it once, and again when the step ends; the status shows the line until then."""
     with RunningJob(tmp_path, HANGING) as job:
-        status = job.when("its standstill", lambda status: bool(status.stands_in))
-        assert status.stands_in.startswith(f"{tmp_path}/job.py:")
+        status = job.when("its standstill", lambda status: bool(status.stuck_at))
+        assert status.stuck_at.startswith(f"{tmp_path}/job.py:")
         (tmp_path / "go").touch()
         job.when("its next step", lambda status: status.step == 101)
         wait_for("the line of its end", lambda: "moves again: step 100 " in job.log() or None)
         log = job.log()
     assert log.count("stuck: step 100 has taken ") == 1
     assert log.count("moves again: step 100 took ") == 1
-    assert status.stands_in in log
+    assert status.stuck_at in log
 
 
 def test_the_first_step_is_not_stuck(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def edits(root: Path) -> dict[int, str]:
 
 
 def test_the_newest_edit_that_waits_for_an_agreement_counts(tmp_path: Path) -> None:
-    """As in a single process. A cancel disarms the newest one too, and all ranks hear at once."""
+    """As in a single process. A cancel cancels the newest one too, and all ranks hear at once."""
     root = tmp_path / SHARED
     config = root / "profiler_config.json"
     patience = {"agreement": {"patience_s": 3600}}
@@ -42,10 +42,10 @@ def test_the_newest_edit_that_waits_for_an_agreement_counts(tmp_path: Path) -> N
             time.sleep(0.1)
         time.sleep(2.5)  # longer than the wait for an edit without a proposal
         write_atomic(config, json.dumps({"cancel": True}))
-        wanted = {1: "saved", 2: "superseded", 3: "superseded", 4: "disarmed", 5: "cancel"}
+        wanted = {1: "saved", 2: "superseded", 3: "superseded", 4: "cancelled", 5: "cancel"}
         wait_for(f"{wanted}", lambda: edits(root) == wanted or None)
         wait_for("the captures", lambda: len(manifests(root)) == 2 or None)
-        assert log(root).count("request 4: disarmed by request 5") == 2
+        assert log(root).count("request 4: cancelled by request 5") == 2
     assert "was not proposed" not in log(root)
 
 

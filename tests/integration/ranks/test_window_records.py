@@ -34,7 +34,7 @@ def test_cancel_with_wait_waits_for_the_captures(tmp_path: Path) -> None:
         _wait_until(tmp_path, "opens at step 1000000", 2)
         code, output, errors = dynprof("cancel", root, "--wait")
         assert (code, output) == (0, ""), errors
-        assert "0 of 2 ranks saved it, disarmed on 2" in errors
+        assert "0 of 2 ranks saved it, cancelled on 2" in errors
 
 
 @pytest.mark.parametrize("leaving", ["", "dist.destroy_process_group()"])

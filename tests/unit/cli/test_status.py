@@ -61,7 +61,7 @@ def test_ranks_that_hang_at_one_place_share_a_line() -> None:
     stuck = {"still_s": 60.0, "longest_s": 1.0}
     wait, load = "all_reduce (c10d.py:3026)", "/data/job.py:7 in load"
     places = {0: wait, 1: wait, 2: load, 3: wait}
-    *_, waiting, loading = lines(*(rank(n, stands_in=at, **stuck) for n, at in places.items()))
+    *_, waiting, loading = lines(*(rank(n, stuck_at=at, **stuck) for n, at in places.items()))
     assert waiting == f"ranks 0 to 1, 3: still in step 409; the main thread is in {wait}"
     assert loading == f"rank 2: still in step 409; the main thread is in {load}"
 

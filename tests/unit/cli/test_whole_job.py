@@ -78,20 +78,20 @@ def test_status_says_why_the_last_request_failed() -> None:
 
 def test_a_cancelled_window_has_no_progress_bar() -> None:
     """The line says how it ended, without a bar."""
-    job = replace(JOB, saved=0, pending=0, unsaved={"disarmed": 7, "failed": 1})
+    job = replace(JOB, saved=0, pending=0, unsaved={"cancelled": 7, "failed": 1})
     here = Status("idle", host="node9", heartbeat=time.time(), agreement=LEADS, job=job)
     texts = [text for text, _ in job_lines(here)]
-    assert texts[1] == "request 4: 0 of 8 ranks saved, disarmed on 7, failed on 1"
+    assert texts[1] == "request 4: 0 of 8 ranks saved, cancelled on 7, failed on 1"
 
 
 def test_a_cancelled_window_is_not_a_lost_rank(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """If all other ranks disarmed it, the request counts as not served."""
-    job = replace(JOB, asked=8, saved=1, pending=0, stragglers={}, unsaved={"disarmed": 7})
+    """If all other ranks cancelled it, the request counts as not served."""
+    job = replace(JOB, asked=8, saved=1, pending=0, stragglers={}, unsaved={"cancelled": 7})
     assert report_job(Path("prof_config"), job) == NOT_SERVED
     assert report_job(Path("prof_config"), replace(job, saved=0)) == RANK_LOST
-    assert capsys.readouterr().err.startswith("1 of 8 ranks saved it, disarmed on 7: prof_config/")
+    assert capsys.readouterr().err.startswith("1 of 8 ranks saved it, cancelled on 7: prof_config/")
 
 
 def test_remarks_on_a_window_are_printed_to_the_waiting_command(

@@ -270,7 +270,7 @@ class Job:
             if rank.proposed and rank.proposed.number == number:
                 rank.outcomes[number], rank.proposed = message.outcome, None
         elif isinstance(message, Cancellation) and rank.waiting:
-            rank.outcomes[rank.waiting[0]], rank.waiting = "disarmed", None
+            rank.outcomes[rank.waiting[0]], rank.waiting = "cancelled", None
         elif isinstance(message, Question):
             part = rank.proposed is not None
         return self._reply(rank, number, place, problem, takes_part=part)

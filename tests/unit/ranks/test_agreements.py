@@ -146,7 +146,7 @@ def test_a_cancel_ends_an_agreement_and_reaches_all_ranks(job: Job, store: list[
     job.edit(active=3)
     job.edit(cancel=True)
     (part,) = Part.made
-    assert part.given_up == [("disarmed", "disarmed by request 8")]
+    assert part.given_up == [("cancelled", "cancelled by request 8")]
     assert isinstance(part.proposed[-1], Cancellation)
 
 

@@ -270,21 +270,21 @@ def test_a_newer_edit_supersedes_a_waiting_one() -> None:
     ]
 
 
-def test_a_cancel_ends_the_waiting_and_disarms_a_window_that_is_agreed() -> None:
+def test_a_cancel_ends_the_waiting_and_cancels_a_window_that_is_agreed() -> None:
     """All ranks hear it, also one that was stopped at that time."""
     found = job(2, busy_until_s=5.0)
     found.propose(1)
     found.run(1.0)
-    found.leader.give_up("disarmed", "disarmed by request 2")
-    assert found.made[0].outcome == "disarmed"
+    found.leader.give_up("cancelled", "cancelled by request 2")
+    assert found.made[0].outcome == "cancelled"
     found.run(5.0)
     found.arm(3, start=10_000)
     found.stop(1)
     found.leader.broadcast(Cancellation(4, "", 0.0))
     found.run(60.0)
-    assert [rank.outcomes[3] for rank in found.ranks] == ["disarmed", "waiting"]
+    assert [rank.outcomes[3] for rank in found.ranks] == ["cancelled", "waiting"]
     found.go_on(1)
-    assert found.ranks[1].outcomes[3] == "disarmed"
+    assert found.ranks[1].outcomes[3] == "cancelled"
 
 
 def test_a_window_that_waits_far_off_is_superseded_on_all_ranks() -> None:

@@ -320,16 +320,16 @@ def test_a_rank_with_a_new_step_number_records_no_agreed_window(
     assert job.manifests()[0].complete
 
 
-def test_a_cancel_during_an_agreement_disarms_the_request(job: Job) -> None:
+def test_a_cancel_during_an_agreement_cancels_the_request(job: Job) -> None:
     """A second cancel says that there is nothing to cancel."""
     member = job.session._member
     member.group = cast("JobGroup", Group(job, 1))
     consider(job, 1, 2, 1.0)
-    member.answer(Withdrawal(1, ("disarmed by request 2",), outcome="disarmed"), 0)
+    member.answer(Withdrawal(1, ("cancelled by request 2",), outcome="cancelled"), 0)
     for number in (2, 3):
         member.answer(Cancellation(number, '{"cancel": true}', float(number)), 0)
     answers = {one.number: one.text for one in job.session.status().edits}
-    assert answers[2] == "cancel: disarms the waiting request"
+    assert answers[2] == "cancel: drops the waiting request"
     assert "nothing is open or waiting" in answers[3]
 
 

@@ -135,7 +135,7 @@ def test_a_rank_that_refuses_at_the_step_is_missing_with_a_reason(tmp_path: Path
 
 
 def test_a_window_that_all_ranks_give_up_counts_as_lost_on_none(tmp_path: Path) -> None:
-    """All ranks superseded or disarmed it. If one rank saved it, the others have lost it."""
+    """All ranks superseded or cancelled it. If one rank saved it, the others have lost it."""
     known = Known(tmp_path)
     for rank in range(3):
         known.say(rank, "superseded")

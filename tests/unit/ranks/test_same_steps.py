@@ -42,7 +42,7 @@ class Training(RuleBasedStateMachine):
     @rule()
     def cancel(self) -> None:
         """Save a config that cancels."""
-        self.job.leader.give_up("disarmed", "disarmed")
+        self.job.leader.give_up("cancelled", "cancelled")
         self.job.leader.broadcast(Cancellation(0, "", self.job.now_s))
 
     @rule(seconds=st.sampled_from([0.0, 0.0005, 0.003, 0.02, 0.3, 3.0, 40.0]))
@@ -123,7 +123,7 @@ class Training(RuleBasedStateMachine):
                 said = self.job.records.told.get(made.number, {}).get(rank)
                 gone = rank in self.job.records.gone.get(made.number, set())
                 assert (
-                    one.is_dead or has_it or said in ("refused", "superseded", "disarmed") or gone
+                    one.is_dead or has_it or said in ("refused", "superseded", "cancelled") or gone
                 )
 
 

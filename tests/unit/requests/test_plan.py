@@ -137,7 +137,7 @@ def test_available_activities_are_recorded_if_no_requested_one_is() -> None:
     assert found.activities == TORCH.activities
     assert [*map(str, found.remarks)] == [
         f"/activities: {name} is left out: backend torch on this machine has CPU, CUDA only; "
-        "all of these are recorded."
+        "CPU, CUDA is recorded instead."
         for name in ("NPU", "XPU")
     ]
 

@@ -17,6 +17,7 @@ ALLOWED = {
     "runtime/output.py": "it is that module",
     "runtime/folders.py": "makes folders by descriptor",
     "analysis/ranks/parquet.py": "a private temporary folder",
+    "analysis/runs/query.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
     "analysis/runs/window_report.py": "a private temporary folder",
     "analysis/runs/worker.py": "its own standard streams",

@@ -1,4 +1,4 @@
-"""Requests and windows that a cancel closes, disarms, or leaves alone."""
+"""Requests and windows that a cancel closes, cancels, or leaves alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_cancel_closes_the_open_window(job: Job) -> None:
     assert not job.session.inbox.due
 
 
-def test_cancel_disarms_a_waiting_request(job: Job) -> None:
+def test_cancel_cancels_a_waiting_request(job: Job) -> None:
     """A request that waits for its step is dropped; without one, the log says so."""
     job.edit(start_step=50)
     job.edit(cancel=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dynprof.journal.edit_outcomes import IN_PROGRESS
 from tests.fake_job import Job
+
+_ENDS = re.compile(r"request \d+: (superseded by|cancelled by|not served|refused)")
 
 
 class Training(RuleBasedStateMachine):
@@ -31,10 +34,7 @@ class Training(RuleBasedStateMachine):
         assert self.job.backend.running == 0
         answers = self.job.session._journal.outcomes.answers
         assert not [answer for answer in answers if answer.outcome in IN_PROGRESS]
-        ends = sum(
-            self.said.count(words)
-            for words in (": superseded by", ": disarmed by", ": not served", ": refused")
-        )
+        ends = len(_ENDS.findall(self.said))
         assert ends + len(self.job.manifests()) == self.said.count(": accepted")
         for manifest in self.job.manifests():
             self._check(manifest.steps.recorded, manifest.steps.last - manifest.steps.first + 1)

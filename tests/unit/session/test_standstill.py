@@ -40,25 +40,25 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
         step = job.session.inbox.step
         pass_seconds(job, allowed_s)
         assert about_standing(job) == []
-        assert bool(job.session.status().stands_in) == (allowed_s > 30)
+        assert bool(job.session.status().stuck_at) == (allowed_s > 30)
         pass_seconds(job, 100)
         (line,) = about_standing(job)
         assert line.startswith(f"stuck: step {step} has taken {allowed_s + 1} s, more than the ")
         assert f"dynprof status {job.root}" in line
         assert f"called at {__file__}:" in line
-        assert f"called at {__file__}:" in job.session.status().stands_in
+        assert f"called at {__file__}:" in job.session.status().stuck_at
         job.step()
         pass_seconds(job, 1)
         assert about_standing(job) == [f"moves again: step {step} took {allowed_s + 101} s"]
-        assert job.session.status().stands_in == ""
+        assert job.session.status().stuck_at == ""
 
 
 def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
     """A compilation does not count as stuck; the status has the place after half a minute."""
     pass_seconds(job, 30)
-    assert job.session.status().stands_in == ""
+    assert job.session.status().stuck_at == ""
     pass_seconds(job, 1770)
-    assert f"called at {__file__}:" in job.session.status().stands_in
+    assert f"called at {__file__}:" in job.session.status().stuck_at
     assert about_standing(job) == []
     pass_seconds(job, 1)
     assert len(about_standing(job)) == 1
@@ -79,7 +79,7 @@ def test_an_ending_process_has_no_stuck_step(job: Job, monkeypatch: pytest.Monke
     about_standing(job)
     job.session.end("the process ended")
     assert about_standing(job) == []
-    assert seen[0].stands_in == ""
+    assert seen[0].stuck_at == ""
     assert seen[0].ending == (
         "the process ended; it waits up to 600 s for what is being saved and sent"
     )

@@ -68,7 +68,7 @@ def older(root: Path) -> Path:
     return folder
 
 
-def disarmed(record: Path, outcome: str = "disarmed") -> None:
+def cancelled(record: Path, outcome: str = "cancelled") -> None:
     """Write this outcome of two ranks into a record; they left no capture."""
     told = load_window_record(record)
     ranks = {rank: RankRecord(host="a", outcome=outcome) for rank in range(2)}
@@ -78,10 +78,10 @@ def disarmed(record: Path, outcome: str = "disarmed") -> None:
 @pytest.mark.parametrize(
     ("command", "outcome"),
     [
-        ("report", "disarmed"),
+        ("report", "cancelled"),
         ("merge", "recording"),
         ("top", "recording"),
-        ("diff", "disarmed"),
+        ("diff", "cancelled"),
     ],
 )
 def test_the_newest_window_with_captures_is_used(
@@ -90,7 +90,7 @@ def test_the_newest_window_with_captures_is_used(
     """A window that was cancelled before it opened, or is being recorded, is skipped."""
     captures = older(tmp_path)
     newest = window(tmp_path)
-    disarmed(newest / "info" / "window.json", outcome)
+    cancelled(newest / "info" / "window.json", outcome)
     code, output, errors = dynprof(command, tmp_path, *([captures] if command == "diff" else []))
     assert code == 0, errors
     assert output
@@ -118,7 +118,7 @@ def test_a_window_that_is_named_or_saved_elsewhere_is_not_skipped(
     newest = window(tmp_path, *([1] if named == "saved elsewhere" else []))
     record = newest / "info" / "window.json"
     if named != "saved elsewhere":
-        disarmed(record)
+        cancelled(record)
     path = {"folder": newest, "record": record}.get(named, tmp_path)
     code, output, errors = dynprof(command, path, *([path] if command == "diff" else []))
     assert (code, output) == (2, "")

@@ -15,6 +15,7 @@ from dynprof.analysis.runs.remote_files import Workspace
 from dynprof.analysis.runs.window_report import report_on
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.captures.window_record import WindowRecord
+from tests.processes import DYNPROF, run
 from tests.rank_traces import write
 
 if TYPE_CHECKING:
@@ -71,6 +72,17 @@ def apart(tmp_path: Path) -> Path:
     for rank in range(4):
         saved(tmp_path, rank, first=int(rank == 3), work_ms=30.0 * (rank == 3))
     return tmp_path
+
+
+def test_top_shows_the_lowest_rank_and_names_the_others(tmp_path: Path) -> None:
+    """Which rank was written last is chance; a trace that is named is shown itself."""
+    for rank in (0, 1):
+        write(tmp_path, rank)
+        place = next(path for path in tmp_path.iterdir() if f"rank{rank}" in path.name)
+        os.utime(place, (1e9 + rank, 1e9 + rank))
+    shown = run([*DYNPROF, "top", tmp_path]).stdout
+    assert ", rank 0 of ranks 0 to 1\n" in shown
+    assert "of ranks" not in run([*DYNPROF, "top", place]).stdout
 
 
 def test_a_window_is_joined_by_its_request(apart: Path) -> None:

@@ -295,6 +295,8 @@ def test_every_column_is_filled(tmp_path: Path) -> None:
         "EXPORT DATABASE '{made}'",
         "INSTALL httpfs",
         "SET enable_external_access = true",
+        "DELETE FROM steps",
+        "CREATE TABLE x AS SELECT 1",
         "RESET lock_configuration",
         "SELECT * FROM path",
     ],
