@@ -175,26 +175,27 @@ def without_common_numbers(replies: Sequence[Reply]) -> list[int]:
     return [one.rank for one in replies if one.has_own_numbers] if len(replies) > 1 else []
 
 
-def counted_differently(replies: Sequence[Reply], took_s: float) -> dict[int, str]:
+def counted_differently(replies: Sequence[Reply], apart_s: float) -> dict[int, str]:
     """Return the ranks that step together with the first under other step numbers, and why.
 
     Args:
         replies: The ranks that take part.
-        took_s: The seconds from the first reply to the last.
+        apart_s: The most seconds from the first reply to the last.
     """
     if found := without_common_numbers(replies):
         return dict.fromkeys(found, NO_COMMON_NUMBERS)
-    apart = _apart([one for one in replies if one.steps_together], took_s)
+    apart = _apart([one for one in replies if one.steps_together], apart_s)
     return {
-        rank: f"it is at {where}, though both step together; call dp.set_state() with the same "
-        "number on all ranks, or use one source of steps for all"
+        rank: f"it is at {where}, though both step together; call "
+        'dp.set_state({"cur_step": N}) with the same N on all ranks, or use one source of steps '
+        "for all"
         for rank, where in apart.items()
     }
 
 
-def far_apart(replies: Sequence[Reply], took_s: float) -> tuple[str, ...]:
+def far_apart(replies: Sequence[Reply], apart_s: float) -> tuple[str, ...]:
     """Return a remark on each rank whose step differs from the first rank's."""
-    apart = itertools.islice(_apart(replies, took_s).items(), MAX_NAMED)
+    apart = itertools.islice(_apart(replies, apart_s).items(), MAX_NAMED)
     return tuple(
         f"rank {rank} is at {where}: each opens when its own count reaches the start step, "
         "which is another iteration if they train together"
@@ -202,13 +203,13 @@ def far_apart(replies: Sequence[Reply], took_s: float) -> tuple[str, ...]:
     )
 
 
-def _apart(replies: Sequence[Reply], took_s: float) -> dict[int, str]:
+def _apart(replies: Sequence[Reply], apart_s: float) -> dict[int, str]:
     """Return the ranks that are farther from the first than it can step while they reply."""
     found = {}
     for one in replies[1:]:
         first = replies[0]
         fast_s = SPEEDUP_MARGIN * min(first.fast_s or UNKNOWN_STEP_S, one.fast_s or UNKNOWN_STEP_S)
-        if abs(one.step - first.step) > MAX_STEPS_APART + took_s / fast_s:
+        if abs(one.step - first.step) > MAX_STEPS_APART + apart_s / fast_s:
             where = f"rank {first.rank} at step {first.step:,}"
             found[one.rank] = f"step {one.step:,}, {where}"
     return found

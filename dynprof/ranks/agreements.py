@@ -222,6 +222,8 @@ class Agreements:
         self._begin_or_end()
         self._member.count_collectives()
         if self._part:
+            if self._member.is_proposed:  # a rank that waits for the leader notices a silent cut
+                self._part.ask_store()
             self._part.check_store()
         for windows in (*self._former, *filter(None, [self._windows])):
             windows.log_late_ranks()

@@ -429,10 +429,9 @@ class Leader:
         replies = [ready[rank] for rank in sorted(ready)]
         unknown = any(one.fast_s is None for one in replies)
         if now_s < current.began_s + DECIDE_S:
-            took_s = current.answered_s - current.asked_s
             unknown |= bool(without_common_numbers(replies))
             if any(one.steps_together is None for one in replies):
-                unknown |= bool(far_apart(replies, took_s))
+                unknown |= bool(far_apart(replies, now_s - current.asked_s))
         if ready and unknown and now_s < current.answered_s + RECHECK_S:
             current.waits, self._wake_s = True, current.answered_s + RECHECK_S
             return True
@@ -449,7 +448,8 @@ class Leader:
         current, number = self._current_or_fail, self._current_or_fail.proposal.number
         took_s = current.answered_s - current.asked_s
         terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
-        if otherwise := counted_differently(replies, took_s):
+        apart_s = now_s - current.asked_s  # A rank that is ready again replies later than others.
+        if otherwise := counted_differently(replies, apart_s):
             raise _NoWindowError(*grouped_reasons(otherwise))
         lead_s = max(MIN_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
         try:
@@ -484,7 +484,7 @@ class Leader:
         if LEADER in ready and own.problem:
             left_out[LEADER] = own.problem
         ranks = tuple(sorted(ready.keys() - left_out.keys()))
-        remarks = far_apart(replies, took_s)
+        remarks = far_apart(replies, apart_s)
         self._conclude(Agreement(number, step, ranks, left_out, remarks=remarks), current)
         self._windows.receive(own.report)
 

@@ -301,7 +301,8 @@ class Member:
         self._pending = False
         while self._own_proposals:
             waiting.append(self._own_proposals.popitem()[0])
-        self._journal.info(why + ("" if waiting else "; nothing was proposed here"))
+        if waiting:
+            self._journal.info(why)
         for number in waiting:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
 

@@ -191,8 +191,10 @@ class Participant:
         self.is_over, self.leader = True, ""
         self._decided.set()
         self._drain()
-        if was_part and not self._ended.is_set():
-            self.member.refuse_pending("the ranks no longer agree on steps")
+        if was_part:  # else a proposal that no leader concludes would wait for ever
+            left = "this rank has left the process group, or ends"
+            why = left if self._ended.is_set() else "the ranks no longer agree on steps"
+            self.member.refuse_pending(why)
 
     def _drain(self) -> None:
         with contextlib.suppress(queue.Empty, StoreLostError):
@@ -235,6 +237,7 @@ class Participant:
         self._serves.clear()
         self.leader = ""
         if why and had_part:
+            self._on_joined = lambda: self.warn("the ranks agree again")
             self.warn(f"{why}; this rank serves its requests alone until the store answers again")
             self.member.refuse_pending(why)
             self.windows.refuse_open(why)
@@ -276,10 +279,11 @@ class Participant:
 
     def mark_joined(self) -> None:
         """Note that this rank leads or has a leader."""
+        self.member.last_message_s = time.monotonic()  # The leader is heard.
         self._serves.set()
         self._decided.set()
-        self._on_joined()
-        self._on_joined = lambda: self.warn("the ranks agree again")
+        on_joined, self._on_joined = self._on_joined, bool
+        on_joined()
 
     def _next(self, until_s: float) -> Event | None:
         """Return the next event; None if there is none until that time."""

@@ -145,7 +145,7 @@ def test_ranks_with_other_step_numbers_are_refused_with_the_call_to_make(tmp_pat
         code, _, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
         assert code == 4, errors
     said = log(tmp_path / SHARED)
-    assert "though both step together; call dp.set_state() with the same number" in said
+    assert 'though both step together; call dp.set_state({"cur_step": N})' in said
     assert manifests(tmp_path) == []
 
 

@@ -82,6 +82,7 @@ class Rank:
     """A rank: its threads, and its received messages."""
 
     numbers = None
+    last_message_s = 0.0
 
     def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
         self.rank, self.fails = rank, False
@@ -239,6 +240,12 @@ def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
     assert reader() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})
     assert agree(ranks, 1).left_out == {2: LEFT_GROUP}
+
+
+def test_a_rank_that_leaves_refuses_what_is_proposed(ranks: list[Rank]) -> None:
+    """No leader will conclude it: the script has destroyed the process group."""
+    ranks[1].part.end()
+    assert ranks[1].alone == ["this rank has left the process group, or ends"]
 
 
 def test_a_leader_that_ends_has_the_others_leave_the_store(
@@ -422,4 +429,6 @@ def test_ranks_agree_again_once_the_store_is_back(
     stores.append(MemoryStore())
     until(lambda: meets(ranks))
     assert agree(ranks, 2).ranks == (0, 1, 2)
-    assert "the ranks agree again" in ranks[1].said
+    ranks[1].part.mark_joined()  # once more, as after a leader's first message was read twice
+    assert ranks[1].said.count("the ranks agree again") == 1
+    assert ranks[1].last_message_s > 0.0  # the leader was heard
