@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.timeline.kernels import kinds
-from dynprof.analysis.measures.timeline.operators import STEPS, averages
+from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
 from dynprof.analysis.measures.timeline.phases import REST, mean_phases
 from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
 
@@ -165,7 +165,7 @@ def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]
         count, own = found.get(name, (0, 0))
         found[name] = count + average.count, own + average.own
     for name, (count, own) in found.items():
-        if name != STEPS:
+        if name not in (STEPS, ITERATIONS):
             yield name, "host", count / steps, own / steps
     for kind in kinds(measured.trace, measured.operators, counted):
         if kind.core != "HOST":

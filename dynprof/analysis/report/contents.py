@@ -18,6 +18,7 @@ from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
     categories_section,
+    iterations_section,
     marks,
     modules_data,
     operators_data,
@@ -73,6 +74,7 @@ _SCRIPTS = (
     "waiting.js",
     "sequences.js",
     "categories.js",
+    "iterations.js",
     "index.js",
 )
 
@@ -92,7 +94,9 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "verdict": " ".join(_headline(measured, ranks)),
         "findings": [{name: getattr(one, name) for name in SHOWN} for one in found],
         "timeline": timeline(measured),
+        "noun": steps.noun,
         "steps": _steps(measured, steps),
+        "iterations": iterations_section(measured),
         "critical_path": path_section(measured),
         "flame": _flame(measured, measured.tree),
         "flame_on_device": _flame(measured, measured.tree_on_device)
@@ -128,7 +132,8 @@ def _rank_sentences(ranks: Ranks | None) -> list[str]:
 def _title(measured: MeasuredTrace) -> str:
     """Return the title: the steps, the rank and the host of the capture."""
     numbers = [number for number, _, _ in measured.marked if number is not None]
-    steps = spanned(numbers[0], numbers[-1]).capitalize() if numbers else "A capture"
+    noun = measured.breakdown.noun
+    steps = spanned(min(numbers), max(numbers), noun).capitalize() if numbers else "A capture"
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 

@@ -15,7 +15,7 @@ from dynprof.analysis.measures.code.backward import GRAPH, forward_operators
 from dynprof.analysis.measures.timeline.categories import communicates
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.reading.events import FRAMES, LABELS, OPERATORS
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _labels(trace: Trace) -> NDArray[np.bool_]:
     """Return the labels to use in place of modules: all but steps and communication."""
 
     def test(name: str) -> bool:
-        return not (name.startswith(STEP) or communicates(name))
+        return not (is_step(name) or communicates(name))
 
     return trace.category(LABELS) & trace.named(test)
 

@@ -3,5 +3,6 @@
 Input: columns. Output: operators, device activities and their launches, steps, phases, and where
 the time of a step goes. It does not explain waits. Other folders use ``read_trace``,
 ``nesting``, ``operators``, ``launches``, ``in_flight``, ``kernels``, ``categories``, ``steps``,
-``phases``, ``breakdown``, ``outliers``, ``overhead`` and ``truncation``.
+``iteration_labels``, ``iterations``, ``phases``, ``breakdown``, ``outliers``, ``overhead`` and
+``truncation``.
 """
