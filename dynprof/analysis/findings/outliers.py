@@ -74,8 +74,7 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
     """
     found: dict[tuple[str, str], tuple[Finding, list[MarkedStep]]] = {}
     for step in measured.outliers[:MAX_NAMED]:
-        usual = measured.others_like(step)
-        extra = step[2] - usual.breakdown.length
+        usual, extra = measured.others_like(step), _extra(measured, step)
         if measured.recording_ns(step) > extra / 2:
             continue
         causes = _causes(measured.only([step]), usual, extra)
@@ -87,13 +86,19 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
     ]
 
 
+def _extra(measured: MeasuredTrace, step: MarkedStep) -> float:
+    """Return how much longer than the others a step took, in ns."""
+    others = [measured.took(one) for one in measured.others_like(step).marked]
+    return measured.took(step) - sum(others) / max(1, len(others))
+
+
 def _finding_on(
     measured: MeasuredTrace, step: MarkedStep, extra: float, causes: list[_Cause]
 ) -> Finding:
     """Return the finding on one outlier."""
     label, noun = measured.iterations.get(step), measured.breakdown.noun
     others = f"the other {label.kind} {noun}s" if label else "the others"
-    said = [f"It takes {ms(step[2])}, {ms(extra)} more than {others}."]
+    said = [f"It takes {ms(measured.took(step))}, {ms(extra)} more than {others}."]
     for cause in causes:
         stop = ". " if cause.finding.detail.startswith("It ") else ": "
         said.append(f"{cause.finding.title}{stop}{cause.finding.detail}")
@@ -123,8 +128,8 @@ def _combined(
         steps: All of them.
         explained: Whether the trace shows why they are long.
     """
-    extra = sum(step[2] - measured.others_like(step).breakdown.length for step in steps)
-    share = extra / sum(length for *_, length in measured.marked)
+    extra = sum(_extra(measured, step) for step in steps)
+    share = extra / sum(map(measured.took, measured.marked))
     numbers = [number for number, *_ in steps[1:]]
     same = "The main cause is the same in" if explained else "The cause is also unknown for"
     also = f" {same} {listed(measured.breakdown.noun, numbers)}." if numbers else ""

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 _STEP_INDEPENDENT = (
     "path", "trace", "manifest", "operators", "launches", "launchers", "category_codes",
     "sequences", "messages", "averages", "kinds", "directions", "truncation", "host_waits", "calls",
-    "iterations",
+    "iterations", "iteration_times",
 )  # fmt: skip
 """Measures that do not depend on the choice of steps."""
 
@@ -100,6 +100,7 @@ class MeasuredTrace(ReadTrace):
 
     def only(self, steps: Sequence[MarkedStep]) -> MeasuredTrace:
         """Return the same trace, measured over some of its steps only."""
+        _ = self.iteration_times  # of all iterations, also those that are left out
         chosen = copy.copy(self)
         known = {name: vars(self)[name] for name in _STEP_INDEPENDENT if name in vars(self)}
         vars(chosen).clear()
@@ -124,7 +125,7 @@ class MeasuredTrace(ReadTrace):
             return []
         labels = [self.iterations.get(step) for step in self.marked]
         found = outliers_by_kind(
-            [length for *_, length in self.marked],
+            [self.took(step) for step in self.marked],
             [label.kind if label else "" for label in labels],
             [label.tokens if label else None for label in labels],
         )
@@ -144,6 +145,11 @@ class MeasuredTrace(ReadTrace):
             return usual
         return self.only([one for one in usual.marked if self.iterations[one].kind == label.kind])
 
+    def took(self, step: MarkedStep) -> int:
+        """Return how long a step took; of an iteration, until its device work was done."""
+        one = self.iteration_times.get(step)
+        return one.time if one else step[2]
+
     @cached_property
     def iterations(self) -> dict[MarkedStep, Iteration]:
         """What the labels of its iterations say; empty if its steps are not iterations."""
@@ -151,8 +157,8 @@ class MeasuredTrace(ReadTrace):
         return found if self.marked and self.marked[0] in found else {}
 
     @cached_property
-    def iteration_times(self) -> list[IterationTime]:
-        """The iterations with their times, on the breakdown's device; empty for other steps."""
+    def iteration_times(self) -> dict[MarkedStep, IterationTime]:
+        """The times of its iterations, on the breakdown's device; empty for other steps."""
         device = None if self.breakdown.on_host else self.breakdown.device
         return iteration_times(self.iterations, self.steps, device)
 

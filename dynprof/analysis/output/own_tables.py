@@ -193,7 +193,7 @@ def _operator_counters(measured: MeasuredTrace) -> tuple[tuple[str, ...], Iterat
 
 
 def _iterations(measured: MeasuredTrace) -> Iterator[Row]:
-    for one in measured.iteration_times:
+    for one in measured.iteration_times.values():
         yield (
             one.number,
             one.label.kind,

@@ -178,15 +178,16 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
 
     ``skipped`` is the number of steps before one that are not drawn.
     """
-    phases = dict(zip(measured.marked, measured.phases, strict=True))
+    phases = {step[:2]: one for step, one in zip(measured.marked, measured.phases, strict=True)}
+    outliers = {step[:2] for step in measured.outliers}
     places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
     rows = [
         {
             "number": step[0],
             "length": step[2] / 1e6,
             "parts": _in_ms(steps.parts_of(step)),
-            "phases": _in_ms(phases.get(step, {})),
-            "outlier": step in measured.outliers,
+            "phases": _in_ms(phases.get(step[:2], {})),
+            "outlier": step[:2] in outliers,
             "skipped": skipped,
         }
         for step, skipped in ((steps.steps[place], skipped) for place, skipped in places)

@@ -378,7 +378,7 @@ def _highest(times: Numbers, values: Numbers) -> Numbers:
 
 def iterations_section(measured: MeasuredTrace) -> dict[str, Any]:
     """Return the iterations of an inference server, by kind and one by one; times in ms."""
-    found = measured.iteration_times
+    found = list(measured.iteration_times.values())
     return {
         "kinds": [
             [

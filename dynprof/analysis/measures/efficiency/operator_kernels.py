@@ -75,9 +75,11 @@ def operator_kernels(
     names, work = trace.tables["name"], started.work
     if not len(work):
         return []
-    steps = np.flatnonzero([is_step(name) for name in names])
+    steps = {code: shown_name(name) for code, name in enumerate(names) if is_step(name)}
     operator = np.append(trace.spans["name"][found.span], UNKNOWN)[launcher]
-    operator[np.isin(operator, steps)] = steps[:1].max(initial=UNKNOWN)
+    for shown in set(steps.values()):
+        same = [code for code, name in steps.items() if name == shown]
+        operator[np.isin(operator, same)] = same[0]
     dims = np.append(trace.spans["dims"][found.span], UNKNOWN)[launcher]
     kernel, time = trace.spans["name"][work], trace.spans["length"][work]
     called = np.append(stack, 0)[launcher]

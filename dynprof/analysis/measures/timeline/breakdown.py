@@ -93,8 +93,11 @@ class Measured(Protocol):
         """What the labels of its iterations say, if its steps are iterations."""
 
     @property
-    def iteration_times(self) -> Sequence[IterationTime]:
-        """Its iterations, also those that are not measured, with their times."""
+    def iteration_times(self) -> Mapping[MarkedStep, IterationTime]:
+        """The times of its iterations, also of those that are not measured."""
+
+    def took(self, step: MarkedStep) -> int:
+        """Return how long a step took."""
 
     def recording_ns(self, step: MarkedStep) -> int:
         """Return how long the profiler itself delayed a step."""
@@ -130,7 +133,8 @@ class Breakdown:
         on_host: Whether no device worked, or its activities are incomplete.
         device: The device described here, the first of several; -1 for the host.
         devices: How many devices worked.
-        steps: Number, start and length of the steps; one for all if the device is behind.
+        steps: Number, start and length of the steps; one for all if the device is behind. An
+            iteration lasts until the next one begins.
         count: How many steps.
     """
 
@@ -142,7 +146,7 @@ class Breakdown:
             worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
-        self.steps: list[MarkedStep] = measured.marked
+        self.steps: list[MarkedStep] = self._periods() if measured.iterations else measured.marked
         self.count = len(self.steps)
         if self.behind and self._device_span:
             first, last = self._device_span
@@ -162,7 +166,25 @@ class Breakdown:
         if self.on_host or self._measured.excluded_steps or self._device_span is None:
             return False
         first, last = self._device_span
-        return last - first > BEHIND_RATIO * sum(length for _, _, length in self._measured.marked)
+        return last - first > BEHIND_RATIO * sum(length for _, _, length in self.steps)
+
+    def _periods(self) -> list[MarkedStep]:
+        """Return its iterations, each until the next one begins.
+
+        The last one is as long as the median, but ends with its work at the latest.
+        """
+        begins = np.array([begin for _, begin, _ in self._measured.iterations], np.int64)
+        lengths = np.diff(begins)
+        usual = float(np.median(lengths)) if len(lengths) else 0.0
+        works = [step for step in self._measured.steps if step.begin == begins[-1]]
+        until = max((one.preparing + one.stage for one in works), default=0)
+        found = []
+        for which, begin, length in self._measured.marked:
+            place = int(np.searchsorted(begins, begin, side="right"))
+            is_last = place == len(begins)
+            period = max(length, min(round(usual), until)) if is_last else lengths[place - 1]
+            found.append((which, begin, int(period)))
+        return found
 
     @property
     def marked(self) -> bool:
@@ -308,10 +330,11 @@ class Breakdown:
         """Return how long the excluded steps took. The longest are named by number."""
         excluded, noun = self._measured.excluded_steps, self.noun
         of = " of its kind" if self._measured.iterations else ""
-        ratios = {step: step[2] / self._usual_length(step) for step in excluded}
-        ordered = sorted(excluded, key=lambda step: -step[2])
+        took = {step: self._measured.took(step) for step in excluded}
+        ratios = {step: took[step] / self._usual_length(step) for step in excluded}
+        ordered = sorted(excluded, key=lambda step: -took[step])
         clauses = [
-            f"{noun} {step[0]} took {ms(step[2])}, {number(ratios[step])} times the median{of}"
+            f"{noun} {step[0]} took {ms(took[step])}, {number(ratios[step])} times the median{of}"
             f"{self._profiler_time(step)}"
             for step in ordered[:MAX_NAMED]
         ]
@@ -322,17 +345,17 @@ class Breakdown:
         return "; ".join(clauses)
 
     def _usual_length(self, step: MarkedStep) -> float:
-        """Return the median length of all steps; of iterations, of those of a step's kind."""
+        """Return the median time of all steps; of iterations, of those of a step's kind."""
         kinds, steps = self._measured.iterations, self._measured.marked
         every = [*steps, *self._measured.excluded_steps]
         if step in kinds:
             every = [one for one in every if kinds[one].kind == kinds[step].kind]
-        return median_of([length for *_, length in every])
+        return median_of([self._measured.took(one) for one in every])
 
     def _by_kind(self) -> str:
         """Return how long the iterations of each kind take, the most frequent kind first."""
         clauses: list[str] = []
-        for kind, found in by_kind(self._measured.iteration_times).items():
+        for kind, found in by_kind(self._measured.iteration_times.values()).items():
             noun = f"{kind} {ITERATION}"
             verb, median = ("take", " (median)") if len(found) > 1 else ("takes", "")
             said = f"{counted(len(found), noun)}{_size_of([one.label for one in found])}"
@@ -341,21 +364,22 @@ class Breakdown:
         return ", ".join(clauses)
 
     def _between(self) -> list[str]:
-        """Return how long the host takes from one iteration to the next, if that is much."""
-        found = self._measured.iteration_times
-        if len(found) < 2:
+        """Return how often an iteration begins, if that is much later than one before it ends."""
+        found = list(self._measured.iteration_times.values())
+        if len(found) < 2 or self.behind:
             return []
         begins = np.array([one.begin for one in found], np.int64)
-        ends = np.maximum.accumulate(begins + [one.on_host for one in found])
-        between = median_of(np.maximum(0, begins[1:] - ends[:-1]).tolist())
-        if between < _MIN_OUTSIDE * median_of([one.time for one in found]):
+        period = median_of(np.diff(begins).tolist())
+        if period < (1 + _MIN_OUTSIDE) * median_of([one.time for one in found]):
             return []
-        return [f"Between two iterations the host takes {ms(between)} (median)."]
+        return [f"An {ITERATION} begins every {ms(period)} (median)."]
 
     def _profiler_time(self, step: MarkedStep) -> str:
         """Return the profiler's own time in a long step, if it is a large part of the extra."""
         own = self._measured.recording_ns(step)
-        is_much = own >= _MIN_PROFILER_SHARE * (step[2] - self.length)
+        is_much = own >= _MIN_PROFILER_SHARE * (
+            self._measured.took(step) - self._usual_length(step)
+        )
         return f", {ms(own)} of it in the profiler itself" if is_much else ""
 
     def _work(self) -> str:
@@ -364,7 +388,7 @@ class Breakdown:
         if self.on_host and self._has_python_calls:
             subject = "Python functions run or wait"
         others = len(self._measured.excluded_steps)
-        it = "this time" if self._measured.iterations else "it"
+        it = "the time" if self._measured.iterations else "it"
         whole = f"the other {counted(self.count, self.noun)}" if others else it
         text = f"{subject} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
         for name, words in _EXPOSED.items():

@@ -51,8 +51,8 @@ def by_kind(found: Iterable[IterationTime]) -> dict[str, list[IterationTime]]:
 
 def iteration_times(
     labels: Mapping[MarkedStep, Iteration], steps: Sequence[Step], device: int | None
-) -> list[IterationTime]:
-    """Return the iterations with their times.
+) -> dict[MarkedStep, IterationTime]:
+    """Return the times of the iterations.
 
     Args:
         labels: The iterations.
@@ -60,14 +60,11 @@ def iteration_times(
         device: The device whose times are wanted; None if no device worked.
     """
     of = {(one.number, one.begin, one.length): one for one in steps if one.device == device}
-    return [
-        IterationTime(
-            number or 0,
-            label,
-            begin,
-            length,
-            on.stage if (on := of.get((number, begin, length))) else None,
-            on.computing + on.communication - on.overlapped if on else None,
-        )
-        for (number, begin, length), label in labels.items()
-    ]
+    found = {}
+    for key, label in labels.items():
+        number, begin, length = key
+        on_device = busy = None
+        if one := of.get(key):
+            on_device, busy = one.stage, one.computing + one.communication - one.overlapped
+        found[key] = IterationTime(number or 0, label, begin, length, on_device, busy)
+    return found
