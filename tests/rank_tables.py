@@ -104,8 +104,9 @@ def compared(
         ]
         operators.append(f"({rank})")
     queries = {
-        "steps": "SELECT *, 'host' AS device, 1 AS length_ns, 0 AS stage_ns, 1 AS computing_ns, "
-        "0 AS communication_ns, 0 AS overlapped_ns, 0 AS free_ns, 0 AS data_loading_ns "
+        "steps": "SELECT *, 'host' AS device, '' AS kind, -1 AS tokens, 1 AS length_ns, "
+        "0 AS stage_ns, 1 AS computing_ns, 0 AS communication_ns, 0 AS overlapped_ns, "
+        "0 AS free_ns, 0 AS data_loading_ns "
         f"FROM (VALUES {', '.join(steps)}) t(rank, world_size, host, step)",
         "collectives": "SELECT *, '' AS \"group\", 'gloo:all_reduce' AS name, "
         "'all reduce' AS kind, -1 AS size, -1 AS members, 0.0 AS factor, -1 AS sender, "

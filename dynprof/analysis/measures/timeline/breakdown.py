@@ -178,13 +178,14 @@ class Breakdown:
         usual = float(np.median(lengths)) if len(lengths) else 0.0
         works = [step for step in self._measured.steps if step.begin == begins[-1]]
         until = max((one.preparing + one.stage for one in works), default=0)
-        found = []
-        for which, begin, length in self._measured.marked:
-            place = int(np.searchsorted(begins, begin, side="right"))
-            is_last = place == len(begins)
-            period = max(length, min(round(usual), until)) if is_last else lengths[place - 1]
-            found.append((which, begin, int(period)))
-        return found
+        marked = self._measured.marked
+        place = np.searchsorted(begins, [begin for _, begin, _ in marked], side="right") - 1
+        periods = np.append(lengths, min(round(usual), until))[place].tolist()
+        last = begins[-1]
+        return [
+            (which, begin, max(length, period) if begin == last else period)
+            for (which, begin, length), period in zip(marked, periods, strict=True)
+        ]
 
     @property
     def marked(self) -> bool:
