@@ -42,9 +42,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def spanned(first: int, last: int, between: str = " to ") -> str:
+def spanned(first: int, last: int, noun: str = "step", between: str = " to ") -> str:
     """Return ``step 7`` or ``steps 7 to 9``."""
-    return f"steps {first}{between}{last}" if last > first else f"step {first}"
+    return f"{noun}s {first}{between}{last}" if last > first else f"{noun} {first}"
 
 
 def sentence(text: str) -> str:

@@ -66,7 +66,7 @@ class Window:
     @property
     def asked(self) -> str:
         """The requested steps: ``step 7`` or ``steps 7-9 after 2 of warm-up``."""
-        text = spanned(self.first, self.last, "-")
+        text = spanned(self.first, self.last, between="-")
         return f"{text} after {self.warmup} of warm-up" if self.warmup else text
 
     @property

@@ -20,7 +20,7 @@ from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.measures.critical_path.critical_path import step_threads
 from dynprof.analysis.measures.timeline.breakdown import MAX_NAMED, ms
 from dynprof.analysis.measures.timeline.kernels import kinds, short_name
-from dynprof.analysis.measures.timeline.operators import STEPS, averages
+from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
 from dynprof.runtime.plural import listed
 
 if TYPE_CHECKING:
@@ -72,24 +72,33 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
     Outliers with the same cause in the same place share one finding. One that the profiler itself
     made long is left out: the verdict says so.
     """
-    usual = measured.without_outliers
     found: dict[tuple[str, str], tuple[Finding, list[MarkedStep]]] = {}
     for step in measured.outliers[:MAX_NAMED]:
-        extra = step[2] - usual.breakdown.length
+        usual, extra = measured.others_like(step), _extra(measured, step)
         if measured.recording_ns(step) > extra / 2:
             continue
         causes = _causes(measured.only([step]), usual, extra)
         cause = (causes[0].finding.title, causes[0].finding.place) if causes else ("", "")
-        found.setdefault(cause, (_finding_on(step, extra, causes), []))[1].append(step)
+        found.setdefault(cause, (_finding_on(measured, step, extra, causes), []))[1].append(step)
     return [
         _combined(measured, *one, explained=any(cause))
         for cause, one in list(found.items())[:_MOST]
     ]
 
 
-def _finding_on(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding:
+def _extra(measured: MeasuredTrace, step: MarkedStep) -> float:
+    """Return how much longer than the others a step took, in ns."""
+    others = [measured.took(one) for one in measured.others_like(step).marked]
+    return measured.took(step) - sum(others) / max(1, len(others))
+
+
+def _finding_on(
+    measured: MeasuredTrace, step: MarkedStep, extra: float, causes: list[_Cause]
+) -> Finding:
     """Return the finding on one outlier."""
-    said = [f"It takes {ms(step[2])}, {ms(extra)} more than the others."]
+    label, noun = measured.iterations.get(step), measured.breakdown.noun
+    others = f"the other {label.kind} {noun}s" if label else "the others"
+    said = [f"It takes {ms(measured.took(step))}, {ms(extra)} more than {others}."]
     for cause in causes:
         stop = ". " if cause.finding.detail.startswith("It ") else ": "
         said.append(f"{cause.finding.title}{stop}{cause.finding.detail}")
@@ -97,13 +106,13 @@ def _finding_on(step: MarkedStep, extra: float, causes: list[_Cause]) -> Finding
     if not causes:
         said.append("The trace does not show why.")
     return Finding(
-        f"Step {step[0]} takes longer than the others",
+        f"{noun.capitalize()} {step[0]} takes longer than {others}",
         0,
         " ".join(said),
         causes[0].finding.advice
         if causes
-        else f"Look at step {step[0]} of each thread with dynprof view.",
-        of="all steps",
+        else f"Look at {noun} {step[0]} of each thread with dynprof view.",
+        of=f"all {noun}s",
         by_line=causes[0].finding.by_line if causes else True,
         at=step[1:],
     )
@@ -120,11 +129,11 @@ def _combined(
         steps: All of them.
         explained: Whether the trace shows why they are long.
     """
-    extra = sum(step[2] - measured.without_outliers.breakdown.length for step in steps)
-    share = extra / sum(length for *_, length in measured.marked)
+    extra = sum(_extra(measured, step) for step in steps)
+    share = extra / sum(map(measured.took, measured.marked))
     numbers = [number for number, *_ in steps[1:]]
     same = "The main cause is the same in" if explained else "The cause is also unknown for"
-    also = f" {same} {listed('step', numbers)}." if numbers else ""
+    also = f" {same} {listed(measured.breakdown.noun, numbers)}." if numbers else ""
     return replace(first, share=share, weight=_FIRST + share, detail=first.detail + also)
 
 
@@ -195,7 +204,7 @@ def _own_times(measured: MeasuredTrace) -> dict[str, float]:
         found = kinds(measured.trace, measured.operators, included)
         return {one.name: one.total / count for one in found if one.core == "KERNEL"}
     rows = averages(measured.trace, measured.operators, included)
-    return {row.name: row.own / count for row in rows if row.name != STEPS}
+    return {row.name: row.own / count for row in rows if row.name not in (STEPS, ITERATIONS)}
 
 
 def _other_thread(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> str:

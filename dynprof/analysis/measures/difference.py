@@ -14,7 +14,7 @@ from dynprof.analysis.measures.code.modules import module_times
 from dynprof.analysis.measures.timeline.categories import category_times
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.timeline.operators import STEP, STEPS, averages
+from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages, is_step
 from dynprof.analysis.measures.timeline.phases import REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
@@ -291,7 +291,7 @@ def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]
         count, own = found.get(name, (0, 0))
         found[name] = count + average.count, own + average.own
     for name, (count, own) in found.items():
-        if name != STEPS:
+        if name not in (STEPS, ITERATIONS):
             yield name, "host", count / steps, own / steps
     for kind in kinds(measured.trace, measured.operators, counted):
         if kind.core != "HOST":
@@ -365,7 +365,7 @@ def _shapes(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
     columns = (keys, counts, spent.astype(np.int64))
     for code, count, time in zip(*(column.tolist() for column in columns), strict=True):
         name, dims = trace.tables["name"][code // width], trace.tables["dims"][code % width][0]
-        if name.startswith(STEP):
+        if is_step(name):
             name, count = NO_OPERATOR, 0
         if count or time:
             yield _plain(name), _spaced(dims), count / steps, time / steps

@@ -24,17 +24,25 @@ from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
 from dynprof.analysis.measures.memory.memory_timeline import allocations
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
 from dynprof.analysis.measures.timeline.categories import categories, category_times
+from dynprof.analysis.measures.timeline.iteration_labels import iterations
+from dynprof.analysis.measures.timeline.iterations import iteration_times
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
 from dynprof.analysis.measures.timeline.launches import launched_by
-from dynprof.analysis.measures.timeline.operators import STEPS, averages, calls, operators
+from dynprof.analysis.measures.timeline.operators import (
+    ITERATIONS,
+    STEPS,
+    averages,
+    calls,
+    operators,
+)
 from dynprof.analysis.measures.timeline.phases import phase_times
 from dynprof.analysis.measures.timeline.read_trace import ReadTrace
 from dynprof.analysis.measures.timeline.steps import (
     Receives,
     in_steps,
     marked_steps,
-    outliers,
+    outliers_by_kind,
     step_times,
     whole_span,
 )
@@ -63,6 +71,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.efficiency.sequences import KernelSequence
     from dynprof.analysis.measures.memory.memory_timeline import Allocation
     from dynprof.analysis.measures.timeline.categories import CategoryTime
+    from dynprof.analysis.measures.timeline.iteration_labels import Iteration
+    from dynprof.analysis.measures.timeline.iterations import IterationTime
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
@@ -74,6 +84,7 @@ if TYPE_CHECKING:
 _STEP_INDEPENDENT = (
     "path", "trace", "manifest", "operators", "launches", "launchers", "category_codes",
     "sequences", "messages", "averages", "kinds", "directions", "truncation", "host_waits", "calls",
+    "iterations", "iteration_times",
 )  # fmt: skip
 """Measures that do not depend on the choice of steps."""
 
@@ -89,6 +100,7 @@ class MeasuredTrace(ReadTrace):
 
     def only(self, steps: Sequence[MarkedStep]) -> MeasuredTrace:
         """Return the same trace, measured over some of its steps only."""
+        _ = self.iteration_times  # of all iterations, also those that are left out
         chosen = copy.copy(self)
         known = {name: vars(self)[name] for name in _STEP_INDEPENDENT if name in vars(self)}
         vars(chosen).clear()
@@ -105,13 +117,19 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def outliers(self) -> list[MarkedStep]:
-        """The steps that take far longer than the others, the longest first.
+        """The steps that take far longer than the others of their kind, the longest first.
 
         Empty if the device is far behind: then steps of the host are not steps of the device.
         """
         if self.breakdown.behind:
             return []
-        return [self.marked[place] for place in outliers([length for *_, length in self.marked])]
+        labels = [self.iterations.get(step) for step in self.marked]
+        found = outliers_by_kind(
+            [self.took(step) for step in self.marked],
+            [label.kind if label else "" for label in labels],
+            [label.tokens if label else None for label in labels],
+        )
+        return [self.marked[place] for place in found]
 
     @cached_property
     def without_outliers(self) -> MeasuredTrace:
@@ -119,6 +137,30 @@ class MeasuredTrace(ReadTrace):
         if not self.outliers:
             return self
         return self.only([step for step in self.marked if step not in self.outliers])
+
+    def others_like(self, step: MarkedStep) -> MeasuredTrace:
+        """Return the trace without its outliers; of iterations, only those of a step's kind."""
+        usual = self.without_outliers
+        if not (label := self.iterations.get(step)):
+            return usual
+        return self.only([one for one in usual.marked if self.iterations[one].kind == label.kind])
+
+    def took(self, step: MarkedStep) -> int:
+        """Return how long a step took; of an iteration, until its device work was done."""
+        one = self.iteration_times.get(step)
+        return one.time if one else step[2]
+
+    @cached_property
+    def iterations(self) -> dict[MarkedStep, Iteration]:
+        """What the labels of its iterations say; empty if its steps are not iterations."""
+        found = iterations(self.trace)
+        return found if self.marked and self.marked[0] in found else {}
+
+    @cached_property
+    def iteration_times(self) -> dict[MarkedStep, IterationTime]:
+        """The times of its iterations, on the breakdown's device; empty for other steps."""
+        device = None if self.breakdown.on_host else self.breakdown.device
+        return iteration_times(self.iterations, self.steps, device)
 
     @cached_property
     def operators(self) -> Operators:
@@ -173,7 +215,7 @@ class MeasuredTrace(ReadTrace):
     @property
     def work(self) -> list[Average]:
         """:attr:`averages` without the steps, whose own time is what no operator covers."""
-        return [average for average in self.averages if average.name != STEPS]
+        return [average for average in self.averages if average.name not in (STEPS, ITERATIONS)]
 
     @cached_property
     def kinds(self) -> list[Kind]:

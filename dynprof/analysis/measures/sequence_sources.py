@@ -11,7 +11,7 @@ import numpy as np
 
 from dynprof.analysis.measures.code.user_code import code_at, open_at_start, place_of
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import is_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,7 +48,7 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
     call = measured.launches.call[np.searchsorted(measured.launches.work, kernels)]
     by = launched_by(trace, Launches(kernels, call), found.span, found.parent)
     operator = np.append(found.span, UNKNOWN)[by]
-    step = np.append(trace.named(lambda name: name.startswith(STEP)), [False])
+    step = np.append(trace.named(is_step), [False])
     operator = np.where(step[operator] | (operator == UNKNOWN), call, operator)
     thread = np.where(call == UNKNOWN, UNKNOWN, trace.spans["thread"][call])
     frame = code_at(trace, measured.calls, thread, trace.spans["start"][call]).frame

@@ -84,6 +84,10 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
         "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
         "operator_counters.csv": (trace.counters, "no counter of CUPTI was recorded"),
         "kernel_categories.csv, operator_kernels.csv": (device, "no device worked"),
+        "iterations.csv": (
+            measured.iterations,
+            "no iteration of an inference server was recorded, or steps are marked",
+        ),
         "kernel_shapes.csv": (trace.category(KERNELS).any(), "no kernel was recorded"),
         "kernel_sequences.csv": (
             measured.sequences,

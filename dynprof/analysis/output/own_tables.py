@@ -1,4 +1,4 @@
-"""Tables that the vendor lacks: modules, backward passes, kernels, critical paths, sequences."""
+"""Tables that the vendor lacks, such as modules, kernels, iterations and critical paths."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ CRITICAL_PATH = ("Step", "Part", "Phase", "Name", "Count", "Time(us)", "Ratio(%)
 WHAT_IF = (
     "What", "On Path(us)", "Step(us)", "Step If It Cost Nothing(us)", "Saving(%)",
 )  # fmt: skip
+ITERATIONS = (
+    "Iteration", "Kind", "Requests", "Tokens", "Start Time(us)", "Time(us)", "On the Host(us)",
+    "Device Busy(us)", "Tokens Per Second",
+)  # fmt: skip
 KERNEL_SEQUENCES = (
     "Operators", "Source Line", "Count", "Kernels in Each", "Kernel Time(us)",
     "Gaps Between(us)", "Kernel Time Saved at Most(us)", "Kernels",
@@ -61,7 +65,7 @@ _KB = 1024
 
 
 def own_tables(measured: MeasuredTrace) -> Tables:
-    """Return the tables of modules, of operators' FLOPs, and of kernels' shapes."""
+    """Return the tables of modules, operators, kernels and iterations."""
     return {
         "module_details.csv": (MODULE_DETAILS, _module_details(measured)),
         "operator_flops.csv": (OPERATOR_FLOPS, _operator_flops(measured)),
@@ -70,6 +74,7 @@ def own_tables(measured: MeasuredTrace) -> Tables:
         "kernel_categories.csv": (KERNEL_CATEGORIES, _kernel_categories(measured)),
         "operator_kernels.csv": (OPERATOR_KERNELS, _operator_kernels(measured)),
         "operator_counters.csv": _operator_counters(measured),
+        "iterations.csv": (ITERATIONS, _iterations(measured)),
     }
 
 
@@ -185,6 +190,21 @@ def _operator_counters(measured: MeasuredTrace) -> tuple[tuple[str, ...], Iterat
         for one in found
     )
     return ("Operator", "Input Shapes", "Kernel", "Count", *names), rows
+
+
+def _iterations(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.iteration_times.values():
+        yield (
+            one.number,
+            one.label.kind,
+            _known(one.label.requests),
+            _known(one.label.tokens),
+            us(measured.base_ns + one.begin),
+            us(one.time),
+            us(one.on_host),
+            UNKNOWN_TIME if one.busy is None else us(one.busy),
+            _digits(one.tokens_per_second),
+        )
 
 
 def _known(value: float | None) -> str:

@@ -18,7 +18,7 @@ from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
 from dynprof.analysis.measures.memory.memory_timeline import device_label
 from dynprof.analysis.measures.timeline.kernels import cores, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.reading.events import LABELS, ON_DEVICE
 from dynprof.analysis.reading.intervals import distinct
@@ -171,7 +171,7 @@ def _operator_details(measured: MeasuredTrace) -> TextRows:
 def without_steps(measured: MeasuredTrace) -> NDArray[np.intp]:
     """Return the numbers of the operators that are not the labels of steps."""
     trace = measured.trace
-    steps = trace.category(LABELS) & trace.named(lambda name: name.startswith(STEP))
+    steps = trace.category(LABELS) & trace.named(is_step)
     return np.flatnonzero(~steps[measured.operators.span])
 
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.timeline.breakdown import BEHIND_RATIO, MAX_NAMED, ms
-from dynprof.analysis.measures.timeline.steps import median_of, outliers
+from dynprof.analysis.measures.timeline.breakdown import (
+    BEHIND_RATIO,
+    ITERATION,
+    MAX_NAMED,
+    STEP,
+    ms,
+)
+from dynprof.analysis.measures.timeline.steps import median_of, outliers_by_kind
 from dynprof.runtime.plural import counted, listed_ranks, number
 
 if TYPE_CHECKING:
@@ -14,9 +20,11 @@ if TYPE_CHECKING:
 _MOST_RANKS = 8
 """Ranks that are listed; more are only counted."""
 _LENGTHS = """
-SELECT rank, list(step ORDER BY step), list(length_ns ORDER BY step), sum(length_ns), sum(stage_ns)
+SELECT rank, list(step ORDER BY step), list(length_ns ORDER BY step), list(kind ORDER BY step),
+    list(nullif(tokens, -1) ORDER BY step), sum(length_ns), sum(stage_ns)
 FROM (
-    SELECT rank, step, max(length_ns) AS length_ns, max(stage_ns) AS stage_ns
+    SELECT rank, step, max(length_ns) AS length_ns, max(stage_ns) AS stage_ns,
+        any_value(kind) AS kind, max(tokens) AS tokens
     FROM steps WHERE step >= 0 GROUP BY rank, step
 ) GROUP BY rank ORDER BY rank
 """
@@ -27,22 +35,27 @@ def long_steps(database: DuckDBPyConnection) -> list[str]:
 
     A rank whose device is far behind has no outliers, as in its own verdict.
     """
-    found: dict[int, list[tuple[float, int, int]]] = {}
-    for rank, steps, lengths, whole, on_device in database.execute(_LENGTHS).fetchall():
+    found: dict[tuple[int, str], list[tuple[float, int, int]]] = {}
+    for row in database.execute(_LENGTHS).fetchall():
+        rank, steps, lengths, kinds, tokens, whole, on_device = row
         if on_device > BEHIND_RATIO * whole:
             continue
-        median = median_of(lengths)
-        for place in outliers(lengths):
+        for place in outliers_by_kind(lengths, kinds, tokens):
+            alike = zip(lengths, kinds, strict=True)
+            median = median_of([length for length, kind in alike if kind == kinds[place]])
             took = (lengths[place] / median, lengths[place], rank)
-            found.setdefault(steps[place], []).append(took)
+            found.setdefault((steps[place], kinds[place]), []).append(took)
     worst = sorted(found.items(), key=lambda one: max(one[1]), reverse=True)
-    said = [_said(step, ranks) for step, ranks in worst[:MAX_NAMED]]
+    said = [_said(step, kind, ranks) for (step, kind), ranks in worst[:MAX_NAMED]]
     if rest := worst[MAX_NAMED:]:
-        said.append(counted(len(rest), "more step was as unusual", "more steps were as unusual"))
+        noun = ITERATION if any(kind for (_, kind), _ in rest) else STEP
+        were = (f"more {noun} was as unusual", f"more {noun}s were as unusual")
+        said.append(counted(len(rest), *were))
     return ["; ".join(said)] if said else []
 
 
-def _said(step: int, ranks: list[tuple[float, int, int]]) -> str:
+def _said(step: int, kind: str, ranks: list[tuple[float, int, int]]) -> str:
+    noun, nouns = (ITERATION, f"{kind} {ITERATION}s") if kind else (STEP, f"{STEP}s")
     times, longest, _ = max(ranks)
     if len(ranks) == 1:
         who, most, whose = listed_ranks([ranks[0][2]]), "", "its"
@@ -50,6 +63,6 @@ def _said(step: int, ranks: list[tuple[float, int, int]]) -> str:
         who, most, whose = listed_ranks([rank for *_, rank in ranks]), "up to ", "their"
         if len(ranks) > _MOST_RANKS:
             who = counted(len(ranks), "rank")
-    took = f"step {step} took {most}{ms(longest)} on {who}"
+    took = f"{noun} {step} took {most}{ms(longest)} on {who}"
     ratio = number(times)
-    return f"{took}, {most}{ratio} times the median of {whose} steps"
+    return f"{took}, {most}{ratio} times the median of {whose} {nouns}"

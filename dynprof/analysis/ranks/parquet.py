@@ -171,17 +171,21 @@ def _steps(measured: MeasuredTrace) -> Columns:
     phases = dict(zip(measured.marked, measured.phases, strict=True))
     steps = measured.steps
     times_of_phases = [phases[step.number, step.begin, step.length] for step in steps]
+    labels = [measured.iterations.get((one.number, one.begin, one.length)) for one in steps]
     times = ("length", "computing", "communication", "overlapped", "free", "stage", "preparing")
     return {
         "rank": np.full(len(steps), measured.rank),
         "recorded": np.full(len(steps), measured.recorded_rank is not None),
         "world_size": np.full(len(steps), measured.world_size),
         "host": _texts([measured.host] * len(steps)),
-        "step": np.array([-1 if step.number is None else step.number for step in steps], np.int64),
+        "step": _known([step.number for step in steps]),
+        "kind": _texts([label.kind if label else "" for label in labels]),
+        "requests": _known([label and label.requests for label in labels]),
+        "tokens": _known([label and label.tokens for label in labels]),
         "device": _texts([str(step.device_id) for step in steps]),
         "begin_ns": measured.base_ns + _whole([step.begin for step in steps]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
-        "receiving_ns": _whole([-1 if s.receiving is None else s.receiving for s in steps]),
+        "receiving_ns": _known([step.receiving for step in steps]),
         **{phase_column(name): _whole([one[name] for one in times_of_phases]) for name in NAMES},
     }
 
@@ -295,6 +299,11 @@ def _texts(values: list[str]) -> Any:
     found = np.empty(len(values), object)
     found[:] = values
     return found
+
+
+def _known(values: list[int | None]) -> Any:
+    """Return counts; -1 for those that are unknown."""
+    return _whole([-1 if value is None else value for value in values])
 
 
 def _whole(values: list[int]) -> Any:

@@ -51,7 +51,7 @@ function drawBar(parts, longest, className) {
 /** Says which steps have a row, if not all have. */
 function whichSteps(rows, count) {
   if (rows.length === count) return "";
-  return ` The graph shows the slowest steps and their neighbours, ${rows.length} of ${count}; ${count - rows.length} are left out.`;
+  return ` The graph shows the slowest ${data.noun}s and their neighbours, ${rows.length} of ${count}; ${count - rows.length} are left out.`;
 }
 
 /**
@@ -61,7 +61,7 @@ function whichSteps(rows, count) {
 function drawBars(target, rows, count = rows.length) {
   const longest = Math.max(...rows.map((row) => row.value), 1e-9);
   const gap = (skipped) => {
-    if (skipped) target.append(element("span", "skipped", `${counted(skipped, "step")} left out`));
+    if (skipped) target.append(element("span", "skipped", `${counted(skipped, data.noun)} left out`));
   };
   let left = count - rows.length;
   for (const row of rows) {

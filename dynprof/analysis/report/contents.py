@@ -18,6 +18,7 @@ from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
     categories_section,
+    iterations_section,
     kernels_data,
     marks,
     modules_data,
@@ -75,6 +76,7 @@ _SCRIPTS = (
     "waiting.js",
     "sequences.js",
     "categories.js",
+    "iterations.js",
     "index.js",
 )
 
@@ -94,7 +96,9 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
         "verdict": " ".join(_headline(measured, ranks)),
         "findings": [_finding(measured, one) for one in found],
         "timeline": timeline(measured),
+        "noun": steps.noun,
         "steps": _steps(measured, steps),
+        "iterations": iterations_section(measured),
         "critical_path": path_section(measured),
         "flame": _flame(measured, measured.tree),
         "flame_on_device": _flame(measured, measured.tree_on_device)
@@ -143,7 +147,8 @@ def _rank_sentences(ranks: Ranks | None) -> list[str]:
 def _title(measured: MeasuredTrace) -> str:
     """Return the title: the steps, the rank and the host of the capture."""
     numbers = [number for number, _, _ in measured.marked if number is not None]
-    steps = spanned(numbers[0], numbers[-1]).capitalize() if numbers else "A capture"
+    noun = measured.breakdown.noun
+    steps = spanned(min(numbers), max(numbers), noun).capitalize() if numbers else "A capture"
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
@@ -188,15 +193,16 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
 
     ``skipped`` is the number of steps before one that are not drawn.
     """
-    phases = dict(zip(measured.marked, measured.phases, strict=True))
+    phases = {step[:2]: one for step, one in zip(measured.marked, measured.phases, strict=True)}
+    outliers = {step[:2] for step in measured.outliers}
     places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
     rows = [
         {
             "number": step[0],
             "length": step[2] / 1e6,
             "parts": _in_ms(steps.parts_of(step)),
-            "phases": _in_ms(phases.get(step, {})),
-            "outlier": step in measured.outliers,
+            "phases": _in_ms(phases.get(step[:2], {})),
+            "outlier": step[:2] in outliers,
             "skipped": skipped,
         }
         for step, skipped in ((steps.steps[place], skipped) for place, skipped in places)

@@ -45,10 +45,11 @@ function drawFindings(timeline) {
 function drawSteps() {
   const { rows, count, on_host: onHost } = data.steps;
   section("steps").hidden = rows.length === 0;
+  if (data.iterations.count) part("steps", "h2").textContent = "Where the time of iterations goes";
   part("steps", ".hint").textContent =
     `${onHost ? "Above: operators of the host" : "Above: the device"}; below: the phases of the host.${whichSteps(rows, count)}`;
   const drawn = rows.map((row) => ({
-    name: row.number === null ? "all" : `step ${row.number}`,
+    name: row.number === null ? "all" : `${data.noun} ${row.number}`,
     value: row.length, bars: [row.parts, row.phases], marked: row.outlier, skipped: row.skipped,
   }));
   drawBars(part("steps", ".bars"), drawn, count);
@@ -83,7 +84,7 @@ function drawFlame() {
   const say = () => {
     const { hidden } = data[choice.value];
     const thin = hidden ? ` Too thin to show: ${counted(hidden, "path")}.` : "";
-    const what = choice.value === "flame" ? "within the steps" : "of the whole capture, by the device's time for the work they launched";
+    const what = choice.value === "flame" ? `within the ${data.noun}s` : "of the whole capture, by the device's time for the work they launched";
     part("flame", ".hint").textContent = `Python frames and operators ${what}, of all threads that ran operators. Click one to widen it.${thin}`;
   };
   choice.addEventListener("change", () => { graph.load(data[choice.value]); say(); });

@@ -1,7 +1,7 @@
 """Sections of a report, as plain data.
 
-They are operators, modules, marks, categories, sequences, the roofline, waiting, the critical path
-and bandwidth.
+They are operators, modules, marks, categories, sequences, the roofline, waiting, iterations, the
+critical path and bandwidth.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
+from dynprof.analysis.measures.timeline.iterations import by_kind
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import profiler_of
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
 MOST_OPERATORS = 2000
 MOST = 500
-"""Rows of marks that are shown, at most."""
+"""Rows of marks, and of iterations, that are shown, at most."""
 MOST_MODULES = 1000
 MOST_SHOWN = 25
 MOST_WORKS = 300
@@ -91,6 +92,8 @@ _DURATION_NAMES = (
 
 A duration that is a limit belongs to the longer range.
 """
+_SIZES, _TIMES = ("requests", "tokens"), ("time", "on_host", "busy")
+"""Attributes of an iteration that are shown: of its label, and its own."""
 _NAMELESS = {PARTS[AT_HOST]: "(outside of operators)", PARTS[WAITING]: "(unknown)"}
 MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 """The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
@@ -383,6 +386,40 @@ def _highest(times: Numbers, values: Numbers) -> Numbers:
     return np.sort(ranked[last])
 
 
+def iterations_section(measured: MeasuredTrace) -> dict[str, Any]:
+    """Return the iterations of an inference server, by kind and one by one; times in ms."""
+    found = list(measured.iteration_times.values())
+    return {
+        "kinds": [
+            [
+                kind,
+                len(some),
+                *(_median([getattr(one.label, name) for one in some]) for name in _SIZES),
+                *(_median([getattr(one, name) for one in some], 1e6) for name in _TIMES),
+                _median([one.tokens_per_second for one in some]),
+            ]
+            for kind, some in by_kind(found).items()
+        ],
+        "rows": [
+            [
+                one.label.kind,
+                one.number,
+                *(getattr(one.label, name) for name in _SIZES),
+                *_ms(*(getattr(one, name) for name in _TIMES)),
+                one.tokens_per_second,
+            ]
+            for one in sorted(found, key=lambda one: -one.time)[:MOST]
+        ],
+        "count": len(found),
+    }
+
+
+def _median(values: Sequence[float | None], unit: float = 1) -> float | None:
+    """Return the median of the values that are known, in a unit; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) / unit if known else None
+
+
 def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
     """Return the data of the page's section; times in ms."""
     path = measured.critical_path
@@ -478,9 +515,9 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
         return []
     shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)
     named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
-    whole = "a step" if steps.marked else "the trace"
+    whole = steps.a_step
     if measured.outliers:
-        whole = "the mean step"  # of all steps, as the path includes the outliers
+        whole = f"the mean {steps.noun}"  # of all, as the path includes the outliers
     return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
 
 

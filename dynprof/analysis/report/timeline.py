@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dynprof.analysis.measures.critical_path.parts import PARTS
-from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING
+from dynprof.analysis.measures.timeline.breakdown import (
+    COMMUNICATION,
+    COMPUTING,
+    COPYING,
+    ITERATION,
+)
 from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
 from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.measures.waiting.gaps import streams
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -110,10 +116,16 @@ def _merged(track: Track, begin: int, resolution: int) -> Track:
 def _steps(measured: MeasuredTrace, texts: list[str]) -> Track:
     marked = [step for step in measured.marked if step[0] is not None]
     first = len(texts)
-    texts += [f"step {number}" for number, _, _ in marked]
+    texts += [_name_of(measured, step) for step in marked]
     columns = np.array([(begin, length) for _, begin, length in marked], np.int64).reshape(-1, 2)
     names = np.arange(first, first + len(marked))
-    return Track("steps", columns[:, 0], columns[:, 1], names, np.zeros_like(names))
+    title, kinds = f"{measured.breakdown.noun}s", np.zeros_like(names)
+    return Track(title, columns[:, 0], columns[:, 1], names, kinds)
+
+
+def _name_of(measured: MeasuredTrace, step: MarkedStep) -> str:
+    label = measured.iterations.get(step)
+    return f"{label.kind} {ITERATION} {step[0]}" if label else f"step {step[0]}"
 
 
 def _critical_path(measured: MeasuredTrace, texts: list[str]) -> Track:

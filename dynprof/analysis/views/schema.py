@@ -209,7 +209,12 @@ VIEWS: dict[str, View] = {
         (
             _WINDOW,
             _RANK,
-            Column("step", WHOLE, "step of the job; NULL if steps are not marked"),
+            Column("step", WHOLE, "step of the job, or iteration of an inference server; NULL if "
+                   "neither is marked"),
+            Column("kind", TEXT, "kind of the iteration, such as `prefill`, `decode` or `mixed`; "
+                   "NULL for a step"),
+            Column("requests", WHOLE, "its requests, the batch size; NULL if unknown"),
+            Column("tokens", WHOLE, "its tokens that go through the model; NULL if unknown"),
             *_TIMES,
             Column("device", TEXT, "device, or `host`"),
             Column("computing_ns", WHOLE, "when kernels computed; on the host, operators", NS),

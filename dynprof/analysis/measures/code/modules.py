@@ -18,7 +18,7 @@ from dynprof.analysis.measures.timeline.autograd import MODULE, engine_calls, re
 from dynprof.analysis.measures.timeline.categories import communicates
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by, open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.measures.timeline.phases import RECOMPUTATION
 from dynprof.analysis.reading.events import FRAMES, LABELS
 
@@ -214,7 +214,7 @@ def _labels(trace: Trace) -> NDArray[np.bool_]:
     """Return the labels to use in place of modules: all but steps and communication."""
 
     def test(name: str) -> bool:
-        return not (name.startswith(STEP) or communicates(name))
+        return not (is_step(name) or communicates(name))
 
     return trace.category(LABELS) & trace.named(test)
 

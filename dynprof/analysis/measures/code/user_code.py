@@ -11,7 +11,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import open_at
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame, profiler_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
 
@@ -171,7 +171,7 @@ def code_at(trace: Trace, calls: Calls, thread: Numbers, when: Numbers) -> CodeP
         when: The moments, in ns.
     """
     users = user_frames(trace)[calls.span]
-    step = trace.named(lambda name: name.startswith(STEP))
+    step = trace.named(is_step)
     operators = (trace.category(OPERATORS) & ~step)[calls.span]
     others = (trace.category(FRAMES, CALLS) & ~trace.named(is_dynprof_frame))[calls.span] & ~users
     place = open_at(trace, calls.span, calls.parent, thread, when)

@@ -29,14 +29,13 @@ from dynprof.analysis.measures.critical_path.parts import (
 from dynprof.analysis.measures.critical_path.waits import Waits
 from dynprof.analysis.measures.critical_path.work import blocking_copies, work_between
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import step_marks
 from dynprof.analysis.measures.timeline.phases import LOADING, where_phase
 from dynprof.analysis.measures.timeline.steps import job_ends
 from dynprof.analysis.reading.events import (
     LAUNCHES,
     ON_DEVICE,
     OPERATORS,
-    STEP_LABELS,
     SYNCHRONISATIONS,
 )
 from dynprof.analysis.reading.intervals import covered_until
@@ -181,17 +180,13 @@ def step_threads(trace: Trace) -> Numbers:
 
     Several threads mark steps in a server, where each has steps of its own.
     """
-    found: Numbers = np.unique(trace.spans["thread"][_step_marks(trace)])
+    found: Numbers = np.unique(trace.spans["thread"][step_marks(trace)])
     return found if len(found) else np.array([main_thread(trace)], np.int64)
-
-
-def _step_marks(trace: Trace) -> NDArray[np.bool_]:
-    return trace.category(STEP_LABELS) & trace.named(lambda name: name.startswith(STEP))
 
 
 def main_thread(trace: Trace) -> int:
     """Return the thread of the steps, else the first that does anything; -1 if none does."""
-    for chosen in (_step_marks(trace), trace.category(OPERATORS), trace.category(LAUNCHES)):
+    for chosen in (step_marks(trace), trace.category(OPERATORS), trace.category(LAUNCHES)):
         if chosen.any():
             return int(trace.spans["thread"][chosen.argmax()])
     return UNKNOWN

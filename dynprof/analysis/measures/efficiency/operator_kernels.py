@@ -9,7 +9,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.categories import CATEGORIES
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.timeline.operators import STEP, STEPS
+from dynprof.analysis.measures.timeline.operators import is_step, shown_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,9 +75,11 @@ def operator_kernels(
     names, work = trace.tables["name"], started.work
     if not len(work):
         return []
-    steps = np.flatnonzero([name.startswith(STEP) for name in names])
+    steps = {code: shown_name(name) for code, name in enumerate(names) if is_step(name)}
     operator = np.append(trace.spans["name"][found.span], UNKNOWN)[launcher]
-    operator[np.isin(operator, steps)] = steps[:1].max(initial=UNKNOWN)
+    for shown in set(steps.values()):
+        same = [code for code, name in steps.items() if name == shown]
+        operator[np.isin(operator, same)] = same[0]
     dims = np.append(trace.spans["dims"][found.span], UNKNOWN)[launcher]
     kernel, time = trace.spans["name"][work], trace.spans["length"][work]
     called = np.append(stack, 0)[launcher]
@@ -98,8 +100,7 @@ def operator_kernels(
         by, shapes, types = "", b"", b""
         if launcher[place] != UNKNOWN:
             by, (shapes, types, *_) = names[operator[place]], trace.tables["dims"][dims[place]]
-        by = STEPS if by.startswith(STEP) else by
-        made = (by, shapes, types, names[kernel[place]], CATEGORIES[category[place]])
+        made = (shown_name(by), shapes, types, names[kernel[place]], CATEGORIES[category[place]])
         rows.append(OperatorKernel(*made, *amounts))
     return sorted(rows, key=lambda one: (-one.total, one.operator, one.kernel, one.dims))
 

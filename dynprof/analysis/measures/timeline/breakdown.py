@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from dynprof.analysis.measures.timeline.in_flight import earlier_work
+from dynprof.analysis.measures.timeline.iteration_labels import DECODE
+from dynprof.analysis.measures.timeline.iterations import by_kind
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -33,8 +35,10 @@ from dynprof.analysis.reading.intervals import covered_until, distinct, layered,
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from dynprof.analysis.measures.timeline.iteration_labels import Iteration
+    from dynprof.analysis.measures.timeline.iterations import IterationTime
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.phases import Phases
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
+STEP, ITERATION = "step", "iteration"
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
 EARLIER = "earlier work"
 """Work from before the recording, which the trace does not have."""
@@ -83,6 +88,17 @@ class Measured(Protocol):
     def excluded_steps(self) -> Sequence[MarkedStep]:
         """Its steps that are not measured."""
 
+    @property
+    def iterations(self) -> Mapping[MarkedStep, Iteration]:
+        """What the labels of its iterations say, if its steps are iterations."""
+
+    @property
+    def iteration_times(self) -> Mapping[MarkedStep, IterationTime]:
+        """The times of its iterations, also of those that are not measured."""
+
+    def took(self, step: MarkedStep) -> int:
+        """Return how long a step took."""
+
     def recording_ns(self, step: MarkedStep) -> int:
         """Return how long the profiler itself delayed a step."""
 
@@ -117,7 +133,8 @@ class Breakdown:
         on_host: Whether no device worked, or its activities are incomplete.
         device: The device described here, the first of several; -1 for the host.
         devices: How many devices worked.
-        steps: Number, start and length of the steps; one for all if the device is behind.
+        steps: Number, start and length of the steps; one for all if the device is behind. An
+            iteration lasts until the next one begins.
         count: How many steps.
     """
 
@@ -129,7 +146,7 @@ class Breakdown:
             worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
-        self.steps: list[MarkedStep] = measured.marked
+        self.steps: list[MarkedStep] = self._periods() if measured.iterations else measured.marked
         self.count = len(self.steps)
         if self.behind and self._device_span:
             first, last = self._device_span
@@ -149,7 +166,26 @@ class Breakdown:
         if self.on_host or self._measured.excluded_steps or self._device_span is None:
             return False
         first, last = self._device_span
-        return last - first > BEHIND_RATIO * sum(length for _, _, length in self._measured.marked)
+        return last - first > BEHIND_RATIO * sum(length for _, _, length in self.steps)
+
+    def _periods(self) -> list[MarkedStep]:
+        """Return its iterations, each until the next one begins.
+
+        The last one is as long as the median, but ends with its work at the latest.
+        """
+        begins = np.array([begin for _, begin, _ in self._measured.iterations], np.int64)
+        lengths = np.diff(begins)
+        usual = float(np.median(lengths)) if len(lengths) else 0.0
+        works = [step for step in self._measured.steps if step.begin == begins[-1]]
+        until = max((one.preparing + one.stage for one in works), default=0)
+        marked = self._measured.marked
+        place = np.searchsorted(begins, [begin for _, begin, _ in marked], side="right") - 1
+        periods = np.append(lengths, min(round(usual), until))[place].tolist()
+        last = begins[-1]
+        return [
+            (which, begin, max(length, period) if begin == last else period)
+            for (which, begin, length), period in zip(marked, periods, strict=True)
+        ]
 
     @property
     def marked(self) -> bool:
@@ -165,8 +201,15 @@ class Breakdown:
     def a_step(self) -> str:
         """What the times refer to, in words."""
         if self._measured.excluded_steps and self.count == 1:
-            return f"step {self.steps[0][0]}"
-        return "a step" if self.marked else "the trace"
+            return f"{self.noun} {self.steps[0][0]}"
+        if self._measured.iterations:
+            return f"an {ITERATION}"
+        return f"a {STEP}" if self.marked else "the trace"
+
+    @property
+    def noun(self) -> str:
+        """What its steps are called: ``step``, or ``iteration`` of an inference server."""
+        return ITERATION if self._measured.iterations else STEP
 
     @cached_property
     def length(self) -> float:
@@ -256,7 +299,7 @@ class Breakdown:
             return [self._span()]
         without_work = self.on_host and not self._measured.kinds
         work = "No operator was recorded." if without_work else self._work()
-        return [self._span(), work, *self._phases()]
+        return [self._span(), work, *self._between(), *self._phases()]
 
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
@@ -265,6 +308,10 @@ class Breakdown:
             rest = "" if self._measured.trace.complete else "the readable part of "
             return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
         host = ms(sum(lengths) / len(lengths))
+        if self._measured.iterations:
+            ahead = f"the host finishes one in {host} and is far ahead" if self.behind else ""
+            outliers = self._outliers() if self._measured.excluded_steps else ""
+            return "; ".join(filter(None, (self._by_kind(), outliers, ahead))) + "."
         if self.behind:
             return (
                 f"A step takes {ms(self.length)} on the device ({counted(len(lengths), 'step')}); "
@@ -278,26 +325,62 @@ class Breakdown:
         shortest, longest = ms(lengths[0]), ms(lengths[-1])
         if not self._measured.excluded_steps:
             return f"{text}, from {shortest} to {longest})." if shortest != longest else f"{text})."
-        return f"{text}); {self._outliers(median)}."
+        return f"{text}); {self._outliers()}."
 
-    def _outliers(self, median: float) -> str:
+    def _outliers(self) -> str:
         """Return how long the excluded steps took. The longest are named by number."""
-        ordered = sorted(self._measured.excluded_steps, key=lambda step: -step[2])
-        ratios = [number(step[2] / median) for step in ordered]
+        excluded, noun = self._measured.excluded_steps, self.noun
+        of = " of its kind" if self._measured.iterations else ""
+        took = {step: self._measured.took(step) for step in excluded}
+        ratios = {step: took[step] / self._usual_length(step) for step in excluded}
+        ordered = sorted(excluded, key=lambda step: -took[step])
         clauses = [
-            f"step {step[0]} took {ms(step[2])}, {ratio} times the median"
+            f"{noun} {step[0]} took {ms(took[step])}, {number(ratios[step])} times the median{of}"
             f"{self._profiler_time(step)}"
-            for step, ratio in zip(ordered[:MAX_NAMED], ratios, strict=False)
+            for step in ordered[:MAX_NAMED]
         ]
         if rest := ordered[MAX_NAMED:]:
-            more = counted(len(rest), "more step took", "more steps took")
-            clauses.append(f"{more} {ratios[-1]} times the median or more")
+            more = counted(len(rest), f"more {noun} took", f"more {noun}s took")
+            least = number(min(ratios[step] for step in rest))
+            clauses.append(f"{more} {least} times the median{of} or more")
         return "; ".join(clauses)
+
+    def _usual_length(self, step: MarkedStep) -> float:
+        """Return the median time of all steps; of iterations, of those of a step's kind."""
+        kinds, steps = self._measured.iterations, self._measured.marked
+        every = [*steps, *self._measured.excluded_steps]
+        if step in kinds:
+            every = [one for one in every if kinds[one].kind == kinds[step].kind]
+        return median_of([self._measured.took(one) for one in every])
+
+    def _by_kind(self) -> str:
+        """Return how long the iterations of each kind take, the most frequent kind first."""
+        clauses: list[str] = []
+        for kind, found in by_kind(self._measured.iteration_times.values()).items():
+            noun = f"{kind} {ITERATION}"
+            verb, median = ("take", " (median)") if len(found) > 1 else ("takes", "")
+            said = f"{counted(len(found), noun)}{_size_of([one.label for one in found])}"
+            time = ms(median_of([one.time for one in found]))
+            clauses.append(f"{said} {time}" if clauses else f"{said} {verb} {time}{median}")
+        return ", ".join(clauses)
+
+    def _between(self) -> list[str]:
+        """Return how often an iteration begins, if that is much later than one before it ends."""
+        found = list(self._measured.iteration_times.values())
+        if len(found) < 2 or self.behind:
+            return []
+        begins = np.array([one.begin for one in found], np.int64)
+        period = median_of(np.diff(begins).tolist())
+        if period < (1 + _MIN_OUTSIDE) * median_of([one.time for one in found]):
+            return []
+        return [f"An {ITERATION} begins every {ms(period)} (median)."]
 
     def _profiler_time(self, step: MarkedStep) -> str:
         """Return the profiler's own time in a long step, if it is a large part of the extra."""
         own = self._measured.recording_ns(step)
-        is_much = own >= _MIN_PROFILER_SHARE * (step[2] - self.length)
+        is_much = own >= _MIN_PROFILER_SHARE * (
+            self._measured.took(step) - self._usual_length(step)
+        )
         return f", {ms(own)} of it in the profiler itself" if is_much else ""
 
     def _work(self) -> str:
@@ -306,7 +389,8 @@ class Breakdown:
         if self.on_host and self._has_python_calls:
             subject = "Python functions run or wait"
         others = len(self._measured.excluded_steps)
-        whole = f"the other {counted(self.count, 'step')}" if others else "it"
+        it = "the time" if self._measured.iterations else "it"
+        whole = f"the other {counted(self.count, self.noun)}" if others else it
         text = f"{subject} for {self.share(self.parts[COMPUTING]):.0%} of {whole}"
         for name, words in _EXPOSED.items():
             if self.share(self.parts.get(name, 0)) >= _MIN_SHOWN:
@@ -331,6 +415,17 @@ class Breakdown:
         rest = self.phases[REST] / times
         outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""
         return [f"On the host: {', '.join(named)}{outside}."]
+
+
+def _size_of(labels: list[Iteration]) -> str:
+    """Return how large iterations of one kind are: requests if they decode, else tokens."""
+    requests, tokens = ([getattr(one, name) for one in labels] for name in ("requests", "tokens"))
+    by_requests = labels[0].kind == DECODE or None in tokens
+    sizes, noun = (requests, "request") if by_requests else (tokens, "token")
+    if None in sizes:
+        return ""
+    least, most = min(sizes), max(sizes)
+    return f" of {counted(most, noun)}" if least == most else f" of {least:,} to {most:,} {noun}s"
 
 
 def ms(nanoseconds: float) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.iteration_labels import read_label
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import ROOT, callers, own_time, parents
-from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS
+from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS, RANGES, STEP_LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 STEP, STEPS = "ProfilerStep#", "ProfilerStep*"
 """Prefix of a step's label, and the name under which torch shows all steps together."""
+ITERATIONS = "iteration*"
+"""The name under which all labels of iterations are shown together."""
 _UTILITIES = {
     "profiler::_record_function_enter",
     "profiler::_record_function_enter_new",
@@ -74,7 +77,7 @@ class Average:
     """All operators of one name; times in ns.
 
     Attributes:
-        name: The name; all steps are ``ProfilerStep*``.
+        name: The name; all steps are ``ProfilerStep*``, and iterations ``iteration*``.
         count: How many ran.
         total: The sum of their durations.
         own: The same without nested operators.
@@ -88,6 +91,16 @@ class Average:
     own: int
     device_total: int
     device_own: int
+
+
+def is_step(name: str) -> bool:
+    """Return whether a name is the label of a step, or of an iteration of an inference server."""
+    return name.startswith(STEP) or read_label(name) is not None
+
+
+def step_marks(trace: Trace) -> NDArray[np.bool_]:
+    """Return which spans are labels of steps."""
+    return trace.category(STEP_LABELS, RANGES) & trace.named(is_step)
 
 
 def operators(trace: Trace, started: Launches) -> Operators:
@@ -176,7 +189,7 @@ def averages(
         found: Its operators.
         counted: Mask of the spans that count; all by default.
     """
-    shown = [_shown(name) for name in trace.tables["name"]]
+    shown = [shown_name(name) for name in trace.tables["name"]]
     table = {name: number for number, name in enumerate(dict.fromkeys(shown))}
     code = np.array([table[name] for name in shown] or [0], np.int64)[trace.spans["name"]]
     selected = slice(None) if counted is None else counted[found.span]
@@ -192,5 +205,8 @@ def averages(
     return sorted(rows, key=lambda row: (-row.own, row.name))
 
 
-def _shown(name: str) -> str:
-    return STEPS if name.startswith(STEP) else name
+def shown_name(name: str) -> str:
+    """Return the name of an operator in tables, which is the same for all steps."""
+    if not is_step(name):
+        return name
+    return STEPS if name.startswith(STEP) else ITERATIONS

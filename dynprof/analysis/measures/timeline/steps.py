@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.iteration_labels import iterations
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import overhead
@@ -105,6 +106,8 @@ class Receives(NamedTuple):
 def marked_steps(trace: Trace, most: int | None = None) -> list[MarkedStep]:
     """Return number, start and length of each marked step in order; else one for everything.
 
+    Iterations of an inference server are steps if none is marked.
+
     Args:
         trace: The trace.
         most: The number of complete steps, if it is known. If the recording ended during a step,
@@ -122,7 +125,8 @@ def marked_steps(trace: Trace, most: int | None = None) -> list[MarkedStep]:
         found.append((number, int(spans["start"][place]), int(spans["length"][place])))
     whole_since = _complete_since(trace)
     whole: list[MarkedStep] = [step for step in found if step[1] >= whole_since]
-    return sorted(dict.fromkeys(whole), key=lambda step: step[1])[:most] or whole_span(trace)
+    in_order = sorted(dict.fromkeys(whole), key=lambda step: step[1])[:most]
+    return in_order or [*iterations(trace)] or whole_span(trace)
 
 
 def _complete_since(trace: Trace) -> int:
@@ -269,7 +273,32 @@ def median_of(lengths: Sequence[float]) -> float:
     return float(np.median(np.array(lengths, float)))
 
 
-def outliers(lengths: Sequence[int]) -> list[int]:
+def outliers_by_kind(
+    lengths: Sequence[int], kinds: Sequence[str], tokens: Sequence[int | None]
+) -> list[int]:
+    """Return the indices of the outliers among the steps of each kind, the longest first.
+
+    More tokens may take longer. So where they are known, an outlier takes longer for each token
+    too.
+
+    Args:
+        lengths: How long each step took.
+        kinds: The kind of each, if it is an iteration.
+        tokens: The tokens of each; None if unknown.
+    """
+    found: list[int] = []
+    for kind in dict.fromkeys(kinds):
+        places = [place for place, one in enumerate(kinds) if one == kind]
+        far = {places[far] for far in outliers([lengths[place] for place in places])}
+        sizes = [size for place in places if (size := tokens[place])]
+        if len(sizes) == len(places):
+            rates = [lengths[place] / size for place, size in zip(places, sizes, strict=True)]
+            far &= {places[slow] for slow in outliers(rates)}
+        found += far
+    return sorted(found, key=lambda place: -lengths[place])
+
+
+def outliers(lengths: Sequence[float]) -> list[int]:
     """Return the indices of the outliers, the longest first.
 
     With fewer than three steps there are none: no step is known to be typical.

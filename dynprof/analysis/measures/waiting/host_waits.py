@@ -13,7 +13,7 @@ from dynprof.analysis.measures.code.user_code import is_user_frame
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
 from dynprof.analysis.measures.timeline.nesting import ROOT, parents
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import is_step, step_marks
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
 from dynprof.analysis.reading.events import (
@@ -24,7 +24,6 @@ from dynprof.analysis.reading.events import (
     LAUNCHES,
     OPERATORS,
     OVERHEADS,
-    STEP_LABELS,
 )
 from dynprof.analysis.reading.intervals import distinct, united
 
@@ -106,10 +105,7 @@ class HostActivity:
     @cached_property
     def main(self) -> int:
         """The thread that marks the steps; -1 if they are not marked."""
-        labels = self._trace.category(STEP_LABELS) & self._trace.named(
-            lambda name: name.startswith(STEP)
-        )
-        threads = self._trace.spans["thread"][labels]
+        threads = self._trace.spans["thread"][step_marks(self._trace)]
         return int(np.bincount(threads).argmax()) if len(threads) else NO_THREAD
 
     def _on(self, thread: int, chosen: NDArray[np.bool_]) -> Cover:
@@ -117,7 +113,7 @@ class HostActivity:
 
     @cached_property
     def _working(self) -> NDArray[np.bool_]:
-        step = self._trace.named(lambda name: name.startswith(STEP))
+        step = self._trace.named(is_step)
         return self._trace.category(OPERATORS, CALLS, FRAMES, LAUNCHES) & ~step
 
     def _busy(self, thread: int) -> Cover:
@@ -239,7 +235,7 @@ def first_uses(trace: Trace) -> NDArray[np.bool_]:
     found, call = np.zeros(len(long), bool), np.flatnonzero(long)
     if not len(call):
         return found
-    operators = trace.category(OPERATORS) & ~trace.named(lambda name: name.startswith(STEP))
+    operators = trace.category(OPERATORS) & ~trace.named(is_step)
     span = np.flatnonzero(operators)
     parent = parents(*(spans[name][span] for name in ("start", "length", "thread")))
     place = innermost(trace, span, parent, call)

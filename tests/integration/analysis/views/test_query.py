@@ -70,7 +70,7 @@ def innermost(event: Event) -> tuple[int, int]:
 
 
 def is_step(name: str) -> bool:
-    return name.startswith("ProfilerStep#")
+    return name.startswith(("ProfilerStep#", "execute_", "step["))
 
 
 def is_open(event: Event, ns: int) -> bool:
@@ -264,12 +264,16 @@ def test_kernels_and_launches_are_those_of_the_raw_events(path: Path) -> None:
 
 
 def test_every_column_is_filled(tmp_path: Path) -> None:
-    """Each column of each view has a value somewhere in four captures, or is known to have none."""
+    """Each column of each view has a value somewhere in five captures, or is known to have none."""
     without = {"domain", "mark", "line", "stack", "sender", "receiver", "host"}
     two_windows(tmp_path / "job")
+    label = {"ph": "X", "cat": "user_annotation", "name": "step[DECODE bs=32]", "pid": 1, "tid": 1}
+    served = tmp_path / "served.json"
+    served.write_text(json.dumps({"traceEvents": [{**label, "ts": 0, "dur": 100}]}))
     filled: dict[str, set[str]] = {name: set() for name in VIEWS}
     for path in (
         tmp_path / "job",
+        served,
         *(H100 / f"{one}.json.gz" for one in ("train", "compiled", "ddp_rank0")),
     ):
         views = load_views(path, views=VIEWS)

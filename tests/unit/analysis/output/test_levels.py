@@ -53,7 +53,7 @@ TABLES_OF_ALL = {
     "msprof_tx.csv", "data_preprocess.csv", "l2_cache.csv", "module_details.csv",
     "operator_flops.csv", "backward_operators.csv", "kernel_shapes.csv", "kernel_sequences.csv",
     "kernel_categories.csv", "operator_kernels.csv", "operator_counters.csv",
-    "copy_bandwidth.csv", "collective_bandwidth.csv", "critical_path.csv",
+    "copy_bandwidth.csv", "collective_bandwidth.csv", "critical_path.csv", "iterations.csv",
     "critical_path_what_if.csv",
 }  # fmt: skip
 FILES_OF_ALL = {

@@ -30,6 +30,7 @@ def times_by_operator(events: list[Event]) -> dict[tuple[str, str, str], list[in
     for work, by in launchers(events):
         if by is not None:
             name = "ProfilerStep*" if by["name"].startswith("ProfilerStep#") else by["name"]
+            name = "iteration*" if name.startswith(("execute_", "step[")) else name
             args = by.get("args", {})
             shapes = args.get("Input Dims", args.get("Input dims", []))
             text = ANY if shapes == ANY else shapes_text(json.dumps(shapes).encode())

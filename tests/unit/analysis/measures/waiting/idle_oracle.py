@@ -78,6 +78,7 @@ class Oracle:
         self.copied = {id(c): w["name"] for w in self.work if "mem" in category(w)
                        if (c := self.launch(w))}  # fmt: skip
         labels = [e for e in self.events if self.is_step(e)]
+        labels = labels or [e for e in self.events if e["name"].startswith("execute_")]
         counted = defaultdict[Thread, int](int)
         for label in labels:
             counted[self.thread(label)] += 1
