@@ -204,8 +204,8 @@ def test_a_finding_leads_to_its_moment(tmp_path: Path, opened: Any) -> None:
     page = opened(report(str(job.measured(tmp_path).path)).stdout.strip())
     page.click("#findings li:has-text('gemm takes the most') .show")
     command = page.inner_text("#timeline code").split()
-    begin, length = float(command[4]), float(command[6])
-    assert begin < 0.33 < 0.63 < begin + length < 1.0
+    begin, shown = float(command[4]), float(command[6])
+    assert begin < 0.33 < 0.63 < begin + shown < 1.0
 
 
 @needs_browser

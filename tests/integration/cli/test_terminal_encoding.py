@@ -46,7 +46,7 @@ def test_names_that_the_terminal_lacks_are_printed_with_replacements(
     """The command succeeds; all other characters are printed as they are."""
     paths = [captures] * (2 if command == "diff" else 1)
     environment = {**os.environ, **ENVIRONMENTS[encoding]}
-    command_line = [*DYNPROF, command, *paths]
+    command_line = [*DYNPROF, command, *map(str, paths)]
     with start(command_line, env=environment, encoding=encoding, errors="replace") as process:
         output, errors = process.communicate()
     assert (process.returncode, "Traceback" in errors) == (0, False), errors

@@ -289,8 +289,8 @@ def test_the_page_shows_the_requested_time(tmp_path: Path) -> None:
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
     python, *code = DYNPROF
-    command = [python, "-u", *code, "view", path, "--no-browser", "--at", "20", "--for", "4"]
-    with start(command) as process, sync_playwright() as playwright:
+    command = [python, "-u", *code, "view", str(path), "--no-browser"]
+    with start([*command, "--at", "20", "--for", "4"]) as process, sync_playwright() as playwright:
         assert process.stdout is not None
         url = [process.stdout.readline() for _ in range(2)][1].strip()
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -88,7 +88,7 @@ def in_flight(events: list[Event], launches: dict[int, Event]) -> set[int]:
     for event in works:
         if launches.get(event["args"].get("correlation", -1)):
             known.add(stream_of(event))
-        elif stream_of(event) not in known:
+        elif stream_of(event) not in known and event["args"].get("correlation") is not None:
             found.add(id(event))
     return found if known else set()
 

@@ -52,7 +52,7 @@ def test_phases_that_grew_are_named(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
         captures.append(read(path))
-    found = {growth.name: growth.cost_ns for growth in growths(*captures, PHASE)}
+    found = {growth.name: growth.cost_ns for growth in growths(captures[0], captures[1], PHASE)}
     assert found == {"backward": 3e6, "rest": -3e6}
 
 
@@ -70,7 +70,7 @@ def test_parts_of_the_step_that_grew_are_named(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
         captures.append(read(path))
-    found = [(one.name, one.by, one.cost_ns) for one in growths(*captures, PART)]
+    found = [(one.name, one.by, one.cost_ns) for one in growths(captures[0], captures[1], PART)]
     assert found == [("communication", PART, 6e6), ("idle", PART, -6e6)]
 
 
@@ -86,7 +86,7 @@ def test_events_outside_steps_do_not_count(tmp_path: Path) -> None:
         ]
         path.write_text(json.dumps(trace))
         captures.append(read(path))
-    assert growths(*captures, OPERATOR) == []
+    assert growths(captures[0], captures[1], OPERATOR) == []
 
 
 def test_captures_that_cannot_be_compared_are_named(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_ranges_that_differ_by_a_number_are_joined(tmp_path: Path) -> None:
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
         captures.append(read(path))
     assert set(captures[0].tables[OPERATOR]) == {"iteration#*", "Optimizer.step#SGD.step", "#5"}
-    (grown,) = growths(*captures, OPERATOR)
+    (grown,) = growths(captures[0], captures[1], OPERATOR)
     assert (grown.name, grown.count, grown.time_ns) == ("iteration#*", (1, 1), (4e6, 9e6))
 
 
