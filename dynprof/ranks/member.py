@@ -301,8 +301,7 @@ class Member:
         self._pending = False
         while self._own_proposals:
             waiting.append(self._own_proposals.popitem()[0])
-        if waiting:
-            self._journal.info(why)
+        self._journal.info(why + ("" if waiting else "; nothing was proposed here"))
         for number in waiting:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
 

@@ -191,10 +191,10 @@ class Participant:
         self.is_over, self.leader = True, ""
         self._decided.set()
         self._drain()
-        if was_part:  # else a proposal that no leader concludes would wait for ever
-            left = "this rank has left the process group, or ends"
-            why = left if self._ended.is_set() else "the ranks no longer agree on steps"
-            self.member.refuse_pending(why)
+        if was_part and not self._ended.is_set():
+            self.member.refuse_pending("the ranks no longer agree on steps")
+        elif was_part and self.member.is_proposed:  # no leader concludes it
+            self.member.refuse_pending("this rank has left the process group, or ends")
 
     def _drain(self) -> None:
         with contextlib.suppress(queue.Empty, StoreLostError):

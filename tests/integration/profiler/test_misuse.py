@@ -129,7 +129,7 @@ def test_a_wrong_argument_is_named_with_the_value_used(
 def some_trace() -> str:
     """Return the path of a small trace."""
     Path("a.trace.json").write_text(
-        '{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": 1}]}'
+        '{"traceEvents": [{"ph": "X", "name": "a", "cat": "cpu_op", "ts": 1, "dur": 1}]}'
     )
     return "a.trace.json"
 

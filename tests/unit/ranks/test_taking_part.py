@@ -82,6 +82,7 @@ class Rank:
     """A rank: its threads, and its received messages."""
 
     numbers = None
+    is_proposed = False
     last_message_s = 0.0
 
     def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
@@ -244,6 +245,7 @@ def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
 
 def test_a_rank_that_leaves_refuses_what_is_proposed(ranks: list[Rank]) -> None:
     """No leader will conclude it: the script has destroyed the process group."""
+    ranks[1].is_proposed = True
     ranks[1].part.end()
     assert ranks[1].alone == ["this rank has left the process group, or ends"]
 

@@ -38,7 +38,7 @@ def test_a_list() -> None:
 
 def test_first_and_last() -> None:
     """A span of one step is one step."""
-    assert (spanned(7, 7), spanned(7, 9), spanned(7, 9, "-")) == (
+    assert (spanned(7, 7), spanned(7, 9), spanned(7, 9, between="-")) == (
         "step 7",
         "steps 7 to 9",
         "steps 7-9",

@@ -333,9 +333,10 @@ class Breakdown:
         of = " of its kind" if self._measured.iterations else ""
         took = {step: self._measured.took(step) for step in excluded}
         ratios = {step: took[step] / self._usual_length(step) for step in excluded}
+        shown = {step: number(ratio) for step, ratio in ratios.items()}
         ordered = sorted(excluded, key=lambda step: -took[step])
         clauses = [
-            f"{noun} {step[0]} took {ms(took[step])}, {number(ratios[step])} times the median{of}"
+            f"{noun} {step[0]} took {ms(took[step])}, {shown[step]} times the median{of}"
             f"{self._profiler_time(step)}"
             for step in ordered[:MAX_NAMED]
         ]
