@@ -172,16 +172,22 @@ def test_a_save_before_the_leader_began_is_refused_if_it_is_not_proposed(
     )
 
 
-def test_a_save_before_the_leader_came_back_is_refused(
-    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leader may have served it alone while the store was away: it must not wait."""
+def led_save(job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Save a file that the leader reads, too; return the clock, which the test moves."""
     now, layout = [1000.0], job.session._process.layout
     monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Part, "leads", False)
     monkeypatch.setattr(Part, "leader", agreements.describe_leader(LEADER, layout.host, layout))
     store.append("one")
     job.edit(active=2)
+    return now
+
+
+def test_a_save_before_the_leader_came_back_is_refused(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader may have served it alone while the store was away: it must not wait."""
+    now = led_save(job, store, monkeypatch)
     job.session._agreements._member.last_message_s = now[0] + 1.0  # as at mark_joined()
     now[0] += agreements.PROPOSED_WITHIN_S
     job.session._agreements.check()
@@ -192,12 +198,7 @@ def test_a_silent_leader_is_waited_for_five_minutes(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rank then serves its own file alone."""
-    now, layout = [1000.0], job.session._process.layout
-    monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Part, "leads", False)
-    monkeypatch.setattr(Part, "leader", agreements.describe_leader(LEADER, layout.host, layout))
-    store.append("one")
-    job.edit(active=2)
+    now = led_save(job, store, monkeypatch)
     for seconds in (0, 15, 299):
         now[0] = 1000.0 + seconds
         job.session._agreements.check()
