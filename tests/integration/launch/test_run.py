@@ -344,9 +344,14 @@ def test_a_role_is_that_of_the_watched_script(tmp_path: Path) -> None:
     """``run --role`` sets the script's role, and ``status`` finds it by its pid too."""
     with begun(tmp_path, LOOP, "--step-on", ":work", "--role", "rollout") as process:
         when(tmp_path, "the role", lambda found: "rollout_rank_0.json" in found)
-        _, output, _ = dynprof("status", "--json")
-        (found,) = [p for p in json.loads(output)["processes"] if p["pid"] == process.pid]
-        assert (found["status"]["role"], found["status"]["rank"]) == ("rollout", 0)
+
+        def listed() -> dict[str, object] | None:
+            _, output, _ = dynprof("status", "--json")
+            found = json.loads(output)["processes"]
+            return next((one["status"] for one in found if one["pid"] == process.pid), None)
+
+        status = wait_for("its log, by which it is found", listed)
+        assert (status["role"], status["rank"]) == ("rollout", 0)
         ended(tmp_path, process)
 
 
