@@ -42,6 +42,13 @@ READERS = {
     "HolisticTraceAnalysis: loading": "from hta.trace_analysis import TraceAnalysis\n"
     "TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))",
 }
+STEPS = (2_500, 5_000, 10_000, 20_000)
+REPORT = "report"
+REPORT_CODE = (
+    "from dynprof.analysis.measures.measured_trace import MeasuredTrace\n"
+    "from dynprof.analysis.report.contents import write_report\n"
+    "write_report(MeasuredTrace(path), path.with_suffix('.html'))"
+)
 NEEDS = {"orjson.loads alone": "orjson", "HolisticTraceAnalysis: loading": "hta"}
 
 
@@ -114,6 +121,42 @@ def read_by_each(kind: str, path: Path) -> list[tuple[str, ...]]:
     return rows
 
 
+def write_steps(path: Path, count: int) -> None:
+    """Write a trace of short steps, each with ten operators that launch a kernel."""
+    host, device = {"ph": "X", "pid": 1, "tid": 1}, {"ph": "X", "pid": 0, "tid": 7}
+    events = []
+    for step in range(count):
+        name, begin = f"ProfilerStep#{step}", 1000 * step
+        events.append({**host, "cat": "user_annotation", "name": name, "ts": begin, "dur": 990})
+        for place in range(10):
+            number, begin = 10 * step + place, 1000 * step + 20 + 90 * place
+            of = {"correlation": number, "External id": number}
+            work = {**of, "device": 0, "stream": 7}
+            events += [
+                {**host, "cat": "cpu_op", "name": "aten::mm", "ts": begin, "dur": 40, "args": of},
+                {**host, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": begin + 5,
+                 "dur": 8, "args": of},
+                {**device, "cat": "kernel", "name": "gemm", "ts": begin + 20, "dur": 60,
+                 "args": work},
+            ]  # fmt: skip
+    path.write_text(json.dumps({"traceEvents": events}))
+
+
+def reports_of_steps() -> list[tuple[str, ...]]:
+    """Return a row for reports of more and more steps: seconds grow as the steps do."""
+    rows: list[tuple[str, ...]] = []
+    for count in STEPS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "a.pt.trace.json")
+            write_steps(path, count)
+            runs = [apart(REPORT, path) for _ in range(RUNS)]
+            seconds, peak = (statistics.median(figures) for figures in zip(*runs, strict=True))
+        rows.append(
+            (f"{count:,}", f"{seconds:.2f}", f"{1e6 * seconds / count:.0f}", f"{peak:,.0f}")
+        )
+    return rows
+
+
 def main() -> None:
     """Measure and print."""
     warnings.simplefilter("ignore")
@@ -131,6 +174,8 @@ def main() -> None:
                 path = Path(folder, "a.pt.trace.json")
                 repeat_trace(DEVICE, path, size_mb)
                 rows += read_by_each("GPU", path)
+    steps = ("steps", "seconds", "us a step", "MB at most")
+    print_table("Reports of many short steps", steps, reports_of_steps())
     head = ("trace", "reader", "seconds", "MB/s", "memory at most")
     print_table(f"From a trace to tables, {os.cpu_count()} processors", head, rows)
 
@@ -141,6 +186,7 @@ def _row(trace: str, name: str, seconds: float, size: float, peak: str) -> tuple
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        print(json.dumps(measure(READERS[sys.argv[2]], Path(sys.argv[3]))))
+        code = REPORT_CODE if sys.argv[2] == REPORT else READERS[sys.argv[2]]
+        print(json.dumps(measure(code, Path(sys.argv[3]))))
     else:
         main()
