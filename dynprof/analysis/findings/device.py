@@ -20,7 +20,7 @@ from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.reading.events import COPIES
-from dynprof.analysis.reading.intervals import cover, united
+from dynprof.analysis.reading.intervals import cover, inside, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -138,8 +138,5 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 def _in_steps(one: KernelSequence, measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
     """Return which runs of a sequence are within the steps, on their device."""
     edges = np.array([(begin, begin + length) for _, begin, length in steps.steps], np.int64)
-    begins, ends = cover(*edges.reshape(-1, 2).T)
-    place = np.searchsorted(begins, one.begin, side="right") - 1
-    inside: NDArray[np.bool_] = (place >= 0) & (one.begin < ends[place])
-    inside &= measured.trace.spans["device"][one.kernels[:, 0]] == steps.device
-    return inside
+    of_device = measured.trace.spans["device"][one.kernels[:, 0]] == steps.device
+    return np.asarray(of_device & inside(one.begin, cover(*edges.reshape(-1, 2).T)))

@@ -64,9 +64,9 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
-from dynprof.analysis.measures.waiting.gaps import inside as is_inside
 from dynprof.analysis.measures.waiting.host_waits import waits_for_work
 from dynprof.analysis.reading.events import CALLS, COLLECTIONS, FRAMES, OPERATORS
+from dynprof.analysis.reading.intervals import inside as is_inside
 from dynprof.analysis.reading.intervals import united
 from dynprof.runtime.plural import counted
 
@@ -179,11 +179,8 @@ def _slowest_frame(
         of_users: Prefer the user's own functions.
     """
     trace, calls = measured.trace, measured.calls
-    begins, ends = where
     start = trace.spans["start"][calls.span]
-    place = np.searchsorted(begins, start, side="right") - 1
-    inside = (place >= 0) & (trace.spans["thread"][calls.span] == main_thread(trace))
-    inside[inside] = start[inside] < ends[place[inside]]
+    inside = is_inside(start, where) & (trace.spans["thread"][calls.span] == main_thread(trace))
     inside &= measured.in_steps[calls.span] & ~is_inside(start, steps.causes[RECORDING])
     frames = inside & trace.category(FRAMES, CALLS)[calls.span]
     if not frames.any():

@@ -42,6 +42,17 @@ def covered_until(where: Cover, time: Numbers) -> Numbers:
     return found
 
 
+def inside(times: Numbers, where: Cover) -> NDArray[np.bool_]:
+    """Return which times are within a cover; the end of each span is excluded."""
+    return np.asarray(span_at(times, *where) >= 0)
+
+
+def span_at(times: Numbers, start: Numbers, end: Numbers) -> Numbers:
+    """Return the span that contains each time; -1 for none. The spans must not overlap."""
+    place = np.searchsorted(start, times, side="right") - 1
+    return np.where(times < np.append(end, 0)[place], place, -1) if len(end) else place
+
+
 def clipped(where: Cover, begin: int, end: int) -> Cover:
     """Return the part of a cover between two times."""
     begins, ends = where

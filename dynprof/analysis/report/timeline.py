@@ -13,7 +13,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     COPYING,
     ITERATION,
 )
-from dynprof.analysis.measures.timeline.phases import NAMES, REST, where_phase
+from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
 from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.measures.waiting.gaps import streams
 from dynprof.analysis.reading.events import COPIES, LAUNCHES, MEMSETS, OPERATORS
@@ -33,7 +33,7 @@ MOST_SLICES = 20_000  # On the page: some 300 kB, which a browser draws within a
 LONGEST_NAME = 200  # Characters; a kernel's name with its templates may have thousands.
 MOST_THREADS, MOST_STREAMS = 6, 16  # The busiest ones; more do not fit on a screen.
 STEP, OPERATOR, CALL = "step", "operators", "runtime calls"
-KINDS = (*dict.fromkeys((STEP, *NAMES[:-1], OPERATOR, CALL, COMPUTING, COMMUNICATION, COPYING,
+KINDS = (*dict.fromkeys((STEP, *PRECEDENCE, OPERATOR, CALL, COMPUTING, COMMUNICATION, COPYING,
                          *PARTS)),)  # fmt: skip
 """What a slice shows; each kind has a colour."""
 
@@ -142,9 +142,7 @@ def _critical_path(measured: MeasuredTrace, texts: list[str]) -> Track:
 def _phases(measured: MeasuredTrace, texts: list[str]) -> Track:
     """Return the phases of the host; where two cover a moment, both have a slice."""
     found = []
-    for phase in NAMES:
-        if phase == REST:
-            continue
+    for phase in PRECEDENCE:
         begins, ends = where_phase(measured.trace, phase)
         row = np.broadcast_to([[len(texts)], [KINDS.index(phase)]], (2, len(begins)))
         found.append(np.concatenate([[begins, ends - begins], row]))

@@ -34,7 +34,7 @@ from dynprof.analysis.ranks.parquet import (
 )
 from dynprof.analysis.reading.events import KERNELS as KERNEL_CATEGORIES
 from dynprof.analysis.reading.events import OPERATORS as OPERATOR_CATEGORIES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.intervals import distinct, span_at
 from dynprof.analysis.views.schema import (
     BOOLEAN,
     EVENTS,
@@ -363,9 +363,7 @@ def _steps_at(measured: MeasuredTrace, when: Numbers) -> Numbers:
     numbers = _whole(UNKNOWN if number is None else number for number, _, _ in marked)
     begins = _whole(begin for _, begin, _ in marked)
     ends = begins + _whole(length for *_, length in marked)
-    place = np.searchsorted(begins, when, side="right") - 1
-    inside = (place >= 0) & (when < np.append(ends, 0)[place])
-    return np.where(inside, np.append(numbers, UNKNOWN)[place], UNKNOWN)
+    return np.append(numbers, UNKNOWN)[span_at(when, begins, ends)]
 
 
 def _whole(values: Iterable[int]) -> Numbers:

@@ -471,7 +471,7 @@ def test_the_sort_column_is_visible(tmp_path: Path, opened: Any) -> None:
 
 @needs_browser
 def test_links_between_ranks_are_a_matrix(tmp_path: Path, opened: Any) -> None:
-    """The slow link stands out, comes first in the list, and begins the page."""
+    """The slow link is highlighted, and is the first in the list and in the verdict."""
     ring(tmp_path, {(1, 2): 4.0}, {})
     done = report(str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -73,7 +73,7 @@ def test_liveness() -> None:
 
 
 def test_a_process_that_exists_is_not_dead() -> None:
-    """A process of this machine is looked up, however old its status; pids are reused."""
+    """The health of a process here is that of its pid and start, even if its status is old."""
     now_s = time.time()
     mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), heartbeat=now_s)
     assert mine.health(now_s) == "alive"

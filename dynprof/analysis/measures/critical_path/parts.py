@@ -12,7 +12,7 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.phases import PRECEDENCE, REST, where_phase
 from dynprof.analysis.reading.events import COPIES, MEMSETS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.intervals import distinct, inside
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.graph import Graph
@@ -194,10 +194,7 @@ def _phase_at(covers: list[Cover], time: Numbers) -> Numbers:
     """Return the first phase that covers each time; the rest if none does."""
     found = np.full(len(time), len(covers), np.int64)
     for number in range(len(covers) - 1, -1, -1):
-        begins, ends = covers[number]
-        place = np.searchsorted(begins, time, side="right") - 1
-        inside = np.append(ends, np.iinfo(np.int64).min)[place] > time
-        found[inside] = number
+        found[inside(time, covers[number])] = number
     return found
 
 

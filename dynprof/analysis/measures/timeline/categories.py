@@ -18,7 +18,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.reading.events import COPIES, KERNELS, LABELS, MEMSETS, OPERATORS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.intervals import distinct, inside
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -294,10 +294,8 @@ def _launched_by_communication(trace: Trace, started: Launches) -> Numbers:
     if not outer.any():
         return nothing
     # Other labels may be inside, but only an operator inside launches for itself.
-    begins, ends = trace.when(outer)
-    last = np.searchsorted(begins, spans["start"], side="right") - 1
-    inside = (last >= 0) & (spans["start"] < ends[last])
-    chosen = np.flatnonzero(outer | (inside & trace.category(OPERATORS)))
+    launching = inside(spans["start"], trace.when(outer)) & trace.category(OPERATORS)
+    chosen = np.flatnonzero(outer | launching)
     parent = parents(*(spans[name][chosen] for name in ("start", "length", "thread")))
     by = launched_by(trace, started, chosen, parent)
     found: Numbers = started.work[(by != UNKNOWN) & outer[chosen[by]]]

@@ -21,7 +21,15 @@ from dynprof.analysis.reading.events import (
     RECORDINGS,
     STEP_LABELS,
 )
-from dynprof.analysis.reading.intervals import both, clipped, cover, covered, distinct, united
+from dynprof.analysis.reading.intervals import (
+    both,
+    clipped,
+    cover,
+    covered,
+    distinct,
+    inside,
+    united,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -174,9 +182,8 @@ def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> ND
     if not steps or steps[0][0] is None:
         return np.ones(len(when), bool)
     begins = np.array([begin for _, begin, _ in steps], np.int64)
-    where = cover(begins, begins + np.array([length for _, _, length in steps], np.int64))
-    place = np.searchsorted(where[0], when, side="right") - 1
-    return np.asarray((place >= 0) & (when < where[1][place]))
+    ends = begins + np.array([length for _, _, length in steps], np.int64)
+    return inside(when, cover(begins, ends))
 
 
 def collectives(trace: Trace) -> Numbers:

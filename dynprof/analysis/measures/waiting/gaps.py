@@ -13,6 +13,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.in_flight import held, in_flight
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.reading.intervals import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,17 +161,6 @@ def cut(start: Numbers, end: Numbers, times: Numbers) -> tuple[Numbers, Numbers,
     begins = np.where(number == 0, start[of], at[place - 1])
     ends = np.where(number == count[of] - 1, end[of], at[place])
     return begins, ends, of
-
-
-def inside(times: Numbers, where: Cover) -> NDArray[np.bool_]:
-    """Return which times are within a cover; the end of each span is excluded."""
-    return np.asarray(span_at(times, *where) != NONE)
-
-
-def span_at(times: Numbers, start: Numbers, end: Numbers) -> Numbers:
-    """Return the span that contains each time; -1 for none. The spans must not overlap."""
-    place = np.searchsorted(start, times, side="right") - 1
-    return np.where(times < np.append(end, 0)[place], place, NONE) if len(end) else place
 
 
 def cut_by_covers(

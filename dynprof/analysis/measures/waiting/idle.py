@@ -14,7 +14,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER
-from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut, cut_by_covers, inside, span_at
+from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut, cut_by_covers
 from dynprof.analysis.measures.waiting.host_waits import (
     ALLOCATING,
     FIRST_USE,
@@ -23,7 +23,7 @@ from dynprof.analysis.measures.waiting.host_waits import (
     SYNCHRONISING,
     BlockingCalls,
 )
-from dynprof.analysis.reading.intervals import cover, distinct
+from dynprof.analysis.reading.intervals import cover, distinct, inside, span_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

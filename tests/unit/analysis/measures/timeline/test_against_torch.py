@@ -86,7 +86,7 @@ def test_flops_are_torchs(measured: MeasuredTrace) -> None:
 
 
 def test_steps_match_cuda_events() -> None:
-    """A step's computation lies between its events, from the first kernel to the last.
+    """A step computes between its events, from its first kernel to its last.
 
     Before it the host reaches the launch. After it are a copy of four bytes and the host's
     ``item()``.
