@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Event = dict[str, Any]
+OLDER_NAMES = {"memcpy": "gpu_memcpy", "memset": "gpu_memset", "operator": "cpu_op"}
+"""Categories that torch 1.8 named otherwise, in lower case."""
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 OLDER, NEWER = "step_0-4_20261101T000000Z", "step_100-104_20261101T000500Z"
 LATE_MS = {0: 0, 1: 20, 2: 0}
@@ -230,6 +232,7 @@ def test_kernels_and_launches_are_those_of_the_raw_events(path: Path) -> None:
         event["begin"] = nanoseconds(event["ts"])
         event["end"] = event["begin"] + nanoseconds(event["dur"])
         event["args"] = event.get("args", {})
+        event["cat"] = OLDER_NAMES.get(event["cat"].lower(), event["cat"].lower())
     calls: dict[int, Event] = {}
     for event in sorted(events, key=lambda e: e["begin"]):
         if event["cat"] in ("cuda_runtime", "cuda_driver", "runtime"):
