@@ -14,7 +14,7 @@ from dynprof.config import ExperimentalConfig
 from dynprof.config.experimental import AicMetrics, HostSystem, ProfilerLevel  # noqa: TC001
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.safe_open import read_regular
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     import os

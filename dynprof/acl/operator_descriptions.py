@@ -20,8 +20,8 @@ from dynprof.acl.config import NO_METRICS
 from dynprof.acl.session import SESSION
 from dynprof.acl.subscription import Subscription
 from dynprof.errors import SessionError
+from dynprof.runtime.standard_streams import warn_script
 from dynprof.runtime.threads import own_thread
-from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Workspace, located, workspace_of
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
-from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
 from dynprof.runtime.plural import counted
-from dynprof.runtime.standard_output import replace_unencodable
+from dynprof.runtime.side_process import limit_file_size, with_size_limit
+from dynprof.runtime.standard_streams import replace_unencodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dynprof.errors import MissingExtraError
 from dynprof.runtime.error_boundary import ended_by_interrupt
-from dynprof.runtime.standard_output import replace_unencodable
+from dynprof.runtime.standard_streams import replace_unencodable
 from dynprof.version import __version__
 
 NARROW_COLUMNS = 60

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from dynprof.cli.browser import open_privately
-from dynprof.cli.captures_elsewhere import say_if_elsewhere
-from dynprof.cli.config_directory import Captures
+from dynprof.cli.config_directory import Captures, say_if_elsewhere
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, reason

@@ -15,8 +15,8 @@ from dynprof.errors import LaunchError, UnusablePathError
 from dynprof.launch.variables import STEPS, effective_variable, requested_directory
 from dynprof.launch.which_process import mark_as_watched, this_program, why_not_a_rank
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.modules import unload_shadowed
+from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def follow_daemons(begin_again: Callable[[], object]) -> None:
     def after_fork() -> None:
         own_thread(lambda: _take_over(watched, begin_again), "dynprof-daemon").start()
 
-    forget_in_child(after_fork)
+    call_in_child(after_fork)
 
 
 def _take_over(watched: int, begin_again: Callable[[], object]) -> None:

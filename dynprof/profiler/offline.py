@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import CaptureError
 from dynprof.profiler.strictness import Strictness
 from dynprof.runtime.plural import counted
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,4 +209,4 @@ class graph_capture:  # noqa: N801 - used as a function is
         GRAPH_CAPTURES.end(entered)
 
 
-forget_in_child(GRAPH_CAPTURES.forget)
+call_in_child(GRAPH_CAPTURES.forget)

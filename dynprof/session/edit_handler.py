@@ -20,8 +20,8 @@ from dynprof.runtime.clock import local
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
 from dynprof.runtime.plural import counted
+from dynprof.runtime.rank import why_no_threads
 from dynprof.runtime.stale_folders import note_scratch
-from dynprof.runtime.unsupported_processes import why_no_threads
 from dynprof.session.periodic_checks import learn_rank
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import StepOption
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
 from dynprof.windows.cost_account import CostAccount

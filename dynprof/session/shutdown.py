@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.warnings_to_script import say
+from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.config.starter_files import write_starter_files
+from dynprof.config.editing import write_starter_files
 from dynprof.runtime.layout import CONFIG_NAME
 from dynprof.runtime.output import write_atomic
 from tests.integration.running import below, wait_for

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
+from dynprof.analysis.measures.memory import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.ranks.longer_work import findings_among
+from dynprof.analysis.ranks.findings import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,

@@ -27,9 +27,9 @@ from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
-from dynprof.analysis.measures.timeline.iterations import by_kind
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import profiler_of
+from dynprof.analysis.measures.timeline.steps import by_kind
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import (

@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.output.analysis_database import write_ranks_database
 from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.output.whole_files import FOLDER
 from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.ranks.database import write_ranks_database
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.two_processes import Partner
 from dynprof.analysis.runs.executors import Workers, closing
@@ -111,7 +111,7 @@ class Outcome:
             if len(ranks) > 1:
                 made = [*write_tables(ranks.tables(), place.base / FOLDER)]
                 if folder in self._databases:
-                    made += write_ranks_database(ranks, place.base / FOLDER)
+                    made += write_ranks_database(ranks.query, place.base / FOLDER)
                 self.made += map(place.upload, made)
                 self.verdicts[folder] = ranks.words()
 

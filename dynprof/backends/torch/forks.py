@@ -132,7 +132,7 @@ def guard_forks() -> None:
     os.register_at_fork(
         before=_gate.begin_fork,
         after_in_parent=_gate.end_fork,
-        after_in_child=_reset_in_child,  # after all of forget_in_child(), in any import order
+        after_in_child=_reset_in_child,  # after all of call_in_child(), in any import order
     )
 
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class NativeMarks:
         self._listeners: list[Listener] = []
         self._dropped = 0
         self.forget()
-        forget_in_child(self.forget)
+        call_in_child(self.forget)
 
     def forget(self) -> None:
         """Drop all listeners, as in a child that was just forked."""
