@@ -7,7 +7,7 @@ from logging import LogRecord
 from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import Manifest, load_manifest
-from dynprof.requests.edits import Edit
+from dynprof.requests.request import Edit
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.session.session import Session

@@ -28,7 +28,7 @@ from dynprof.journal.status import Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.edits import GONE, Edit, Unread
+from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from dynprof.captures.exporter import Attempt
     from dynprof.requests.capabilities import Capabilities
+    from dynprof.requests.request import Edit
     from dynprof.windows.process_context import ProcessContext
 
 
