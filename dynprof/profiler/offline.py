@@ -64,8 +64,8 @@ def _analyse(
 
     outcome = analyse_each(traces_in(path), types, processes=processes)
     made += outcome.made
-    for trace, torn in outcome.torn.items():
-        warn_script(f"{trace} is not complete: {torn}")
+    for trace, truncated in outcome.truncated.items():
+        warn_script(f"{trace} is not complete: {truncated}")
     if outcome.problems:
         raise CaptureError("; ".join(f"{trace}: {why}" for trace, why in outcome.problems.items()))
 

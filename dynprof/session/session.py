@@ -199,7 +199,9 @@ class Session:
         if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
-            self._boundary.attempt("ending the session", lambda: self._shutdown.wind_down(reason))
+            self._boundary.attempt(
+                "ending the session", lambda: self._shutdown.close_and_save_all(reason)
+            )
         except (KeyboardInterrupt, SystemExit):
             self._finish(reason)
             raise

@@ -55,7 +55,7 @@ class Shutdown:
             leave_agreements,
         )
 
-    def wind_down(self, reason: str) -> None:
+    def close_and_save_all(self, reason: str) -> None:
         """Close, save and stop.
 
         Raises:

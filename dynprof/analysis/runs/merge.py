@@ -193,8 +193,8 @@ def _written(
                 continue
             for piece in part.events(origin):
                 sink.write(b",\n" + piece)
-            if part.torn:
-                words.append(f"rank {rank}: {part.torn}; the events before that were merged")
+            if part.truncated:
+                words.append(f"rank {rank}: {part.truncated}; the events before that were merged")
             arrows += part.arrows
             on_rank(rank)
         if origin is None:

@@ -199,7 +199,7 @@ def test_an_unreadable_config_is_named(desk: Desk, command: str, words: str) -> 
 
 
 def test_the_last_of_many_saves_arrives(desk: Desk) -> None:
-    """No save of a burst is torn, and the last one arrives."""
+    """No save of a burst is half-written, and the last one arrives."""
     for number in range(300):
         desk.path.write_text(json.dumps({"active": number + 1}))
     last = b""
