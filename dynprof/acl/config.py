@@ -38,6 +38,7 @@ _METRICS: dict[int, AicMetrics] = {
 """``aclprofAicoreMetrics``, by the names of torch_npu, which has none for 7."""
 _AICORE_METRICS = 0x0004
 _AICPU = 0x0008
+"""Bits of the data types: metrics of AI cores, and AI CPUs."""
 _EXPERIMENTAL = set(ExperimentalConfig.model_fields)
 Switch = Literal["on", "off"]
 

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _LAYOUT = struct.Struct("<IQQ256s")
 """Model id, begin and duration in ns, zero-padded name."""
 _WAIT_S = 10.0
+"""Longest wait at the end, in seconds, for a reader that has stopped reading."""
 SUCCESS = 0
+"""``ACL_SUCCESS``, the result of all calls."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

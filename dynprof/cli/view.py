@@ -41,6 +41,7 @@ HEAD_S, HEAD_BYTES = 10.0, 16 << 10
 MAX_UNVERIFIED = 16
 """Maximum number of connections that have not shown the token; a browser opens six."""
 _CHUNK_BYTES = 1 << 20
+"""Bytes that are sent at a time."""
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEADERS = {
     "Cache-Control": "no-store",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 POLLS = 60
 """Number of checks in a forked child whether the watched process has ended: 30 s in total."""
 POLL_S = 0.5
+"""Seconds between two of these checks."""
 _begun = False
 
 

@@ -20,6 +20,7 @@ DELETED = "-"  # Replaces a deleted message; a rank that reads it continues with
 KEPT = 16  # The newest messages stay in the store, even if all ranks have read them.
 MAX_MARKS = 1000  # Marks of deleted messages that are kept; a rank farther behind reconnects.
 DIGITS = 15
+"""Most digits of a place; longer text is another program's."""
 FOREVER = datetime.timedelta(days=20)
 """How long a rank waits for a message. After a timeout torch writes two warnings to the job's
 stderr, and TCP itself survives a cut of some minutes."""

@@ -27,6 +27,7 @@ WAIT_S = 30.0
 CAPTURES_WAIT_S = 3.0
 """Longest wait at the end of the process, in seconds; captures end with the process."""
 _PAUSE_S = 0.001
+"""Seconds between two checks whether captures have ended."""
 
 
 @dataclass(frozen=True)

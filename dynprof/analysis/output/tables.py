@@ -67,6 +67,7 @@ UNKNOWN_TIME = "N/A"
 COMPONENT = "PTA"
 """The vendor's name for torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
+"""Bytes of a KB and a MB in the vendor's tables."""
 _AT_ONCE = 1000
 """Rows that are written at once."""
 _QUOTED = re.compile('[,"\r\n]').search

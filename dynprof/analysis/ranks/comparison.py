@@ -53,6 +53,7 @@ OPERATORS_HEADER = (
     "Own Time of Median(us)", "Difference(us)",
 )  # fmt: skip
 _MOST_NAMED = 8
+"""Ranks that a sentence lists; the others are only counted."""
 _FILES = """
 SELECT rank, filename, bool_and(recorded), min(begin_ns), max(begin_ns + length_ns)
 FROM files GROUP BY rank, filename ORDER BY 1, 4, 2
@@ -66,6 +67,7 @@ OFTEN = 0.2
 LATE_NS = 1_000_000
 """Time in ns after the median from which a rank is late: clocks and threads scatter by less."""
 MOST_NAMED = 3
+"""Stragglers, and slow links, that the verdict names: the first ones are the worst."""
 _BEHIND = """
 CREATE TEMP TABLE behind AS
 WITH arrivals AS (

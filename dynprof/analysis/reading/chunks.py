@@ -24,6 +24,7 @@ CHUNK = 4 << 20
 _TAIL = 64 << 10
 """Bytes at the end of the text in which the last boundary between events is searched first."""
 _LONGEST_HEAD = 64 << 20
+"""Bytes before the list of events, at most; a file without a list is not read to its end."""
 _LONGEST_EVENT = 256 << 20
 """Bytes of an event, at most: a small compressed file may unpack to one without an end."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 16
+"""Bytes that are read and unpacked at a time."""
 _GZIP = 31
 """zlib's ``wbits`` for a gzip header and trailer."""
 MAX_RATIO = 200

@@ -51,6 +51,7 @@ WORST, MOST_SENTENCES = 3, 3
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 """The attributes of a finding that the page shows."""
 MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
+"""Steps and points of a drawing, and rows of ranks and of differences, at most."""
 THINNEST = 1 / 5000
 """Share of the time below which a frame is left out of the flame graph."""
 NOT_MEASURABLE = "not measurable"

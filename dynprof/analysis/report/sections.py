@@ -61,15 +61,22 @@ if TYPE_CHECKING:
 
 
 MOST_OPERATORS = 2000
+"""Rows of operators, at most; the page says how many there are."""
 MOST = 500
 """Rows of marks, and of iterations, that are shown, at most."""
 MOST_MODULES = 1000
+"""Rows of modules, at most: those with the most time, and the modules around them."""
 MOST_SHOWN = 25
+"""Sequences of kernels that are shown, at most."""
 MOST_WORKS = 300
+"""Rows of the roofline, at most."""
 LONGEST_SHAPES = 120
+"""Characters of an operator's shapes, at most."""
 MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
+"""Streams, calls behind a wait, and points of the queue's drawing, at most."""
 Data = dict[str, Any]
 MOST_STEPS, MOST_ROWS = 40, 100
+"""Steps, and rows of the critical path, at most."""
 _SHOWN = 0.005
 """Share of the path below which a part is not named in the sentence."""
 _SAYS_MORE = 0.1

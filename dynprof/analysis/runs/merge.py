@@ -36,6 +36,7 @@ MERGED = "merged.json.gz"
 """Name of the file. It does not match the names of traces: it must not be analysed as one."""
 SLOWEST, MEDIAN = "slowest", "median"
 _DAY_NS = 86_400 * 10**9
+"""Nanoseconds of a day: clocks differ by less."""
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 
 

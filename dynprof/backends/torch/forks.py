@@ -41,6 +41,7 @@ _INSTANCE, _STOP_THREAD = f"{_LOADER}8instanceEv", f"{_LOADER}10stopThreadEv"
 
 _SETTINGS = ("use_device", "record_shapes", "profile_memory", "with_stack", "with_flops")
 _PAUSE_S = 0.005
+"""Seconds between two checks of a fork that waits."""
 PROPAGATION_S = 0.03
 """How long busy threads may take to learn of a change."""
 FIRST_USE_S = 5.0

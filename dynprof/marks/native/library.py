@@ -29,6 +29,7 @@ POLL_S = 0.05
 DRAIN_TIMEOUT_S = 30.0
 """Longest wait of an ended window for its last marks."""
 _BATCH, _QUEUE_SIZE, _MAX_OPEN = 1024, 16384, 8192
+"""Marks that are taken at a time; marks in the queue and open ranges at most, as in ``mstx.c``."""
 
 
 class NativeMark(NamedTuple):
