@@ -58,7 +58,7 @@ _MOST_VECTORS = 16384
 _RED_ZONE = 512
 """Bytes skipped below the stack pointer; a function may use up to 128 bytes there."""
 _POLL_S = 0.0005
-"""Seconds between two checks whether the thread has stopped; the job waits meanwhile."""
+"""Seconds between two checks whether the thread has stopped, while the job waits."""
 _FUTEX, _WAIT_BITSET = 202, 9
 """Number of the system call on x86_64, and its operation with an absolute timeout."""
 _X86_WAITS = frozenset(
