@@ -72,6 +72,7 @@ def _is_rename(name: str, call: ast.Call) -> bool:
 
 
 def test_one_module_writes_files() -> None:
+    """All other modules that do are listed, with the reason."""
     found = {
         str(path.relative_to(PACKAGE)): calls
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -82,6 +83,7 @@ def test_one_module_writes_files() -> None:
 
 
 def test_writing_calls_are_found(tmp_path: Path) -> None:
+    """The check finds each planted call, and no harmless one."""
     planted = {
         "open(p, 'w')", "p.open('ab')", "io.open(p, mode='x')", "p.write_text('')", "p.chmod(1)",
         "os.replace(a, b)", "a.rename(b)", "a.replace(b)", "shutil.move(a, b)",
