@@ -140,7 +140,7 @@ def test_link_that_others_could_have_made_is_not_followed(tmp_path: Path) -> Non
 
 @as_root
 def test_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
-    """dynprof makes no folder behind it."""
+    """No folder is made behind it."""
     (tmp_path / "link").symlink_to("/etc")
     MALLORY.own(tmp_path / "link")
     with pytest.raises(OSError, match=f"it belongs to uid {MALLORY.uid}; use the folder itself"):
