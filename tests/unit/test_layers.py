@@ -230,7 +230,10 @@ def test_the_architecture_page_lists_all_rooms() -> None:
     assert sorted(shown) == sorted(name.rpartition(".")[2] for name in rooms)
     files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.*")}
     files |= {name.rpartition("/")[2] for name in files} | {"hatch_build.py"}
-    named = set(re.findall(r"[\w/]+\.py\b", page)) - {"tests/unit/test_layers.py", "tests/unit/runtime/test_output_paths.py"}
+    named = set(re.findall(r"[\w/]+\.py\b", page)) - {
+        "tests/unit/test_layers.py",
+        "tests/unit/runtime/test_output_paths.py",
+    }
     assert named <= files
 
 
