@@ -36,7 +36,7 @@ from dynprof.ranks.messages import (
     parse_rank_messages,
     to_text,
 )
-from dynprof.ranks.store import FOREVER, NUDGE, LogReader, LogWriter, wait_for_bell
+from dynprof.ranks.store import FOREVER, NO_MESSAGE, LogReader, LogWriter, wait_for_notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -108,7 +108,7 @@ def be(
     reader.send_news(to_text(Joined(rank, reader.place)))
     while True:
         place, raw = reader.wait()
-        if raw is None or raw == NUDGE.encode() or (said := parse_leader_message(raw)) is None:
+        if raw is None or raw == NO_MESSAGE.encode() or (said := parse_leader_message(raw)) is None:
             return
         if isinstance(said.message, (Proposal, Question)):
             reply = reply_of(rank, said.message, place)
@@ -189,7 +189,7 @@ class Bench:
         return place
 
     def _hear(self) -> None:
-        wait_for_bell(self._waits)
+        wait_for_notice(self._waits)
         self._leader.receive(parse_rank_messages(self._writer.take()))
 
     def agree(self, number: int) -> tuple[float, int, int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from dynprof.errors import CaptureError, reason
+from dynprof.runtime.job_files import check_values
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.record_values import check_values
 from dynprof.runtime.safe_open import read_inside, read_regular
 
 MAX_BYTES = 16 << 20

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Record, RequestRecord, why
 from dynprof.errors import CaptureError
+from dynprof.runtime.job_files import check_values
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.record_values import check_values
 from dynprof.runtime.safe_open import read_inside
 
 if TYPE_CHECKING:

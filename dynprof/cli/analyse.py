@@ -125,7 +125,7 @@ def _print_outcome(outcome: Outcome) -> None:
     for folder, verdicts in outcome.verdicts.items():
         for verdict in verdicts:
             say(f"{folder}: {verdict}", err=True)
-    for trace, torn in outcome.torn.items():
-        say(f"{trace}: {torn}", err=True)
+    for trace, truncated in outcome.truncated.items():
+        say(f"{trace}: {truncated}", err=True)
     if outcome.problems:
         fail("\n".join(f"{trace}: {why}" for trace, why in outcome.problems.items()), INVALID)

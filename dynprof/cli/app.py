@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dynprof.errors import MissingExtraError
 from dynprof.runtime.error_boundary import ended_by_interrupt
-from dynprof.runtime.standard_output import replace_unencodable
+from dynprof.runtime.standard_streams import replace_unencodable
 from dynprof.version import __version__
 
 NARROW_COLUMNS = 60
@@ -44,7 +44,7 @@ COMMANDS = {
     "demo": "Train a small model, edit its config while it runs, and show the result.",
 }
 """The commands in the order of the help, each with the first paragraph of its docstring."""
-_MODULES = {"detach": "attach", "cancel": "arm"}
+_MODULES = {"detach": "attach", "cancel": "arm", "demo": "demo.command"}
 """The module of each command that is not in a module of its own name."""
 
 

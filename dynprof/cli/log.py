@@ -23,6 +23,7 @@ from dynprof.runtime.layout import LOG_DIR
 from dynprof.runtime.safe_open import open_inside
 
 POLL_S = 0.2
+"""Seconds between two reads of the logs with ``--follow``."""
 READ_BYTES = 8 * LOG_BYTES
 """Bytes read from a log at a time; a log that dynprof writes is never this large."""
 STYLES = {"WARNING": "yellow", "ERROR": "bold red"}

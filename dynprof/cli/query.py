@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
-from dynprof.cli.config_directory import Captures
+from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, table
 from dynprof.errors import CaptureError, QueryError, describe

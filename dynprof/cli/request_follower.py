@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Process = tuple[int, str, int]
 """Identity of a process: ``Status.process``."""
 POLL_S = 0.1
+"""Seconds between two reads of the status files."""
 ANSWER_S = 3 * HEARTBEAT_S
 """Time after which a live rank that has not read a save counts as not answering."""
 OUTCOMES_WITH_LEADER = ("waiting", "open", "saving", "saved", "failed", "not asked", "cancel")

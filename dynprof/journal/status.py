@@ -13,8 +13,8 @@ import psutil
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
+from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
-from dynprof.runtime.record_values import check_values
 from dynprof.runtime.safe_open import read_from, read_inside
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dynprof.marks.sinks import Range
 from dynprof.marks.sources import Source
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,7 +107,7 @@ def _record_function() -> Any:
 
 RECORD_FUNCTIONS = RecordFunctions()
 """The process's listeners."""
-forget_in_child(RECORD_FUNCTIONS.forget)
+call_in_child(RECORD_FUNCTIONS.forget)
 
 
 class RecordFunctionMarks(Source):

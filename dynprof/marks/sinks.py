@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +142,7 @@ class Sinks:
 
 SINKS = Sinks()
 """The process's sinks."""
-forget_in_child(SINKS.forget)
+call_in_child(SINKS.forget)
 
 
 def is_short(message: str, most: int = MAX_BYTES) -> bool:

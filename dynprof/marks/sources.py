@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from dynprof.marks.sinks import Range, Sink
@@ -80,9 +80,9 @@ class Source:
 _all: weakref.WeakSet[Source] = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     for source in list(_all):
         source.forget()
 
 
-forget_in_child(_forget_in_child)
+call_in_child(_reset_in_child)

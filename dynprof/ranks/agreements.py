@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dynprof.journal.status import JobStatus
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Edits, Member
-    from dynprof.requests.edits import Edit
+    from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.runtime.layout import Layout
     from dynprof.windows.process_context import ProcessContext

@@ -27,9 +27,8 @@ from dynprof.ranks.messages import (
     Withdrawal,
     in_utf_8,
 )
-from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
-from dynprof.requests.request import UnplannedRequest
+from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.destination import absolute_place
 
 if TYPE_CHECKING:

@@ -288,9 +288,9 @@ class JobWindows:
                     self._learn(number, unreachable=gone)
             known = self._kept.get(report.number)
             if known:
-                self._hear_of(known, report)
+                self._add_report(known, report)
 
-    def _hear_of(self, known: JobWindow, report: Report) -> None:
+    def _add_report(self, known: JobWindow, report: Report) -> None:
         rank, before = report.rank, known.reports.get(report.rank)
         has_ended = before and before.outcome not in ("", *IN_PROGRESS)
         # A rank whose dynprof began again still has its capture.

@@ -2,8 +2,8 @@
 
 The leader's messages form one log: place ``n`` of it is the key ``say/n``. Each rank blocks in
 ``wait`` for the place after the last that it has read. Replies to a place are appended to
-``re/n`` and counted in ``count/n``. The last reply sets ``bell``, for which the leader waits.
-Ranks append their own news to ``news``, and set the bell too.
+``re/n`` and counted in ``count/n``. The last reply sets ``notice``, for which the leader waits.
+Ranks append their own news to ``news``, and set ``notice`` too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NUDGE = "~"  # An empty message that ends a wait.
+NO_MESSAGE = "~"  # An empty message that ends a wait.
 DELETED = "-"  # Replaces a deleted message; a rank that reads it continues with the newest.
 KEPT = 16  # The newest messages stay in the store, even if all ranks have read them.
 MAX_MARKS = 1000  # Marks of deleted messages that are kept; a rank farther behind reconnects.
 DIGITS = 15
+"""Most digits of a place; longer text is another program's."""
 FOREVER = datetime.timedelta(days=20)
 """How long a rank waits for a message. After a timeout torch writes two warnings to the job's
 stderr, and TCP itself survives a cut of some minutes."""
@@ -36,7 +37,7 @@ class Keys:
     """The keys."""
 
     leader, next = "dynprof/leader", "dynprof/next"
-    news, bell = "dynprof/news", "dynprof/bell"
+    news, notice = "dynprof/news", "dynprof/notice"
     message, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
 
 
@@ -75,7 +76,7 @@ class LogWriter:
     def send(self, text: str) -> int:
         """Append a message; return its place."""
         while self._store.compare_set(Keys.message(self._place), "", text) != text.encode():
-            self._kept.append(self._place)  # a nudge
+            self._kept.append(self._place)  # an empty message
             self._place += 1
         place, self._place = self._place, self._place + 1
         self._store.set(Keys.next, str(self._place))
@@ -122,7 +123,7 @@ class LogWriter:
                 return found
             if bytes(self._store.compare_set(key, text, "")) == b"":
                 return found
-        self._store.set(Keys.bell, "1")
+        self._store.set(Keys.notice, "1")
         return b""
 
     def resign(self, waited_for: set[int]) -> None:
@@ -161,26 +162,26 @@ class LogReader:
         self.place = max(place + 1, newest)
         return place, found
 
-    def nudge(self, place: int) -> None:
+    def end_wait(self, place: int) -> None:
         """End the wait for a place."""
-        self._calls.compare_set(Keys.message(place), "", NUDGE)
+        self._calls.compare_set(Keys.message(place), "", NO_MESSAGE)
 
     def reply(self, place: int, text: str, expect: int) -> None:
         """Reply to a message; the last reply that the leader expects wakes it."""
         self._calls.append(Keys.replies(place), text + "\n")
         if self._calls.add(Keys.count(place), 1) >= expect:
-            self._calls.set(Keys.bell, "1")
+            self._calls.set(Keys.notice, "1")
 
     def send_news(self, text: str) -> None:
         """Send the leader news that it did not ask for."""
         self._calls.append(Keys.news, text + "\n")
-        self._calls.set(Keys.bell, "1")
+        self._calls.set(Keys.notice, "1")
 
 
-def wait_for_bell(store: Store) -> None:
+def wait_for_notice(store: Store) -> None:
     """Block until a rank wakes the leader."""
-    store.wait([Keys.bell], FOREVER)
-    store.delete_key(Keys.bell)
+    store.wait([Keys.notice], FOREVER)
+    store.delete_key(Keys.notice)
 
 
 def unwrapped(store: Any) -> Any:

@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,7 +132,7 @@ def _leave() -> None:
             sys.setswitchinterval(_before)
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     """Restore the interval in a forked child, where no thread is inside any more."""
     global _lock, _inside
     if _inside:
@@ -140,4 +140,4 @@ def _forget_in_child() -> None:
     _lock, _inside = threading.Lock(), 0
 
 
-forget_in_child(_forget_in_child)
+call_in_child(_reset_in_child)

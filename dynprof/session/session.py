@@ -28,7 +28,7 @@ from dynprof.journal.status import Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.edits import GONE, Edit, Unread
+from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
@@ -38,7 +38,7 @@ from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import StepOption
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
 from dynprof.windows.cost_account import CostAccount
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     from dynprof.captures.exporter import Attempt
     from dynprof.requests.capabilities import Capabilities
+    from dynprof.requests.request import Edit
     from dynprof.windows.process_context import ProcessContext
 
 
@@ -198,7 +199,9 @@ class Session:
         if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
-            self._boundary.attempt("ending the session", lambda: self._shutdown.wind_down(reason))
+            self._boundary.attempt(
+                "ending the session", lambda: self._shutdown.close_and_save_all(reason)
+            )
         except (KeyboardInterrupt, SystemExit):
             self._finish(reason)
             raise

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from dynprof.steps.source import EndedSteps
-    from dynprof.steps.step_option import StepOption
+    from dynprof.steps.source import EndedSteps, StepOption
 
 
 class FunctionSteps:

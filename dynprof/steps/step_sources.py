@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.clock import Clock
     from dynprof.runtime.error_boundary import ErrorBoundary
-    from dynprof.steps.source import Source
-    from dynprof.steps.step_option import StepOption
+    from dynprof.steps.source import Source, StepOption
 
 SCRIPT = "dp.step()"
 SILENT_S = 30.0

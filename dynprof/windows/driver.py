@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from dynprof.backends.base import Load
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.runtime.clock import iso
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.rank import UNKNOWN
 from dynprof.version import __version__
 
@@ -324,7 +324,7 @@ class UnendedRecordings:
 
 UNENDED = UnendedRecordings()
 """The discarded recordings of the process."""
-forget_in_child(UNENDED.abandon)
+call_in_child(UNENDED.abandon)
 
 
 def _is_blocked(one: _Unended) -> bool:

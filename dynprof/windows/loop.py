@@ -23,8 +23,8 @@ from dynprof.windows.limits import (
     why_too_late,
     why_too_much_inside,
 )
-from dynprof.windows.thread_turns import WindowLock
 from dynprof.windows.window import Window
+from dynprof.windows.window_lock import WindowLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
+from dynprof.analysis.measures.memory import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.ranks.longer_work import findings_among
+from dynprof.analysis.ranks.findings import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
@@ -51,6 +51,7 @@ WORST, MOST_SENTENCES = 3, 3
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 """The attributes of a finding that the page shows."""
 MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
+"""Steps and points of a drawing, and rows of ranks and of differences, at most."""
 THINNEST = 1 / 5000
 """Share of the time below which a frame is left out of the flame graph."""
 NOT_MEASURABLE = "not measurable"

@@ -28,6 +28,7 @@ _THREADS = re.compile(rb'"tid": (\d+)|"finished": (false)')
 _FROM_TRACE = "an operator that began in an earlier window may not have ended"
 _ASSUMED = "an operator of an earlier window, whose trace was lost, may not have ended"
 _CHUNK, _EVENT = 1 << 18, 1 << 16
+"""Bytes that are read at a time, and bytes of an event at most."""
 
 
 class Unfinished:

@@ -125,7 +125,7 @@ def shell(folder: Path, command: str) -> str:
         return shown.stdout
     tool = folder / "bin" / "dynprof"
     tool.parent.mkdir(exist_ok=True)
-    tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli import app\napp()\n")
+    tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli.app import app\napp()\n")
     tool.chmod(0o755)
     path = f"{tool.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     env["PATH"] = path

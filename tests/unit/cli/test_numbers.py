@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from dynprof.cli import app
+from dynprof.cli.app import app
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,8 +29,7 @@ from dynprof.ranks.messages import (
     to_text,
 )
 from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.edits import Edit
-from dynprof.requests.request import UnplannedRequest
+from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.layout import window_dir_name
 from tests.fake_job import Job
 

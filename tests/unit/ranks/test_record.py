@@ -22,8 +22,7 @@ from dynprof.ranks.record import (
     STALLED_S,
     JobWindows,
 )
-from dynprof.requests.edits import Edit
-from dynprof.requests.request import UnplannedRequest
+from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.testing import FakeClock

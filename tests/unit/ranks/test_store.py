@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynprof.ranks.store import KEPT, NUDGE, Keys, LogReader, LogWriter, wait_for_bell
+from dynprof.ranks.store import KEPT, NO_MESSAGE, Keys, LogReader, LogWriter, wait_for_notice
 from tests.unit.ranks.memory_store import MemoryStore
 
 
@@ -24,14 +24,14 @@ def test_messages_are_heard_in_order_from_the_place_of_joining() -> None:
     assert [reader.wait() for _ in places] == [(places[0], b"one"), (places[1], b"two")]
 
 
-def test_a_nudge_ends_the_wait_and_takes_no_message_away() -> None:
+def test_an_empty_message_ends_the_wait_and_replaces_no_other() -> None:
     """The leader's next message has the place after it."""
     _, writer, reader = both()
-    reader.nudge(reader.place)
+    reader.end_wait(reader.place)
     place = writer.send("one")
-    assert reader.wait() == (place - 1, NUDGE.encode())
+    assert reader.wait() == (place - 1, NO_MESSAGE.encode())
     assert reader.wait() == (place, b"one")
-    reader.nudge(place)  # too late: it is not in the place of the message
+    reader.end_wait(place)  # too late: it is not in the place of the message
     assert writer.send("two") == place + 1
 
 
@@ -41,14 +41,14 @@ def test_the_last_reply_wakes_the_leader() -> None:
     place = writer.send("where?")
     writer.expect(place)
     reader.reply(place, "1", 2)
-    assert Keys.bell not in store.values
+    assert Keys.notice not in store.values
     reader.reply(place, "2", 2)
-    wait_for_bell(store)
+    wait_for_notice(store)
     reader.send_news("news")
     assert writer.take() == b"1\n2\nnews\n"
     assert writer.take() == b""
     reader.reply(place, "3", 2)
-    wait_for_bell(store)
+    wait_for_notice(store)
     assert writer.take() == b"3\n"
 
 

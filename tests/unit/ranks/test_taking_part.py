@@ -157,7 +157,7 @@ def ranks(stores: list[MemoryStore]) -> Iterator[list[Rank]]:
     for rank in reversed(made):
         rank.part.end()
     assert not [
-        one for one in threading.enumerate() if one.name in ("dynprof-ranks", "dynprof-hear")
+        one for one in threading.enumerate() if one.name in ("dynprof-ranks", "dynprof-listen")
     ]
 
 
@@ -256,7 +256,7 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
     """No rank waits as the server ends, and little is left in the store."""
     agree(ranks, 1)
     ranks[0].part.end()
-    assert not [one for one in threading.enumerate() if one.name == "dynprof-hear"]
+    assert not [one for one in threading.enumerate() if one.name == "dynprof-listen"]
     assert [rank.alone for rank in ranks[1:]] == [["the leader has ended"]] * 2
     assert len(stores[0].values) < 12
 
@@ -286,7 +286,7 @@ def test_the_leader_renews_each_wait_and_silent_ranks_reconnect(
 ) -> None:
     """A network may drop an idle connection without notice to either side."""
     monkeypatch.setattr(taking_part, "RENEW_WAITS_S", 0.05)
-    monkeypatch.setattr(taking_part, "UNHEARD_LIMIT_S", 0.5)
+    monkeypatch.setattr(taking_part, "SILENCE_LIMIT_S", 0.5)
     monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     made = [Rank(number, 3, stores) for number in range(3)]
     cut = MemoryStore()  # where nothing is ever sent
@@ -368,7 +368,7 @@ def test_an_edit_waits_once_for_a_leader_without_dynprof(
 
 def reader() -> int:
     """Return how many ranks may be in the store."""
-    return sum(one.name == "dynprof-hear" for one in threading.enumerate())
+    return sum(one.name == "dynprof-listen" for one in threading.enumerate())
 
 
 def test_a_store_that_falls_silent_is_tried_again_soon(

@@ -13,8 +13,7 @@ import pytest
 
 from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
-from dynprof.steps.source import EndedSteps
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import EndedSteps, StepOption
 from tests import processes
 
 if TYPE_CHECKING:
@@ -264,7 +263,7 @@ def test_the_script_goes_by_its_own_name_too(tmp_path: Path, script: list[str]) 
 from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.source import EndedSteps
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import StepOption
 def handle():
     pass
 inbox = Inbox(lambda: None)

@@ -1,4 +1,7 @@
-"""Allocations and releases in a trace, and tensor memory over time."""
+"""Tensor memory: each allocation with its operator and its release, and the amount over time.
+
+Copies by devices are not counted here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The output of ``demo`` before it begins."""
+"""The output of ``dynprof demo`` before the job begins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from typer.testing import CliRunner
 
-from dynprof.cli import app
+from dynprof.cli.app import app
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,8 +1,9 @@
-"""Messages to the script: warnings at its own line, and lines on standard error."""
+"""Messages on the standard streams: warnings at the script's own line, and printed lines."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import warnings
@@ -43,3 +44,10 @@ def _write(text: str) -> None:
         os.write(real.fileno(), text.encode(real.encoding, "backslashreplace"))
     elif stream:
         print(text, end="", file=stream, flush=True)
+
+
+def replace_unencodable() -> None:
+    """Print ``?`` for a character that the encoding of the terminal lacks, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")

@@ -35,9 +35,9 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
         return without_repeated_advice(found)
     known = [replace(one, advice=_without_ranks_first(one.advice)) for one in found]
     more = longer_work(steps, ranks)
-    if more and more.badness >= LEAST:
+    if more and more.severity >= LEAST:
         known.append(more)
-    return without_repeated_advice(sorted(known, key=lambda one: -one.badness))
+    return without_repeated_advice(sorted(known, key=lambda one: -one.severity))
 
 
 def _without_ranks_first(advice: str) -> str:

@@ -64,12 +64,12 @@ def test_a_damaged_byte_costs_at_most_its_event(
         kept = [one["name"] for place, one in enumerate(given) if place != number]
         assert [name for name in names(trace) if name in kept] == kept
         assert len(names(trace)) <= len(given)
-        assert (trace.torn, trace.complete) == ("", True)
+        assert (trace.truncated, trace.complete) == ("", True)
         assert {**trace.members, **MEMBERS_AFTER} == trace.members
         try:
             json.loads(whole.decode("latin-1"), strict=False)
         except json.JSONDecodeError as error:
-            assert {trace.lost, trace.mended} == {(0, 0), (1, error.pos)}
+            assert {trace.lost, trace.repaired} == {(0, 0), (1, error.pos)}
 
 
 def test_the_damaged_place_is_named(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_what_precedes_a_damaged_block_of_a_compressed_file_is_read(
     path = tmp_path / "a.trace.json.gz"
     path.write_bytes(packed)
     trace = load_trace(path)
-    assert trace.torn.startswith("the compressed file is damaged")
+    assert trace.truncated.startswith("the compressed file is damaged")
     found = set(names(trace))
     first = int(len(given) * part * 0.9)
     assert {one["name"] for one in given[:first]} <= found

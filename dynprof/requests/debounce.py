@@ -1,4 +1,4 @@
-"""Turn readings of a file into edits: distinguish a save from a half-written file or a repeat."""
+"""Debounce: readings of a file become edits, without half-written files and repeats."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dynprof.config.file_reading import Source, read_source
 from dynprof.config.jsontext import MAX_DEPTH, read_json
 from dynprof.errors import ConfigError, Problem
+from dynprof.requests.request import Edit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,40 +18,6 @@ HALF_WRITTEN_S = 1.0
 """Seconds for which a file may be missing, cut off or unreadable before an error is reported."""
 DEBOUNCE_S = 0.01
 """Seconds within which the same bytes count as one save: some editors write twice."""
-LATEST_S = 253_370_764_800.0
-"""Start of the year 9999, in seconds since the epoch: the latest time that a save can have."""
-
-
-@dataclass(frozen=True)
-class Edit:
-    """One save of the config.
-
-    Attributes:
-        raw: The saved bytes; empty if they could not be read.
-        edited_at_s: Time of the save, in seconds since the epoch. A file or another machine's
-            clock can have any time; it is clamped to between 1970 and 9999.
-        problems: Why the bytes could not be read.
-        file: Its path, if it is not the watched config.
-        owner: User id of the file's owner; None if it came from another rank.
-        is_received: Whether another process sent it over the job's store.
-    """
-
-    raw: bytes
-    edited_at_s: float
-    problems: tuple[Problem, ...] = ()
-    file: Path | None = None
-    owner: int | None = None
-    is_received: bool = False
-
-    def __post_init__(self) -> None:
-        """Clamp the time, so that it can be shown and be part of a folder's name."""
-        at_s = min(max(0.0, self.edited_at_s), LATEST_S)  # NaN becomes 0, too
-        object.__setattr__(self, "edited_at_s", at_s)
-
-    @property
-    def text(self) -> str:
-        """The saved bytes as text; invalid bytes are replaced."""
-        return self.raw.decode(errors="replace")
 
 
 @dataclass(frozen=True)

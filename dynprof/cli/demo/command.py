@@ -101,7 +101,7 @@ def _job(backend: DemoBackend, root: Path, stop: Path) -> Iterator[subprocess.Po
     make_dir(stop.parent)
     with contextlib.suppress(FileNotFoundError):
         remove(stop)
-    module = f"dynprof.demo.{backend.value}_job"
+    module = f"dynprof.cli.demo.{backend.value}_job"
     job = subprocess.Popen(command(module, str(root), str(stop)), stdout=subprocess.PIPE, text=True)
     try:
         yield job
@@ -152,7 +152,7 @@ def _wait(job: subprocess.Popen[str], what: str, ready: Callable[[], Status | No
 
 def _idle_cost() -> dict[str, float]:
     measured = subprocess.run(
-        command("dynprof.demo.idle_cost"), stdout=subprocess.PIPE, text=True, check=True
+        command("dynprof.cli.demo.idle_cost"), stdout=subprocess.PIPE, text=True, check=True
     )
     facts: dict[str, float] = json.loads(measured.stdout)
     return facts

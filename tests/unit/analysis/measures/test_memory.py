@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.memory.memory_timeline import (
+from dynprof.analysis.measures.memory import (
     allocations,
     memory_timeline,
     write_memory_timeline,
