@@ -11,10 +11,10 @@ from dynprof.analysis.output.communication import communication, communication_m
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.reading.inflate import Readable, Truncated, opened
 from dynprof.errors import CaptureError
-from dynprof.runtime.file_size_limit import RESERVE_MB
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic
+from dynprof.runtime.side_process import RESERVE_MB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
