@@ -122,10 +122,14 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
 
 
 def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
-    """Return the most important sentences, the first on the ranks if several are compared."""
+    """Return the most important sentences; a rank or a link that others wait for comes first."""
     length, *others = measured.without_outliers.breakdown.sentences()
-    found = [*_rank_sentences(ranks)[:1], length, *others[:1], *path_sentence(measured)]
-    return [*found, *others[1:]][:MOST_SENTENCES]
+    found = [length, *others[:1], *path_sentence(measured), *others[1:]]
+    about_ranks = _rank_sentences(ranks)[:1]
+    is_first = ranks is not None and bool(ranks.stragglers() or ranks.bandwidth.words())
+    return (about_ranks + found if is_first else found[:2] + about_ranks + found[2:])[
+        :MOST_SENTENCES
+    ]
 
 
 def _finding(measured: MeasuredTrace, found: Finding) -> Data:
@@ -297,7 +301,7 @@ def _ranks(ranks: Ranks) -> Data:
             }
             for mean in sorted(rows, key=lambda mean: mean.rank)
         ],
-        "beside": [
+        "differences": [
             [name, where, count, other, own / 1e6, others / 1e6]
             for name, where, count, other, own, others in ranks.operator_differences(
                 slowest, median
@@ -339,7 +343,9 @@ def about(measured: MeasuredTrace) -> list[tuple[str, str]]:
     found = [
         ("file", measured.path.name),
         ("rank", str(measured.rank)),
+        ("ranks of the job", str(measured.world_size or "")),
         ("host", measured.host),
+        ("device", measured.device_name),
         ("events", f"{len(measured.trace.spans['start']):,}"),
         ("trace", f"{_size(measured.trace.size)} uncompressed"),
     ]
@@ -365,12 +371,21 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
     return [
         ("recorded", f"{number(steps.recorded)} of {spanned(steps.first, steps.last)}"),
         ("by", ", ".join((manifest.backend, *manifest.activities))),
+        ("with", ", ".join(_switched_on(manifest))),
         ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
         ("from", manifest.opened_at),
         ("to", manifest.closed_at),
         *((name, ms(value * 1e6)) for name, value in measured.items() if value is not None),
         ("lost by the job in all", _lost(manifest.cost)),
     ]
+
+
+def _switched_on(manifest: Manifest) -> list[str]:
+    """Return the settings of the config that are true."""
+    config = manifest.request.config
+    inner = config.get("experimental_config")
+    both = {**config, **(inner if isinstance(inner, dict) else {})}
+    return sorted(name for name, value in both.items() if value is True)
 
 
 def _lost(cost: Cost) -> str:

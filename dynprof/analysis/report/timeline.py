@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -82,7 +83,7 @@ def timeline(measured: MeasuredTrace) -> dict[str, Any] | None:
         "tracks": [[track.title, _slices(track, begin, used)] for track in drawn],
         "resolution": resolution,
         "left_out": [left_threads, left_streams],
-        "file": measured.path.name,
+        "file": os.path.abspath(measured.path),
     }
 
 
