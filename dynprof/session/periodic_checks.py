@@ -67,9 +67,9 @@ class PeriodicChecks:
 
     def _tick(self) -> None:
         learn_rank(self._process, self._journal)
-        self._boundary.attempt("finding the source of steps", self._steps.look)
+        self._boundary.attempt("finding the source of steps", self._steps.check)
         self._boundary.attempt("looking for torch", self._look_for_torch)
-        self._boundary.attempt("analysis", self._analyses.look)
+        self._boundary.attempt("analysis", self._analyses.update)
         self._costs.sample()
         self._boundary.attempt("looking for a standstill", self._standstill.check)
         self._boundary.attempt(
