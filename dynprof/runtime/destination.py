@@ -35,7 +35,7 @@ OUTGOING = "outgoing"
 """Default folder, next to the config, in which captures for a URL are put together."""
 
 _OF_THE_KERNEL = ("/proc", "/sys")
-"""Folders that keep no files, though root may write there."""
+"""Folders that keep no file of a program, though root may write there."""
 MOST_PARTS = 32
 """Most names in a path of a config: real paths have about ten, and commands search no deeper."""
 

@@ -5,13 +5,13 @@ Times are in microseconds with three digits, which are exactly the nanoseconds o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
@@ -179,7 +179,7 @@ def without_steps(measured: MeasuredTrace) -> NDArray[np.intp]:
 def shapes_text(dims: bytes) -> str:
     """Return shapes in the vendor's form, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
     try:
-        shapes = json.loads(dims or b"[]")
+        shapes = msgspec.json.decode(dims or b"[]")
         if isinstance(shapes, list):
             return ";".join(_shape_text(shape) for shape in shapes)
     except (ValueError, RecursionError):  # no shapes, or lists nested too deep

@@ -14,6 +14,7 @@ from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic
+from dynprof.runtime.side_process import RESERVE_MB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,9 +59,11 @@ def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> N
         CaptureError: Too little space is free.
         OSError: The free space is unknown.
     """
-    from dynprof.captures.manifest import least_free_mb  # takes as long to load as numpy
+    least_mb: float | None = RESERVE_MB
+    if measured.manifest:
+        from dynprof.captures.manifest import least_free_mb  # loads the config: 0.1 s
 
-    least_mb = least_free_mb(measured.manifest.request.config if measured.manifest else {})
+        least_mb = least_free_mb(measured.manifest.request.config)
     free_mb, more_mb = free_disk_mb(folder), more_bytes / 1e6
     if least_mb and free_mb - more_mb < least_mb:
         needed = f"its copy takes {more_mb:,.0f} MB, " if more_bytes else ""

@@ -92,7 +92,7 @@ _TYPES: dict[Any, Any] = {int: int, str: str, float: (int, float, Decimal), int 
 def listed(text: bytes) -> list[Any]:
     """Return a list; empty if the text is not a list, or is nested too deep."""
     try:
-        found = json.loads(text or b"[]")
+        found = msgspec.json.decode(text or b"[]")
     except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
