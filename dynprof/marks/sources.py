@@ -24,10 +24,10 @@ class Source:
     domain = ""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
         _all.add(self)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop all sinks, as in a child that was just forked."""
         self._sinks: tuple[Sink, ...] = ()
         self._lock = threading.RLock()
@@ -82,7 +82,7 @@ _all: weakref.WeakSet[Source] = weakref.WeakSet()
 
 def _reset_in_child() -> None:
     for source in list(_all):
-        source.forget()
+        source.reset()
 
 
 call_in_child(_reset_in_child)

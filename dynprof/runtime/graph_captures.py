@@ -48,9 +48,9 @@ class GraphCaptures:
     """Tracks the captures of all threads that began in a followed class, or were declared."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget all captures, as in a child that was just forked."""
         self._process_ends = False
         self._changing = threading.RLock()
@@ -210,4 +210,4 @@ class graph_capture:  # noqa: N801 - used as a function is
         GRAPH_CAPTURES.end(entered)
 
 
-call_in_child(GRAPH_CAPTURES.forget)
+call_in_child(GRAPH_CAPTURES.reset)

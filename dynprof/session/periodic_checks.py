@@ -1,4 +1,4 @@
-"""The checks of a session, once a second and once at its start, such as for a standstill."""
+"""The checks of a session, once a second and once at its start, such as for a stuck step."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PeriodicChecks:
         self._process, self._inbox, self._costs = process, inbox, costs
         self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._steps = steps
-        self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
+        self._stuck_step = StuckStepCheck(process.layout.root, inbox, costs, journal, process.clock)
         self._reported: set[Path] = set()  # captures that were left behind
         self._marks_torch = False
 
@@ -67,11 +67,11 @@ class PeriodicChecks:
 
     def _tick(self) -> None:
         learn_rank(self._process, self._journal)
-        self._boundary.attempt("finding the source of steps", self._steps.look)
+        self._boundary.attempt("finding the source of steps", self._steps.check)
         self._boundary.attempt("looking for torch", self._look_for_torch)
-        self._boundary.attempt("analysis", self._analyses.look)
+        self._boundary.attempt("analysis", self._analyses.update)
         self._costs.sample()
-        self._boundary.attempt("looking for a standstill", self._standstill.check)
+        self._boundary.attempt("looking for a stuck step", self._stuck_step.check)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=False)
         )
@@ -142,7 +142,7 @@ def learn_rank(process: ProcessContext, journal: Journal) -> None:
         journal.info(f"{text}; it was not known before")
 
 
-class Standstill:
+class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
 
     Args:

@@ -355,7 +355,7 @@ class Session:
         self.inbox.numbering += 1
         self._steps.renumber(step)
         if self._member.numbers:
-            self._member.numbers.forget()
+            self._member.numbers.reset()
 
     def _tick(self) -> None:
         self._periodic_checks.tick()

@@ -92,7 +92,7 @@ class Source(Protocol):
 
     name: str
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Run once a second; return why no step can end yet, empty if one can."""
 
     def end(self) -> None:
@@ -160,7 +160,7 @@ class CallbackSteps:
         self.framework, self.name = framework, f"{framework}'s callback"
         self._steps, self._set_step = steps, set_step
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Return the reason while no step has ended; the framework makes the calls."""
         return f"{self.name} has reported no step"
 
@@ -196,7 +196,7 @@ class PeriodSteps:
         self.name = f"a period of {seconds:g} s"
         own_thread(self._run, "dynprof-steps").start()
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Return nothing: time passes."""
         return ""
 

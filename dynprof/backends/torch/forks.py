@@ -139,8 +139,8 @@ def guard_forks() -> None:
 
 def _reset_in_child() -> None:
     """Drop the parent's recordings in the child, which has none of the parent's threads."""
-    COLLECTOR.forget()
-    ANNOTATIONS.forget()
+    COLLECTOR.reset()
+    ANNOTATIONS.reset()
     with contextlib.suppress(BackendError):
         usable_functions().detach_in_child()
     KINETO.reset_in_child()

@@ -260,7 +260,7 @@ class KinetoSession:
         """
         from torch.autograd.profiler import profile
 
-        taken.forget()
+        taken.reset()
         self._call(profile(use_kineto=True)._prepare_trace)
 
     def collected(self, events: object) -> None:

@@ -105,7 +105,7 @@ class OpenAnnotations:
             self._is_ending = False
         RECORD_FUNCTIONS.remove(self)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset in a forked child, where nothing is recorded."""
         self._following, self._is_ending, self._ending = False, False, threading.RLock()
         self._open.clear()

@@ -105,10 +105,10 @@ class NativeMarks:
             )
         self._listeners: list[Listener] = []
         self._dropped = 0
-        self.forget()
-        call_in_child(self.forget)
+        self.reset()
+        call_in_child(self.reset)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop all listeners, as in a child that was just forked."""
         self._lock = threading.RLock()  # a signal handler may run while it is held
         self._wake = threading.Event()

@@ -34,24 +34,13 @@ def test_arm_names_a_rank_without_steps(
     assert said[1:] == [f"rank 3: it has {why}"]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--active", "0"], "--active: 0 is not allowed; write a whole number of at least 1."),
-        (
-            ["--max-seconds", "-1"],
-            "--max-seconds: -1 is not allowed; write a number greater than 0.",
-        ),
-    ],
-)
-def test_a_bad_value_of_an_option_is_not_blamed_on_the_file(
-    tmp_path: Path, options: list[str], said: str
-) -> None:
+def test_a_bad_value_of_an_option_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     """A bad value that the file has is named with its line."""
     config = tmp_path / "profiler_config.json"
     config.write_text('{\n"active": 1, "warmup": -2}')
-    done = CliRunner().invoke(app, ["arm", str(tmp_path), *options])
+    done = CliRunner().invoke(app, ["arm", str(tmp_path), "--active", "0"])
     assert done.exit_code == INVALID
+    said = "--active: 0 is not allowed; write a whole number of at least 1."
     assert said in done.output.splitlines()
     assert f"{config}: line 2, column" in done.output
     assert config.read_text() == '{\n"active": 1, "warmup": -2}'
