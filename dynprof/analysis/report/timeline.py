@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -83,7 +82,7 @@ def timeline(measured: MeasuredTrace) -> dict[str, Any] | None:
         "tracks": [[track.title, _slices(track, begin, used)] for track in drawn],
         "resolution": resolution,
         "left_out": [left_threads, left_streams],
-        "file": os.path.abspath(measured.path),
+        "file": str(measured.path.absolute()),
     }
 
 
