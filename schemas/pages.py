@@ -10,7 +10,7 @@ from dynprof.config.effects import SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.model import ProfilerConfig
 from dynprof.config.schema import config_schema
-from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
+from dynprof.config.sections import AgreementConfig, Every, Limits, StorageConfig
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -179,6 +179,7 @@ def settings_markdown() -> str:
         _SETTINGS_HEAD,
         _table("The file", ProfilerConfig, config_schema()),
         _table("`experimental_config`", ExperimentalConfig, _definition("ExperimentalConfig")),
+        _table("`every`", Every, _definition("Every")),
         _table("`limits`", Limits, _definition("Limits")),
         _table("`agreement`", AgreementConfig, _definition("AgreementConfig")),
         _table("`storage`", StorageConfig, _definition("StorageConfig")),

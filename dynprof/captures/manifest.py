@@ -180,6 +180,11 @@ class Manifest(Record):
     cost: Cost
 
     @property
+    def is_baseline(self) -> bool:
+        """Whether its request repeats, so that dynprof removes it when newer ones are enough."""
+        return bool(self.request.config.get("every"))
+
+    @property
     def rank_suffix(self) -> str:
         """The rank in the names of the vendor's files; empty if the job is one process."""
         return f"_{self.rank}" if self.rank_source or self.world_size > 1 else ""

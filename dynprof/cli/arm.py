@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dynprof.captures.baselines import DEFAULT_KEEP
 from dynprof.cli.config_directory import (
     Directory,
     by_role,
@@ -62,8 +64,20 @@ Timeout = Annotated[
         help="With --wait: stop waiting after S seconds.",
     ),
 ]
-REQUEST_ONLY = {"cancel": False, "start_step": 0}
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every",
+        metavar="TIME",
+        help="Repeat it: 30m, 2h, or 5000 steps.",
+        show_default=False,
+    ),
+]
+REQUEST_ONLY = {"cancel": False, "start_step": 0, "every": None, "keep": DEFAULT_KEEP}
 """Settings that apply to one request only, and the values to which arm resets them."""
+_INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|steps?)")
+_MINUTES = {"s": 1 / 60, "m": 1, "min": 1, "h": 60}
+"""Minutes of each unit of ``--every``."""
 
 CANCEL_FAILED_HINT = (
     "; what is open or waiting stays. Repair the file and cancel again,"
@@ -78,13 +92,19 @@ REPAIR_HINT = (
 
 
 @with_settings
-def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
+def arm(
+    directory: Directory,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    every: Every = None,
+    **given: Any,
+) -> None:
     """Change the config's settings and save it: a running job records its next steps.
 
     Settings that you do not give keep their values from the file; the command prints them, except
-    activities. Only start_step and cancel are reset. To switch off an on/off setting, use its
-    --no- form, such as --no-with-stack. docs/settings.md explains all settings, and so does your
-    editor in the config.
+    activities. Only start_step, cancel, every and keep are reset. To switch off an on/off setting,
+    use its --no- form, such as --no-with-stack. With --every, the window repeats until a cancel.
+    docs/settings.md explains all settings, and so does your editor in the config.
 
     Exit code 0: requested, and with --wait saved. 1: the config is invalid, nothing changed.
     2: there is no config. 3: no process watches the directory. 4: refused, superseded, cancelled or
@@ -93,19 +113,37 @@ def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **giv
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """
-    _save_and_report(directory, changes(given), REQUEST_ONLY, wait=wait, timeout=timeout)
+    asked = changes(given)
+    if every is not None:
+        asked["every",] = _interval(every)
+    elif ("keep",) in asked:
+        raise typer.BadParameter("--keep is for --every; give both, or neither")
+    _save_and_report(directory, asked, REQUEST_ONLY, wait=wait, timeout=timeout)
+
+
+def _interval(text: str) -> dict[str, float]:
+    """Return the value of ``every`` for an interval on the command line."""
+    found = _INTERVAL.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"--every: {text!r} is no interval; write 30m, 2h or 5000 steps")
+    number, unit = found.groups()
+    if unit.startswith("step"):
+        return {"steps": int(number) if number.isdigit() else float(number)}
+    minutes = float(number) * _MINUTES[unit]
+    return {"minutes": int(minutes) if minutes.is_integer() else minutes}
 
 
 def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) -> None:
     """Close the open window, keep what it has recorded, and cancel the waiting request.
 
-    With --wait, wait until the open window is saved, and print the manifests.
+    Baselines end too; those that are saved stay. With --wait, wait until the open window is saved,
+    and print the manifests.
 
     Exit codes are those of arm.
 
     Example: dynprof cancel prof_config
     """
-    _save_and_report(directory, {("cancel",): True}, {}, wait=wait, timeout=timeout)
+    _save_and_report(directory, {("cancel",): True}, {"every": None}, wait=wait, timeout=timeout)
 
 
 def _save_and_report(

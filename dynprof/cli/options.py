@@ -41,7 +41,7 @@ NOT_REPORTED = {"activities"}
 PANELS: dict[str | None, tuple[str, ...]] = {
     None: (
         "active", "warmup", "start_step", "ranks",
-        "record_shapes", "profile_memory", "with_stack",
+        "record_shapes", "profile_memory", "with_stack", "keep",
     ),
     "Limits and agreement": (
         "max_seconds", "max_memory_mb", "max_events", "min_free_disk_mb", "patience_s", "unable",
@@ -65,6 +65,7 @@ SHORT_HELP = {
     "warmup": "Warm-up steps before them, not recorded.",
     "start_step": 'Step; 0: the next; or "next multiple of 100".',
     "ranks": 'Which ranks: all, 0-3,8, "every 64th", ...',
+    "keep": "With --every: keep the newest N.",
     "patience_s": "How long to wait for a busy rank, in s.",
     "unable": "If one rank cannot: refuse or downgrade.",
     "record_shapes": "Shapes and types of operator inputs.",

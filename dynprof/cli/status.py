@@ -285,6 +285,13 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
         notes.append((status.ending, "cyan"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
+    return notes + _notes_on_captures(status)
+
+
+def _notes_on_captures(status: Status) -> list[tuple[str, str]]:
+    """Return the notes on captures that a rank will record again, and on its last one."""
+    is_repeated = status.baselines and health(status) in LIVE
+    notes = [(status.baselines, "cyan")] if is_repeated else []
     if last := status.last_capture:
         notes.append((f"last capture: {last}", "green"))
         cuts = [one.cut for one in status.edits if one.capture == last and one.cut]

@@ -12,10 +12,11 @@ from dynprof.config.model import ProfilerConfig
 from dynprof.config.parse import Parsed, parse_config
 from dynprof.config.ranks import RankSet
 from dynprof.config.schema import config_schema, schema_text, template_text
-from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
+from dynprof.config.sections import AgreementConfig, Every, Limits, StorageConfig
 
 __all__ = [
     "AgreementConfig",
+    "Every",
     "ExperimentalConfig",
     "Limits",
     "Parsed",

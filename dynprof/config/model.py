@@ -22,7 +22,7 @@ from dynprof.config.effects import (
 )
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.ranks import CHOSEN, RankSet
-from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
+from dynprof.config.sections import AgreementConfig, Every, Limits, StorageConfig
 from dynprof.errors import Problem
 from dynprof.runtime.destination import is_url, why_no_destination, why_too_deep
 
@@ -183,6 +183,25 @@ class ProfilerConfig(Section):
         ),
         SAME,
     ] = False
+    every: Annotated[
+        Every | None,
+        Field(
+            description="Record a baseline now, and again after each interval, until a cancel. "
+            "Baselines continue after another request, and when the job starts again.",
+            examples=[None, {"minutes": 30}],
+        ),
+        SAME,
+    ] = None
+    keep: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=10_000,
+            description="Number of baselines that stay; older ones are removed. Other captures "
+            "always stay.",
+        ),
+        SAME,
+    ] = 20
     limits: Annotated[Limits, Field(description="When to close early, or not to open."), SAME] = (
         Limits()
     )
@@ -288,6 +307,23 @@ def broken_rules(config: ProfilerConfig) -> list[Problem]:
     if config.is_rank and not config.rank_list:
         text = "is_rank is true, but this list names no rank; name some or set is_rank to false."
         problems.append(Problem(text, "/rank_list"))
+    return problems + _misused_every(config)
+
+
+def _misused_every(config: ProfilerConfig) -> list[Problem]:
+    """Return the problems of a request that repeats."""
+    if (every := config.every) is None:
+        return []
+    problems = []
+    if (every.minutes is None) == (every.steps is None):
+        text = 'the interval is given in minutes or in steps; write one, such as {"minutes": 30}.'
+        problems.append(Problem(text, "/every"))
+    if config.named_step:
+        text = "a request that repeats has no start step; write 0, or remove every."
+        problems.append(Problem(text, "/start_step"))
+    if is_url(config.prof_dir):
+        text = "baselines are compared and removed on a disk; write a directory, or remove every."
+        problems.append(Problem(text, "/prof_dir"))
     return problems
 
 

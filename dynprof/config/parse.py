@@ -197,6 +197,8 @@ def _top_level_remarks(config: ProfilerConfig) -> Iterator[Problem]:
         yield Problem("has no effect: it needs is_rank true, or write it as ranks.", "/rank_list")
     if config.async_mode and not config.analyse:
         yield Problem('has no effect: it needs "analyse": true.', "/async_mode")
+    if config.keep != type(config).model_fields["keep"].get_default() and not config.every:
+        yield Problem("has no effect: it needs every, the interval of baselines.", "/keep")
 
 
 def _experimental_remarks(config: ProfilerConfig) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The nested sections of the config: limits, storage and agreement."""
+"""The nested sections of the config: repetition, limits, storage and agreement."""
 
 from __future__ import annotations
 
@@ -7,6 +7,32 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from dynprof.config.effects import PATH_PATTERN, SAME, Effect, NoEffect, Section
+from dynprof.runtime.plural import counted
+
+
+class Every(Section):
+    """How often a baseline is recorded: give minutes or steps."""
+
+    minutes: Annotated[
+        float | None,
+        Field(gt=0, le=525_600, description="Minutes between two baselines.", examples=[30]),
+        SAME,
+    ] = None
+    steps: Annotated[
+        int | None,
+        Field(ge=1, le=2**53 - 1, description="Steps between two baselines.", examples=[5000]),
+        SAME,
+    ] = None
+
+    def __str__(self) -> str:
+        if self.minutes is None:
+            return f"every {counted(self.steps or 1, 'step')}"
+        return f"every {self.minutes:g} min" if self.minutes >= 1 else f"every {self.seconds:g} s"
+
+    @property
+    def seconds(self) -> float:
+        """The interval in seconds; 0 if it is in steps."""
+        return round((self.minutes or 0) * 60, 6)
 
 
 class AgreementConfig(Section):

@@ -84,6 +84,12 @@ class EditOutcomes:
         return tuple(answer for answer in found if answer.number not in old)
 
     @property
+    def in_progress(self) -> tuple[int, ...]:
+        """The numbers of the edits that are in progress."""
+        with self._lock:
+            return tuple(a.number for a in self._answers.values() if a.outcome in IN_PROGRESS)
+
+    @property
     def newest(self) -> int:
         """The highest number; 0 for none."""
         with self._lock:

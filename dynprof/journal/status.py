@@ -112,6 +112,8 @@ class Status:
         profilers: Capabilities of each backend in this process.
         prof_dirs: Allowed places for captures, in addition to the config's directory.
         follow_symlinks: Whether it reads the config through symbolic links.
+        baselines: The interval of baselines, when the next is due, and how many are kept; empty if
+            none are requested here.
         edits: The newest edits with their outcomes, oldest first.
         problems: What was wrong with the last edit, one message each.
         remarks: Settings of the last edit that have no effect or were downgraded, and slower or
@@ -147,6 +149,7 @@ class Status:
     profilers: tuple[Capabilities, ...] = ()
     prof_dirs: tuple[str, ...] = ()
     follow_symlinks: bool = False
+    baselines: str = ""
     edits: tuple[Answer, ...] = ()
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

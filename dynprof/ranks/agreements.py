@@ -90,6 +90,19 @@ class Agreements:
         return LEADS if part.leads else f"follows {part.leader}" if part.leader else ""
 
     @property
+    def follows(self) -> bool:
+        """Whether another rank leads this one, and repeats requests for both."""
+        return bool(self._part and not self._part.leads and self._part.leader)
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The numbers of the requests of this leader that have not ended on all ranks."""
+        windows = self._windows
+        return (
+            tuple(number for number, ranks in windows.pending.items() if ranks) if windows else ()
+        )
+
+    @property
     def job(self) -> JobStatus | None:
         """The state of all ranks, for the status; None where this rank has never led."""
         part, windows = self._part, self._windows
@@ -118,6 +131,8 @@ class Agreements:
             number = self._edits.register(edit, 1 + part.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
+            if edit.is_repeated:
+                return
             self._leave_to_leader(part.leader, edit, is_early=not had_leader)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve or is away
@@ -144,6 +159,7 @@ class Agreements:
             if self._windows:
                 self._windows.begin(number, asked)
             part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
+            self._edits.repeat(asked)
 
     def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
         """Refuse a place that must not be written here, even if this rank does not record."""

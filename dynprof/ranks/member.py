@@ -77,6 +77,9 @@ class Edits(Protocol):
     def serve(self, number: int, asked: UnplannedRequest) -> Refusal | None:
         """Arm a window; else report and return the refusal."""
 
+    def repeat(self, asked: UnplannedRequest) -> None:
+        """Repeat an accepted request from now on, if it asks for that."""
+
     def refuse(self, number: int, refusal: Refusal) -> None:
         """Report why no window opens."""
 

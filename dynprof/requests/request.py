@@ -38,6 +38,7 @@ class Edit:
         file: Its path, if it is not the watched config.
         owner: User id of the file's owner; None if it came from another rank.
         is_received: Whether another process sent it over the job's store.
+        is_repeated: Whether it repeats an earlier save, which asked for baselines.
     """
 
     raw: bytes
@@ -46,6 +47,7 @@ class Edit:
     file: Path | None = None
     owner: int | None = None
     is_received: bool = False
+    is_repeated: bool = False
 
     def __post_init__(self) -> None:
         """Clamp the time, so that it can be shown and be part of a folder's name."""
@@ -149,8 +151,9 @@ class UnplannedRequest:
         if isinstance(outcome, Refusal):
             return replace(outcome, problems=self.parsed.locate(outcome.problems))
         text = _BY_SCRIPT if self.now else _CANCEL_KEPT
-        kept_cancel = [Problem(text, "/cancel")] if self.config.cancel else []
-        remarks = (*self.parsed.remarks, *self.parsed.locate((*kept_cancel, *outcome.remarks)))
+        kept = [Problem(text, "/cancel")] if self.config.cancel else []
+        kept += [Problem(_BY_SCRIPT, "/every")] if self.now and self.parsed.config.every else []
+        remarks = (*self.parsed.remarks, *self.parsed.locate((*kept, *outcome.remarks)))
         digest = hashlib.sha256(self.edit.raw).hexdigest()
         return Request(
             number,
@@ -171,7 +174,8 @@ def read_edit(
     Args:
         edit: The edit.
         cancels: The detector, which has the earlier saves.
-        now: The script requests the current step; ``start_step`` and ``cancel`` are ignored.
+        now: The script requests the current step; ``start_step``, ``every`` and ``cancel`` are
+            ignored.
     """
     if edit.problems:
         return Refusal(edit.problems)
@@ -180,9 +184,8 @@ def read_edit(
     except ConfigError as error:
         return Refusal(error.problems)
     if now:
-        return UnplannedRequest(
-            edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now
-        )
-    if cancels.is_cancel(parsed.config):
+        config = parsed.config.model_copy(update={"start_step": 0, "every": None})
+        return UnplannedRequest(edit, config, parsed, now)
+    if not edit.is_repeated and cancels.is_cancel(parsed.config):
         return Cancel()
     return UnplannedRequest(edit, parsed.config, parsed, now)

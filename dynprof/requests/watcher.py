@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.requests.repetition import Repetition
     from dynprof.requests.request import Edit
 
 WatchMode = Literal["events", "poll"]
@@ -90,6 +91,7 @@ class Watcher:
         say: Called with a message when the mode changes.
         mode: How to watch at first; falls back to polling if events are not available.
         follow_symlinks: Read the file through symbolic links.
+        repetition: Says when the edit of a save that asked for baselines is due again.
     """
 
     def __init__(
@@ -102,8 +104,10 @@ class Watcher:
         say: Callable[[str], None],
         mode: WatchMode,
         follow_symlinks: bool = False,
+        repetition: Repetition | None = None,
     ) -> None:
         self._path, self._follow_symlinks = path, follow_symlinks
+        self._repetition = repetition
         self._detector = EditDetector(at_start, time.time_ns())
         self._shared = SharedPolling(f"{path.absolute()} in {_identity(path.parent)}")
         self._on_edit, self._attempt, self._say = on_edit, attempt, say
@@ -148,11 +152,17 @@ class Watcher:
             self._wake.clear()
             if not self._stopping.is_set():
                 self._attempt("watching the config", self._check)
+                self._attempt("recording a baseline", self._repeat)
+
+    def _repeat(self) -> None:
+        if self._repetition and (edit := self._repetition.due()):
+            self._on_edit(edit)
 
     def _interval_s(self) -> float:
         if self._detector.is_pending:
             return HALF_WRITTEN_S / 4
-        return CHECK_S if self._mode == "events" else POLL_S
+        usual_s = CHECK_S if self._mode == "events" else POLL_S
+        return min(usual_s, self._repetition.wait_s()) if self._repetition else usual_s
 
     def _check(self) -> None:
         polls = self._mode == "poll"

@@ -20,6 +20,8 @@ from dynprof.runtime.who_may_change import why_only_listed
 
 CONFIG_NAME = "profiler_config.json"
 SCHEMA_NAME = "profiler_config.schema.json"
+BASELINES_NAME = "baselines_config.json"
+"""The config of the save that asked for baselines, next to the config."""
 LOG_DIR = "log"
 STATUS_DIR = "status"
 INFO_DIR = "info"

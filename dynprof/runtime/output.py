@@ -187,6 +187,16 @@ def remove(path: Path) -> None:
         os.unlink(path.name, dir_fd=folder)
 
 
+def remove_folder(place: Path) -> None:
+    """Remove a folder with its content; a link in its place, or inside it, is not followed.
+
+    Raises:
+        OSError: It cannot be removed, or is a link.
+    """
+    with open_folder(place.parent) as folder, naming(place):
+        shutil.rmtree(place.name, dir_fd=folder)
+
+
 class PrivateFolder:
     """A new folder that only this process's user may enter, locked while this object exists.
 

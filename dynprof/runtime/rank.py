@@ -46,6 +46,11 @@ class Rank:
     world_size: int
     source: str
 
+    @property
+    def share(self) -> float:
+        """Which part of all ranks comes before it, from 0 to less than 1."""
+        return self.number / self.world_size
+
     def refreshed(self) -> Rank:
         """Return the current rank: a process group may have been initialised since, or replaced.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
+    from dynprof.requests.repetition import Repetition
     from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.loop import Loop
@@ -47,6 +49,7 @@ class EditHandler:
         loop: Serves them.
         journal: Records the outcome of each.
         boundary: Keeps failures from the caller.
+        repetition: Repeats a request for baselines.
         at_start: The content of the file when watching began; empty if it was unreadable.
     """
 
@@ -57,10 +60,11 @@ class EditHandler:
         loop: Loop,
         journal: Journal,
         boundary: ErrorBoundary,
+        repetition: Repetition,
         at_start: bytes,
     ) -> None:
         self._process, self._inbox, self._loop = process, inbox, loop
-        self._journal, self._boundary = journal, boundary
+        self._journal, self._boundary, self._repetition = journal, boundary, repetition
         self._numbers, self._cancels = itertools.count(1), CancelDetector(at_start)
         self._numbering = threading.RLock()  # a signal handler may request a window during an edit
         self._asked: tuple[int, UnplannedRequest] | None = None
@@ -169,9 +173,27 @@ class EditHandler:
         planned = asked.to_request(number, state)
         if isinstance(planned, Refusal):
             self.refuse(number, planned)
+            if asked.edit.is_repeated and not planned.selects_rank:  # another run of the job asked
+                self._repetition.end()
             return planned
         self._arm(planned, state)
+        if asked.agreed_in is None:
+            self.repeat(asked, alone=True)
         return None
+
+    def repeat(self, asked: UnplannedRequest, *, alone: bool = False) -> None:
+        """Repeat an accepted request from now on, if it asks for that.
+
+        Args:
+            asked: The request.
+            alone: Whether this rank agrees with no other; ranks then record one after the other.
+        """
+        every, edit = asked.config.every, asked.edit
+        if every and not (edit.is_repeated or edit.is_received):
+            share = self._process.rank.share if alone else 0.0
+            begin = functools.partial(self._repetition.begin, edit.raw, every, share)
+            self._boundary.attempt("keeping the request for baselines", begin)
+            self._journal.info(f"{self._repetition}; dynprof cancel ends the baselines")
 
     def refuse(self, number: int, refusal: Refusal) -> None:
         """Report why no window opens; each reason on one line, also if another rank wrote it."""
@@ -230,12 +252,14 @@ class EditHandler:
             has_cancelled: Whether it has cancelled a request already.
         """
         waiting, current = self._inbox.cancel(), self._loop.busy
+        repeats = self._repetition.end()
         if waiting:
             self._journal.report(waiting.number, "cancelled", f"cancelled by request {number}")
         if current:
             self._inbox.request_close(f"cancelled by request {number}")
         cancels = waiting or has_cancelled
-        texts = (("drops the waiting request", cancels), ("closes the open window", current))
+        texts = (("drops the waiting request", cancels), ("closes the open window", current),
+                 ("ends the baselines", repeats))  # fmt: skip
         what = " and ".join(text for text, found in texts if found) or _NOTHING
         self._journal.report(number, "cancel", f"cancel: {what}")
         self._journal.set_status(problems=(), remarks=())

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures.analysis_start import Analyses, arguments_for
+from dynprof.captures.baselines import remove_old_baselines
 from dynprof.captures.deliveries import Deliveries, DeliveryTask
 from dynprof.runtime.destination import is_url
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
     from dynprof.requests.inbox import Inbox
+    from dynprof.requests.repetition import Repetition
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.cost_account import CostAccount, Span
 
@@ -29,6 +31,7 @@ class SavedCaptures:
         costs: The costs of captures.
         analyses: The analyses that were started.
         deliveries: The deliveries under way.
+        repetition: The request for baselines.
     """
 
     def __init__(
@@ -40,10 +43,11 @@ class SavedCaptures:
         costs: CostAccount,
         analyses: Analyses,
         deliveries: Deliveries,
+        repetition: Repetition,
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
         self._journal, self._boundary, self._analyses = journal, boundary, analyses
-        self._deliveries = deliveries
+        self._deliveries, self._repetition = deliveries, repetition
 
     def handle(
         self, span: Span, delivery: Delivery, early_reason: str, path: Path, manifest: Manifest
@@ -116,6 +120,15 @@ class SavedCaptures:
         if trace:
             self._begin_analysis(trace, manifest, capture or "its manifest")
         self._report(trace, manifest, capture)
+        if manifest.is_baseline and isinstance(folder, Path):
+            self._boundary.attempt(
+                "removing old baselines", lambda: self._remove_old_baselines(folder, manifest)
+            )
+
+    def _remove_old_baselines(self, folder: Path, manifest: Manifest) -> None:
+        self._repetition.kept, removed = remove_old_baselines(folder.parent, manifest)
+        for one in removed:
+            self._journal.info(f"removed the baseline {self._shown(one)}; newer ones are kept")
 
     def _begin_analysis(self, trace: str, manifest: Manifest, capture: str) -> None:
         number = manifest.request.number

@@ -30,6 +30,7 @@ from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
+from dynprof.requests.repetition import Repetition
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import file_mount_problem
@@ -100,6 +101,7 @@ class Session:
             self._steps,
         )
         self._deliveries = Deliveries(self._boundary.attempt)
+        self._repetition = Repetition(process.layout.root, self._clock, lambda: self.inbox.step)
         saved_captures = SavedCaptures(
             process.layout.root,
             self.inbox,
@@ -108,6 +110,7 @@ class Session:
             self._costs,
             self._analyses,
             self._deliveries,
+            self._repetition,
         )
         self._exporter = make_exporter(self._boundary.attempt)
         self._at_start = self._process.read()
@@ -119,6 +122,7 @@ class Session:
             say=self._journal.warning,
             mode=watching[0],
             follow_symlinks=self._process.layout.follow_symlinks,
+            repetition=self._repetition,
         )
         self._loop = Loop(
             process,
@@ -131,8 +135,9 @@ class Session:
         )
         raw = self._at_start.raw if isinstance(self._at_start, Source) else b""
         self._edit_handler = EditHandler(
-            process, self.inbox, self._loop, self._journal, self._boundary, at_start=raw
-        )
+            process, self.inbox, self._loop, self._journal, self._boundary, self._repetition,
+            at_start=raw,
+        )  # fmt: skip
         self._member = Member(
             process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
             self._state,
@@ -183,9 +188,15 @@ class Session:
         else:
             text = "no window is requested yet; the next save of the config requests one"
             self._journal.info(text)
+        self._boundary.attempt("continuing with baselines", self._resume_baselines)
         self._boundary.attempt("finding the source of steps", self._steps.begin)
         if self._steps.is_function:  # each rank may find it at another iteration
             self._agreements.on_group = lambda: self.number_as_leader(may_be_unknown=True)
+
+    def _resume_baselines(self) -> None:
+        self._repetition.resume(self._at_start, self._process.rank.share)
+        if text := str(self._repetition):
+            self._journal.info(f"{text}; it was requested before; dynprof cancel ends it")
 
     def end(self, reason: str) -> None:
         """Close the open window, wait for the capture being saved, end the threads; once only.
@@ -259,6 +270,7 @@ class Session:
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
             heartbeat=self._clock.wall_s(),
+            baselines="" if self._agreements.follows else str(self._repetition),
             edits=self._journal.outcomes.answers,
             **self._journal.status_fields,
         )
@@ -279,8 +291,19 @@ class Session:
 
     def handle(self, edit: Edit) -> None:
         """Handle an edit, on the watcher's thread."""
-        self._loop.admission.reset_failures()
+        if not edit.is_repeated:
+            self._loop.admission.reset_failures()
+        elif self._agreements.follows:
+            return
+        elif why := self._why_no_baseline():
+            self._journal.info(f"a baseline was skipped: {why}; {self._repetition}")
+            return
         self._agreements.handle(edit)
+
+    def _why_no_baseline(self) -> str:
+        """Return why no baseline is requested now: it must not delay or replace a request."""
+        pending = (*self._journal.outcomes.in_progress, *self._agreements.pending)
+        return f"request {pending[0]} is under way" if pending else ""
 
     def _turn(self) -> None:
         if self.inbox.take_wake():

@@ -1,0 +1,126 @@
+"""Baselines: the captures of a request that repeats. Only these are ever removed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.errors import CaptureError
+from dynprof.runtime.job_files import may_be_read
+from dynprof.runtime.layout import INFO_DIR, MANIFESTS, ROLE, rank_name
+from dynprof.runtime.output import remove_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FOLDER = re.compile(rf"step_\d+-\d+_\d{{8}}T\d{{6}}Z(_{ROLE})?")
+"""Names of the folders of windows. A baseline in a folder of another name has been set aside."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline of one rank.
+
+    Attributes:
+        folder: The folder of its window.
+        manifest: Its manifest.
+    """
+
+    folder: Path
+    manifest: Manifest
+
+    @property
+    def trace(self) -> Path | None:
+        """The path of its trace; None if it has none."""
+        return self.folder / self.manifest.trace if self.manifest.trace else None
+
+
+def baselines_in(place: Path, role: str, rank: int) -> list[Baseline]:
+    """Return the baselines of a rank in a directory of captures, the oldest first.
+
+    Args:
+        place: The directory; baselines in the folders below it do not count.
+        role: The role of the rank; empty in a job without roles.
+        rank: The rank.
+    """
+    found = []
+    for folder in _windows_in(place):
+        path = folder / INFO_DIR / f"{rank_name(role, rank)}.info.json"
+        with contextlib.suppress(CaptureError):
+            if may_be_read(path) and (manifest := load_manifest(path)).is_baseline:
+                found.append(Baseline(folder, manifest))
+    return sorted(found, key=lambda one: one.manifest.request.edited_at)
+
+
+def ranks_with_baselines(place: Path) -> list[tuple[str, int]]:
+    """Return role and number of the ranks that have baselines in a directory of captures."""
+    found = set()
+    for folder in _windows_in(place):
+        for path in folder.glob(f"{INFO_DIR}/{MANIFESTS}"):
+            with contextlib.suppress(CaptureError):
+                if may_be_read(path) and (manifest := load_manifest(path)).is_baseline:
+                    found.add((manifest.role, manifest.rank))
+    return sorted(found)
+
+
+def _windows_in(place: Path) -> list[Path]:
+    """Return the folders of windows in a directory; a link is none."""
+    try:
+        with os.scandir(place) as entries:
+            return [
+                place / entry.name
+                for entry in entries
+                if _FOLDER.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
+    except OSError:
+        return []
+
+
+def remove_old_baselines(place: Path, newest: Manifest) -> tuple[int, list[Path]]:
+    """Remove the baselines of a rank that are older than those that its config keeps.
+
+    The ranks of a window share its folder; the first of them there removes it. A folder stays that
+    has another capture too, or that belongs to another user or another config.
+
+    Args:
+        place: The directory of captures.
+        newest: The manifest of the newest baseline.
+
+    Returns:
+        The number of baselines of this rank that are left, and the removed folders.
+
+    Raises:
+        OSError: A folder cannot be removed.
+    """
+    keep = newest.request.config.get("keep")
+    found = baselines_in(place, newest.role, newest.rank)
+    old = found[: -keep if isinstance(keep, int) else -DEFAULT_KEEP]
+    removed = []
+    for one in old:
+        if one.manifest.directory == newest.directory and _is_removable(one):
+            remove_folder(one.folder)
+            removed.append(one.folder)
+    return len(found) - len(removed), removed
+
+
+DEFAULT_KEEP = 20
+"""Number of baselines that stay where the config names none; the default of its model."""
+
+
+def _is_removable(one: Baseline) -> bool:
+    """Return whether this rank may remove a folder: it is the first, and all are baselines."""
+    facts = one.folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
+        return False
+    paths = sorted(one.folder.glob(f"{INFO_DIR}/{MANIFESTS}"))
+    if paths[0].name != f"{rank_name(one.manifest.role, one.manifest.rank)}.info.json":
+        return False
+    try:
+        return all(load_manifest(path).is_baseline for path in paths)
+    except CaptureError:
+        return False
