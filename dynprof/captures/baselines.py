@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
-from dynprof.runtime.job_files import may_be_read
+from dynprof.runtime.job_files import folders_below, may_be_read
 from dynprof.runtime.layout import INFO_DIR, MANIFESTS, ROLE, rank_name
 from dynprof.runtime.output import remove_folder
 
@@ -55,6 +55,16 @@ def baselines_in(place: Path, role: str, rank: int) -> list[Baseline]:
             if may_be_read(path) and (manifest := load_manifest(path)).is_baseline:
                 found.append(Baseline(folder, manifest))
     return sorted(found, key=lambda one: one.manifest.request.edited_at)
+
+
+def baseline_places(path: Path) -> list[Path]:
+    """Return the directories below a path that have folders of windows.
+
+    Args:
+        path: A directory of captures, or one with such directories in it.
+    """
+    found = {folder.parent for folder in folders_below(path) if _FOLDER.fullmatch(folder.name)}
+    return sorted(found)
 
 
 def ranks_with_baselines(place: Path) -> list[tuple[str, int]]:

@@ -37,6 +37,8 @@ from dynprof.runtime.plural import number, sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dynprof.analysis.findings.finding import Finding
     from dynprof.analysis.measures.code.call_tree import CallTree
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
@@ -94,7 +96,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join(_headline(measured, ranks)),
+        "verdict": " ".join([*_headline(measured, ranks), measured.against_baseline]).strip(),
         "findings": [_finding(measured, one) for one in found],
         "timeline": timeline(measured),
         "noun": steps.noun,
@@ -162,6 +164,7 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
     return [
         str(measured.without_outliers.breakdown),
+        *filter(None, [measured.against_baseline]),
         *measured.truncation.sentences(),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
@@ -410,17 +413,33 @@ def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None
         CaptureError: This installation lacks a part of the page.
         OSError: The file cannot be written.
     """
-    data = json.dumps(contents(measured, ranks), separators=(",", ":"), allow_nan=False)
-    page = (_PARTS / "page.html").read_text(encoding="utf-8")
-    parts = {
-        "title": html.escape(measured.path.name),
-        "styles": "".join(f"<style>{_part(name)}</style>\n" for name in _STYLES),
-        "scripts": "".join(f"<script>{_part(name)}</script>\n" for name in _SCRIPTS),
-        # In a script element only "</script" and "<!--" are markup.
-        "data": data.replace("<", "\\u003c"),
-    }
-    write_atomic(path, _MARK.sub(lambda mark: parts[mark[1]], page))
+    write_page(path, "page.html", measured.path.name, contents(measured, ranks), _SCRIPTS)
     return path
+
+
+def write_page(path: Path, page: str, title: str, data: Data, scripts: Sequence[str]) -> None:
+    """Write a page with its styles, scripts and data in it.
+
+    Args:
+        path: The file to write.
+        page: The page, a part of the package.
+        title: Its title.
+        data: What the scripts draw.
+        scripts: The scripts, parts of the package, in their order.
+
+    Raises:
+        CaptureError: This installation lacks a part of the page.
+        OSError: The file cannot be written.
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    parts = {
+        "title": html.escape(title),
+        "styles": "".join(f"<style>{_part(name)}</style>\n" for name in _STYLES),
+        "scripts": "".join(f"<script>{_part(name)}</script>\n" for name in scripts),
+        # In a script element only "</script" and "<!--" are markup.
+        "data": text.replace("<", "\\u003c"),
+    }
+    write_atomic(path, _MARK.sub(lambda mark: parts[mark[1]], _part(page)))
 
 
 def _part(name: str) -> str:

@@ -1,0 +1,205 @@
+"""Comparison of a capture with a baseline, and the changes in a series of baselines."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.analysis.measures.difference import (
+    DEVICE,
+    KERNEL,
+    OPERATOR,
+    PART,
+    MeanStep,
+    StepChange,
+    growths,
+)
+from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.captures.manifest import Manifest
+
+SCATTERS = 3.0
+"""A median has changed if it moves by more than this many standard deviations of one value."""
+LEAST_SHARE = 0.05
+"""It also has to move by this share of itself: the clock of a processor varies by some percent."""
+LEAST_BASELINES = 3
+"""Baselines before and after a change, at least: one slow baseline may be a single slow step."""
+NORMAL = 1.4826
+"""Standard deviation of normal values, as a multiple of their median distance from the median."""
+FEW = 8
+"""Baselines at which the scatter counts twice: few values show less than their scatter."""
+EXPLAINS = 0.25
+"""Share of a step's change from which an operator is named; below it, a part of the step is."""
+STEP = "step"
+"""Name of the quantity with the median step."""
+_DETAIL = (
+    "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules",
+    "memory_snapshot",
+)  # fmt: skip
+"""Settings that make the steps of a window longer."""
+
+
+def shape(manifest: Manifest) -> tuple[object, ...]:
+    """Return what two captures must have in common, so that their times can be compared."""
+    config: dict[str, Any] = manifest.request.config
+    inner = config.get("experimental_config")
+    detail = {name: value for name, value in (inner or {}).items() if value not in (None, False)}
+    detail.pop("export_type", None)
+    return (
+        manifest.backend,
+        manifest.activities,
+        manifest.role,
+        manifest.rank,
+        manifest.world_size,
+        tuple(bool(config.get(name)) for name in _DETAIL),
+        str(sorted(detail.items())),
+    )
+
+
+def against_baseline(measured: MeasuredTrace) -> str:
+    """Return how a step compares with the last baseline of the same shape before, in a sentence.
+
+    Empty if there is none that can be read.
+    """
+    from dynprof.captures.baselines import baselines_in  # its import takes as long as numpy's
+
+    manifest = measured.manifest
+    if manifest is None or not isinstance(measured.path, Path):  # in a file system of fsspec
+        return ""
+    place = measured.path.absolute().parent.parent
+    earlier = [
+        one
+        for one in baselines_in(place, manifest.role, manifest.rank)
+        if one.manifest.opened_at < manifest.opened_at and shape(one.manifest) == shape(manifest)
+    ]
+    for one in reversed(earlier):
+        try:
+            before = MeanStep.of(type(measured)(one.trace)) if one.trace else None
+        except CaptureError:
+            continue
+        if before:
+            named = f"the baseline of {_at(one.manifest, since=manifest)}"
+            return _compared(before, MeanStep.of(measured), named)
+    return ""
+
+
+def _compared(before: MeanStep, after: MeanStep, named: str) -> str:
+    change = StepChange.of(before, after)
+    if change is None:
+        return ""
+    (was, now), scatter = change.median_ns, change.scatter
+    spread = max((part or 0.0) * median for part, median in zip(scatter, (was, now), strict=True))
+    what = after.a_step[:1].upper() + after.a_step[1:]
+    if abs(now - was) <= max(SCATTERS * NORMAL * spread, LEAST_SHARE * was):
+        return f"{what} takes {ms(now)}, as usual: {named} took {ms(was)}."
+    cause = _cause(before, after, now - was)
+    return f"{what} takes {ms(now)}; {named} took {ms(was)}{cause}."
+
+
+def _cause(before: MeanStep, after: MeanStep, change_ns: float) -> str:
+    """Return what grew most, if a step takes longer, or shrank most."""
+    has_device = before.recorded[DEVICE] and after.recorded[DEVICE]
+    for by in (KERNEL if has_device else OPERATOR, PART):
+        same_way = [one for one in growths(before, after, by) if one.cost_ns * change_ns > 0]
+        if same_way and abs(same_way[0].cost_ns) >= EXPLAINS * abs(change_ns):
+            how = "grew" if change_ns > 0 else "shrank"
+            return f"; {same_way[0].name} {how} most, by {ms(abs(same_way[0].cost_ns))}"
+    return ""
+
+
+def _at(manifest: Manifest, since: Manifest | None = None) -> str:
+    """Return when a window opened: the time of day, with the date if the other one has another."""
+    at = datetime.fromisoformat(manifest.opened_at).astimezone()
+    other = datetime.fromisoformat((since or manifest).opened_at).astimezone()
+    return at.strftime("%H:%M" if since and at.date() == other.date() else "%d %b %H:%M")
+
+
+@dataclass(frozen=True)
+class Change:
+    """A quantity that is different from a baseline on.
+
+    Attributes:
+        first: Index of the first baseline with the new value.
+        before_ns: Median of the baselines before it, since the last change.
+        after_ns: Median from it on, until the next change.
+    """
+
+    first: int
+    before_ns: float
+    after_ns: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """One quantity over the baselines.
+
+    Attributes:
+        name: Its name.
+        by: Its kind: :data:`STEP`, or a subject of :mod:`difference`.
+        values: Its time in a step of each baseline, in ns.
+        changes: Where it changes.
+    """
+
+    name: str
+    by: str
+    values: tuple[float, ...]
+    changes: tuple[Change, ...]
+
+    @property
+    def median(self) -> float:
+        """The median of its values, in ns."""
+        return statistics.median(self.values)
+
+
+def series(name: str, by: str, values: Sequence[float], least: float) -> Series:
+    """Return a series with its changes; see :func:`change_points`."""
+    firsts = change_points(values, least)
+    ends = [0, *firsts, len(values)]
+    medians = [statistics.median(values[a:b]) for a, b in itertools.pairwise(ends)]
+    pairs = zip(firsts, medians, medians[1:], strict=False)
+    return Series(name, by, tuple(values), tuple(Change(*one) for one in pairs))
+
+
+def change_points(values: Sequence[float], least: float = 0.0) -> list[int]:
+    """Return the indices from which values are different.
+
+    A series is split where the distances of its values from the medians of both sides are least. It
+    is a change if the medians differ by more than :data:`SCATTERS` times the scatter, by
+    :data:`LEAST_SHARE`, and by ``least``. Then each side is searched.
+
+    Args:
+        values: The values, in order.
+        least: The least change.
+    """
+    places = range(LEAST_BASELINES, len(values) - LEAST_BASELINES + 1)
+    if not places:
+        return []
+    place = min(places, key=lambda one: sum(_distances(values, one)))
+    before, after = values[:place], values[place:]
+    scatter = NORMAL * statistics.median(_distances(values, place)) * (1 + FEW / len(values))
+    was = statistics.median(before)
+    if _apart(before, after) <= max(SCATTERS * scatter, LEAST_SHARE * abs(was), least):
+        return []
+    later = (place + one for one in change_points(after, least))
+    return [*change_points(before, least), place, *later]
+
+
+def _distances(values: Sequence[float], place: int) -> list[float]:
+    """Return the distance of each value from the median of its side."""
+    sides = values[:place], values[place:]
+    return [abs(value - statistics.median(side)) for side in sides for value in side]
+
+
+def _apart(before: Sequence[float], after: Sequence[float]) -> float:
+    """Return how far two medians are apart; of two middle values, the nearer ones count."""
+    low, high = statistics.median_low, statistics.median_high
+    return max(low(after) - high(before), low(before) - high(after))
