@@ -93,7 +93,7 @@ class Trend:
 
 
 def read_trend(
-    path: Path, rank: int | None = None, on_read: Callable[[object], None] = id
+    path: Path, rank: int | None = None, on_read: Callable[[object], object] = id
 ) -> Trend:
     """Read the baselines of a rank below a path.
 
