@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -183,8 +184,9 @@ class Agreements:
         """Check whether the leader has proposed the edit that this rank has read."""
         if (read := self._read) is None:
             return
-        now_s, (text, received_s) = time.monotonic(), self._member.last_config
-        if text == read.edit.text and received_s >= read.at_s - PROPOSED_WITHIN_S:
+        now_s = time.monotonic()
+        received_s = self._member.received.get(read.edit.text, -math.inf)
+        if received_s >= read.at_s - PROPOSED_WITHIN_S:
             self._replace(read, None)
         elif not leader:  # the store was lost, or the leader has left
             self._serve_alone(read)

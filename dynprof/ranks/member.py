@@ -105,7 +105,8 @@ class Member:
         self._state = state
         self.group: JobGroup | None = None  # the group of this rank
         self.numbers: StepNumbers | None = None  # set where dynprof was attached to the process
-        self.last_config = "", -math.inf  # the newest config in the leader's messages, and when
+        # When the two newest configs of the leader came: a baseline may follow a save at once.
+        self.received: dict[str, float] = {}
         self.last_message_s = -math.inf  # when the leader's newest message came
         self.is_proposed = False  # whether a proposal has yet to be opened or withdrawn
         # Proposals of this rank, where it leads.
@@ -173,7 +174,7 @@ class Member:
             return self._reply(proposal.number, place)
         self.is_proposed, self._cancelled = True, False
         own, asked = self._request_of(proposal)
-        self.last_config = proposal.config, time.monotonic()
+        self._note_config(proposal.config)
         self.map_number(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
         problem, profiler = "", None
@@ -193,6 +194,10 @@ class Member:
                 profiler = Profiler(found.plan.backend, found.plan.activities)
         reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
         return with_fields(reply, profiler=profiler, usable=usable)
+
+    def _note_config(self, text: str) -> None:
+        newest = [one for one in self.received.items() if one[0] != text][-1:]
+        self.received = {**dict(newest), text: time.monotonic()}
 
     def _compare_steps(self, leaders: Collection[tuple[int, int]]) -> None:
         if self.numbers and self.rank != LEADER:
@@ -270,7 +275,7 @@ class Member:
         self._own_proposals.pop(withdrawal.number, None)
         reasons = "; ".join(map(printable, withdrawal.reasons))
         if withdrawal.config is not None:
-            self.last_config = withdrawal.config, time.monotonic()
+            self._note_config(withdrawal.config)
             if withdrawal.number not in self._numbers:
                 edit = Edit(withdrawal.config.encode(), time.time())
                 own = self._edits.register_as(withdrawal.number, edit)
@@ -289,7 +294,8 @@ class Member:
 
     def _cancel(self, cancellation: Cancellation) -> None:
         """Drop the waiting request and close the open window."""
-        number, self.last_config = cancellation.number, (cancellation.config, time.monotonic())
+        number = cancellation.number
+        self._note_config(cancellation.config)
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.register_as(number, edit)

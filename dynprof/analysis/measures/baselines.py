@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from dataclasses import dataclass
 from datetime import datetime
@@ -33,10 +34,12 @@ LEAST_SHARE = 0.05
 """It also has to move by this share of itself: the clock of a processor varies by some percent."""
 LEAST_BASELINES = 3
 """Baselines before and after a change, at least: one slow baseline may be a single slow step."""
+NEAR = 8
+"""Baselines on each side of a place that are compared, at most: a slowdown may end again."""
 NORMAL = 1.4826
 """Standard deviation of normal values, as a multiple of their median distance from the median."""
-FEW = 8
-"""Baselines at which the scatter counts twice: few values show less than their scatter."""
+FEW = 4
+"""Baselines at which the scatter counts twice: few values show only a part of their scatter."""
 EXPLAINS = 0.25
 """Share of a step's change from which an operator is named; below it, a part of the step is."""
 STEP = "step"
@@ -172,31 +175,45 @@ def series(name: str, by: str, values: Sequence[float], least: float) -> Series:
 def change_points(values: Sequence[float], least: float = 0.0) -> list[int]:
     """Return the indices from which values are different.
 
-    A series is split where the distances of its values from the medians of both sides are least. It
-    is a change if the medians differ by more than :data:`SCATTERS` times the scatter, by
-    :data:`LEAST_SHARE`, and by ``least``. Then each side is searched.
+    The medians of up to :data:`NEAR` values before and after each place are compared. Values change
+    where these are farthest apart, if that is more than :data:`SCATTERS` times the scatter, more
+    than :data:`LEAST_SHARE`, and more than ``least``. Then both sides are searched. The scatter is
+    that of the differences between neighbours, which a change leaves as it is.
 
     Args:
         values: The values, in order.
         least: The least change.
     """
+    steps = [abs(after - before) for before, after in itertools.pairwise(values)]
+    scatter = NORMAL * statistics.median(steps) / math.sqrt(2) if steps else 0.0
+    return _changes(values, max(SCATTERS * scatter * (1 + FEW / len(values)), least))
+
+
+def _changes(values: Sequence[float], least: float) -> list[int]:
     places = range(LEAST_BASELINES, len(values) - LEAST_BASELINES + 1)
     if not places:
         return []
-    place = min(places, key=lambda one: sum(_distances(values, one)))
-    before, after = values[:place], values[place:]
-    scatter = NORMAL * statistics.median(_distances(values, place)) * (1 + FEW / len(values))
-    was = statistics.median(before)
-    if _apart(before, after) <= max(SCATTERS * scatter, LEAST_SHARE * abs(was), least):
+    place = max(places, key=lambda one: _score(values, one))
+    before, after = _sides(values, place)
+    if _apart(before, after) <= max(least, LEAST_SHARE * abs(statistics.median(before))):
         return []
-    later = (place + one for one in change_points(after, least))
-    return [*change_points(before, least), place, *later]
+    later = (place + one for one in _changes(values[place:], least))
+    return [*_changes(values[:place], least), place, *later]
 
 
-def _distances(values: Sequence[float], place: int) -> list[float]:
-    """Return the distance of each value from the median of its side."""
-    sides = values[:place], values[place:]
-    return [abs(value - statistics.median(side)) for side in sides for value in side]
+def _sides(values: Sequence[float], place: int) -> tuple[Sequence[float], Sequence[float]]:
+    return values[max(0, place - NEAR) : place], values[place : place + NEAR]
+
+
+def _score(values: Sequence[float], place: int) -> float:
+    """Return how much nearer the values are to the medians of both sides than to a common one."""
+    before, after = _sides(values, place)
+    return _spread([*before, *after]) - _spread(before) - _spread(after)
+
+
+def _spread(values: Sequence[float]) -> float:
+    median = statistics.median(values)
+    return sum(abs(value - median) for value in values)
 
 
 def _apart(before: Sequence[float], after: Sequence[float]) -> float:

@@ -1,0 +1,113 @@
+"""Changes in synthetic series, and the sentence about a capture and its baseline."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.analysis.measures.baselines import change_points, series
+from dynprof.runtime.layout import window_dir_name
+from tests.unit.analysis.output.captured import captured
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from dynprof.analysis.measures.measured_trace import MeasuredTrace
+
+REPEATS = 300
+
+
+def noisy(rng: random.Random, levels: Sequence[float], share: float = 0.02) -> list[float]:
+    """Return values around levels, with normal scatter."""
+    return [rng.gauss(level, share * level) for level in levels]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
+def test_a_series_without_a_change_has_none(share: float) -> None:
+    """In 300 series of usual scatter, of 2 to 40 values, at most 1% have a false change."""
+    rng = random.Random(1)  # noqa: S311
+    alarms = sum(
+        bool(change_points(noisy(rng, [100.0] * rng.randrange(2, 41), share)))
+        for _ in range(REPEATS)
+    )
+    assert alarms <= 0.01 * REPEATS
+
+
+def test_one_slow_baseline_is_no_change() -> None:
+    """A checkpoint in one window, or in two, moves no median."""
+    for place in range(12):
+        values = [22.0 + 0.1 * (number % 3) for number in range(12)]
+        values[place] = 300.0
+        assert change_points(values) == []
+
+
+@pytest.mark.parametrize("factor", [1.5, 3.2, 0.5])
+def test_a_change_is_found_at_its_first_baseline(factor: float) -> None:
+    """Wherever it is, from three baselines on each side; the medians are those of its sides."""
+    rng = random.Random(2)  # noqa: S311
+    for _ in range(REPEATS):
+        first = rng.randrange(3, 10)
+        values = noisy(rng, [100.0] * first + [100.0 * factor] * (12 - first))
+        found = series("step", "step", values, 0.0)
+        (change,) = found.changes
+        assert change.first == first
+        assert change.before_ns == statistics.median(values[:first])
+        assert change.after_ns == statistics.median(values[first:])
+
+
+def test_several_changes_are_found() -> None:
+    """A slowdown that ends is two changes."""
+    rng = random.Random(3)  # noqa: S311
+    values = noisy(rng, [22.0] * 10 + [70.0] * 8 + [22.0] * 10)
+    assert change_points(values) == [10, 18]
+
+
+def test_small_changes_do_not_count() -> None:
+    """Nothing counts below 5%, nor below what is little of a step."""
+    assert change_points([100.0] * 6 + [104.0] * 6) == []
+    assert change_points([100.0] * 6 + [106.0] * 6) == [6]
+    assert change_points([1.0] * 6 + [2.0] * 6, least=5.0) == []
+    assert change_points([0.0] * 6 + [9.0] * 6, least=5.0) == [6]
+
+
+def window(place: Path, hour: int, ms: int, **config: Any) -> MeasuredTrace:
+    """Return a capture of three steps with an ``aten::mm`` each, but 1 ms of the step."""
+    folder = place / window_dir_name(hour, hour, hour * 3600)
+    folder.mkdir()
+    step = {"ph": "X", "pid": 1, "tid": 1}
+    events = [
+        event
+        for number in range(3)
+        for event in (
+            {**step, "name": f"ProfilerStep#{number}", "cat": "user_annotation",
+             "ts": number * 1e5, "dur": ms * 1e3},
+            {**step, "name": "aten::mm", "cat": "cpu_op",
+             "ts": number * 1e5 + 500, "dur": (ms - 1) * 1e3},
+        )
+    ]  # fmt: skip
+    measured = captured(folder, events, **config)
+    at = f"2026-11-22T{hour:02}:00:00.000+00:00"
+    (path,) = folder.glob("info/*.json")
+    assert measured.manifest
+    measured.manifest.model_copy(update={"opened_at": at}).save(path)
+    return type(measured)(measured.path)
+
+
+def test_a_capture_is_compared_with_the_last_baseline_like_it(tmp_path: Path) -> None:
+    """Other settings, later baselines and other captures do not count."""
+    every = {"minutes": 30}
+    assert window(tmp_path, 0, 30, every=every).against_baseline == ""
+    window(tmp_path, 1, 22, every=every)
+    window(tmp_path, 2, 40, every=every, with_stack=True)
+    window(tmp_path, 3, 50)
+    slow = window(tmp_path, 4, 70)
+    usual = window(tmp_path, 5, 22)
+    window(tmp_path, 6, 90, every=every)
+    said = slow.against_baseline
+    assert said.startswith("A step takes 70 ms; the baseline of ")
+    assert said.endswith(" took 22 ms; aten::mm grew most, by 48 ms.")
+    assert usual.against_baseline.startswith("A step takes 22 ms, as usual: the baseline of ")

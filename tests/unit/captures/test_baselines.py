@@ -1,0 +1,116 @@
+"""Old baselines are removed; every other folder and file stays."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.captures.baselines import baselines_in, ranks_with_baselines, remove_old_baselines
+from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+from dynprof.runtime.layout import rank_name, window_dir_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EVERY = {"minutes": 30}
+
+
+def capture(
+    place: Path, hour: int, *, rank: int = 0, keep: int = 2, directory: str = "/job", **config: Any
+) -> tuple[Path, Manifest]:
+    """Write a capture; return the folder of its window and its manifest."""
+    folder = place / window_dir_name(hour * 10, hour * 10 + 1, hour * 3600)
+    (folder / "info").mkdir(parents=True, exist_ok=True)
+    trace = f"host_1.rank{rank}.1.pt.trace.json.gz"
+    (folder / trace).write_text("")
+    at = f"1970-01-01T{hour:02}:00:00.000+00:00"
+    config = {"every": EVERY, "keep": keep, **config}
+    manifest = Manifest(
+        dynprof="0", backend="torch", versions={}, host="host", pid=1, rank=rank, world_size=2,
+        directory=directory, request=RequestRecord(
+            number=hour, edited_at=at, sha256="", config=config),
+        steps=Steps(first=hour * 10, last=hour * 10 + 1, recorded=2, warmup=0),
+        activities=("CPU",), opened_at=at, closed_at=at, complete=True, trace=trace,
+        cost=Cost(open_ms=0, close_ms=0),
+    )  # fmt: skip
+    manifest.save(folder / "info" / f"{rank_name('', rank)}.info.json")
+    return folder, manifest
+
+
+def test_the_newest_stay(tmp_path: Path) -> None:
+    """The oldest are removed with all of their files, whatever the order of their steps."""
+    made = [capture(tmp_path, hour) for hour in (3, 1, 2, 4)]
+    (made[1][0] / "analysis").mkdir()
+    (made[1][0] / "analysis" / "report.html").write_text("")
+    left, removed = remove_old_baselines(tmp_path, made[-1][1])
+    assert (left, [path.name[:8] for path in removed]) == (2, ["step_10-", "step_20-"])
+    assert sorted(path.name[:8] for path in tmp_path.iterdir()) == ["step_30-", "step_40-"]
+
+
+def test_captures_without_an_interval_stay(tmp_path: Path) -> None:
+    """An operator's window is no baseline, and neither is a folder that has one too."""
+    own, _ = capture(tmp_path, 1, every=None)
+    both, _ = capture(tmp_path, 2)
+    capture(tmp_path, 2, rank=1, every=None)
+    newest = [capture(tmp_path, hour, keep=1) for hour in (3, 4)][-1][1]
+    left, removed = remove_old_baselines(tmp_path, newest)
+    assert (left, [path.name[:8] for path in removed]) == (2, ["step_30-"])
+    assert own.exists()
+    assert both.exists()
+
+
+def test_what_an_operator_set_aside_stays(tmp_path: Path) -> None:
+    """A renamed, moved or copied baseline has another name or another place."""
+    renamed, moved = (capture(tmp_path, hour)[0] for hour in (1, 2))
+    renamed = renamed.rename(f"{renamed}.good")
+    (tmp_path / "kept").mkdir()
+    moved = moved.rename(tmp_path / "kept" / moved.name)
+    newest = [capture(tmp_path, hour, keep=1) for hour in (3, 4)][-1][1]
+    assert remove_old_baselines(tmp_path, newest)[0] == 1
+    assert renamed.exists()
+    assert moved.exists()
+
+
+def test_no_link_is_followed(tmp_path: Path) -> None:
+    """A link in the place of a folder stays, and so does its target; inside, only the link goes."""
+    place, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    target, _ = capture(elsewhere, 1)
+    place.mkdir()
+    (place / target.name).symlink_to(target)
+    folder, _ = capture(place, 2)
+    (folder / "out").symlink_to(elsewhere)
+    newest = [capture(place, hour, keep=1) for hour in (3, 4)][-1][1]
+    remove_old_baselines(place, newest)
+    assert not folder.exists()
+    assert (place / target.name).is_symlink()
+    assert len(list(target.rglob("*.json*"))) == 2
+
+
+def test_baselines_of_another_config_stay(tmp_path: Path) -> None:
+    """Two jobs may write into one directory."""
+    other, _ = capture(tmp_path, 1, directory="/other")
+    newest = [capture(tmp_path, hour, keep=1) for hour in (2, 3)][-1][1]
+    _, removed = remove_old_baselines(tmp_path, newest)
+    assert [path.name[:8] for path in removed] == ["step_20-"]
+    assert other.exists()
+
+
+def test_the_first_rank_of_a_window_removes_it(tmp_path: Path) -> None:
+    """The other ranks share the folder, and leave it to that one."""
+    made = [[capture(tmp_path, hour, rank=rank, keep=1)[1] for rank in (0, 1)] for hour in (1, 2)]
+    assert remove_old_baselines(tmp_path, made[-1][1])[1] == []
+    assert len(remove_old_baselines(tmp_path, made[-1][0])[1]) == 1
+    assert ranks_with_baselines(tmp_path) == [("", 0), ("", 1)]
+    assert len(baselines_in(tmp_path, "", 1)) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_baselines_of_another_user_stay(tmp_path: Path) -> None:
+    """The process may be able to remove them, but they are not its own."""
+    other, _ = capture(tmp_path, 1)
+    os.chown(other, 65534, 65534)
+    newest = [capture(tmp_path, hour, keep=1) for hour in (2, 3)][-1][1]
+    remove_old_baselines(tmp_path, newest)
+    assert other.exists()
