@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SCATTERS = 3.0
 """A median has changed if it moves by more than this many standard deviations of one value."""
 LEAST_SHARE = 0.05
-"""It also has to move by this share of itself: the clock of a processor varies by some percent."""
+"""Share of a median by which it also has to move: a processor's clock varies by some percent."""
 LEAST_BASELINES = 3
 """Baselines before and after a change, at least: one slow baseline may be a single slow step."""
 NEAR = 8

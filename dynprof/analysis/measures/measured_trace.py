@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.baselines import against_baseline
 from dynprof.analysis.measures.code.backward import passes
 from dynprof.analysis.measures.code.call_tree import CallStacks, call_paths, call_tree
 from dynprof.analysis.measures.code.marks import marks
@@ -353,11 +352,6 @@ class MeasuredTrace(ReadTrace):
         return self.compute_once(
             lambda: critical_path(self.trace, self.marked, self.launches, self.calls)
         )
-
-    @cached_property
-    def against_baseline(self) -> str:
-        """How a step compares with the last baseline before, in a sentence; empty if none is."""
-        return against_baseline(self)
 
     @cached_property
     def allocations(self) -> list[Allocation]:

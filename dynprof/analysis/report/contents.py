@@ -84,19 +84,20 @@ _SCRIPTS = (
 )
 
 
-def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
+def contents(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "") -> Data:
     """Return the content of a report.
 
     Args:
         measured: The trace that it is about.
         ranks: The ranks of its window, if several are compared.
+        usual: How it compares with the last baseline, in a sentence.
     """
     steps = measured.breakdown
     found = findings_among(measured, ranks)[:WORST]
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
-        "verdict": " ".join([*_headline(measured, ranks), measured.against_baseline]).strip(),
+        "verdict": " ".join(filter(None, [*_headline(measured, ranks), usual])),
         "findings": [_finding(measured, one) for one in found],
         "timeline": timeline(measured),
         "noun": steps.noun,
@@ -159,12 +160,18 @@ def _title(measured: MeasuredTrace) -> str:
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
-def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
-    """Return where the time of a step goes, and the worst findings, in sentences."""
+def verdict(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "") -> list[str]:
+    """Return where the time of a step goes, and the worst findings, in sentences.
+
+    Args:
+        measured: The trace.
+        ranks: The ranks of its window, if several are compared.
+        usual: How it compares with the last baseline, in a sentence.
+    """
     slowed = [slowed for slowed in [_slowed(measured)] if slowed]
     return [
         str(measured.without_outliers.breakdown),
-        *filter(None, [measured.against_baseline]),
+        *filter(None, [usual]),
         *measured.truncation.sentences(),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
@@ -401,19 +408,22 @@ def _lost(cost: Cost) -> str:
 _PARTS = Path(__file__).parent
 
 
-def write_report(measured: MeasuredTrace, path: Path, ranks: Ranks | None = None) -> Path:
+def write_report(
+    measured: MeasuredTrace, path: Path, ranks: Ranks | None = None, usual: str = ""
+) -> Path:
     """Write the report of a trace.
 
     Args:
         measured: The trace.
         path: The file to write.
         ranks: The ranks of its window, if several are compared.
+        usual: How it compares with the last baseline, in a sentence.
 
     Raises:
         CaptureError: This installation lacks a part of the page.
         OSError: The file cannot be written.
     """
-    write_page(path, "page.html", measured.path.name, contents(measured, ranks), _SCRIPTS)
+    write_page(path, "page.html", measured.path.name, contents(measured, ranks, usual), _SCRIPTS)
     return path
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.baselines import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
@@ -208,7 +209,7 @@ def _write_views(measured: MeasuredTrace, folder: Path, wanted: Collection[str])
         yield from write_tables(bandwidth_tables(measured), folder)
         yield from write_tables(sequence_tables(measured), folder)
     yield from write_stacks(measured, folder)
-    yield write_report(measured, folder / REPORT)
+    yield write_report(measured, folder / REPORT, usual=against_baseline(measured))
     if "db" in wanted:
         output = _results(measured, folder) / OUTPUT
         database = output / f"ascend_pytorch_profiler{measured.rank_suffix}.db"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dynprof.analysis.measures.baselines import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
@@ -72,8 +73,9 @@ def _on_one(
     measured: MeasuredTrace, output: Path | None, problems: dict[Path, str], words: list[str]
 ) -> Report:
     target = _prepared(output, folder_of(measured.path))
-    said = [*map(sentence, words), *verdict(measured)]
-    return Report(write_report(measured, target), said, problems)
+    usual = against_baseline(measured)
+    said = [*map(sentence, words), *verdict(measured, usual=usual)]
+    return Report(write_report(measured, target, usual=usual), said, problems)
 
 
 def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
@@ -84,8 +86,9 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
         target = _prepared(output, folder / FOLDER)
         about = f"what follows is about {ranks.slowest_and_why()}"
         of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
-        words = [*of_ranks, *verdict(measured, ranks)]
-        return Report(write_report(measured, target, ranks), words, problems)
+        usual = against_baseline(measured)
+        words = [*of_ranks, *verdict(measured, ranks, usual)]
+        return Report(write_report(measured, target, ranks, usual), words, problems)
 
 
 @contextlib.contextmanager

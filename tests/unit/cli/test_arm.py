@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING
 
@@ -83,3 +84,34 @@ def test_arm_names_the_steps_recorded_after_a_warm_up(
     """The recording starts at the named step; a warm-up kept from the file comes before."""
     _print_recorded_steps(parse_config(f'{{"active": 4, {config}}}'.encode()).config)
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("given", "every"),
+    [
+        ("30m", {"minutes": 30}),
+        ("2h", {"minutes": 120}),
+        ("90 s", {"minutes": 1.5}),
+        ("5000 steps", {"steps": 5000}),
+        ("1 step", {"steps": 1}),
+    ],
+)
+def test_an_interval_has_a_unit(tmp_path: Path, given: str, every: dict[str, float]) -> None:
+    """The file has minutes or steps; the next request without the option is a single window."""
+    config = tmp_path / "profiler_config.json"
+    config.write_text("{}")
+    CliRunner().invoke(app, ["arm", str(tmp_path), "--every", given, "--keep", "3"])
+    assert json.loads(config.read_text()) == {"every": every, "keep": 3}
+    CliRunner().invoke(app, ["arm", str(tmp_path), "--active", "2"])
+    assert json.loads(config.read_text()) == {"every": None, "keep": 20, "active": 2}
+
+
+@pytest.mark.parametrize("options", [["--every", "30"], ["--every", "soon"], ["--keep", "3"]])
+def test_an_interval_without_a_unit_is_refused(tmp_path: Path, options: list[str]) -> None:
+    """Nothing is saved; --keep alone has no meaning."""
+    config = tmp_path / "profiler_config.json"
+    config.write_text("{}")
+    done = CliRunner().invoke(app, ["arm", str(tmp_path), *options])
+    assert done.exit_code == 2
+    assert "--every" in done.output
+    assert config.read_text() == "{}"

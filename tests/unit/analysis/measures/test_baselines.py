@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.baselines import change_points, series
+from dynprof.analysis.measures.baselines import against_baseline, change_points, series
 from dynprof.runtime.layout import window_dir_name
 from tests.unit.analysis.output.captured import captured
 
@@ -100,14 +100,14 @@ def window(place: Path, hour: int, ms: int, **config: Any) -> MeasuredTrace:
 def test_a_capture_is_compared_with_the_last_baseline_like_it(tmp_path: Path) -> None:
     """Other settings, later baselines and other captures do not count."""
     every = {"minutes": 30}
-    assert window(tmp_path, 0, 30, every=every).against_baseline == ""
+    assert against_baseline(window(tmp_path, 0, 30, every=every)) == ""
     window(tmp_path, 1, 22, every=every)
     window(tmp_path, 2, 40, every=every, with_stack=True)
     window(tmp_path, 3, 50)
     slow = window(tmp_path, 4, 70)
     usual = window(tmp_path, 5, 22)
     window(tmp_path, 6, 90, every=every)
-    said = slow.against_baseline
+    said = against_baseline(slow)
     assert said.startswith("A step takes 70 ms; the baseline of ")
     assert said.endswith(" took 22 ms; aten::mm grew most, by 48 ms.")
-    assert usual.against_baseline.startswith("A step takes 22 ms, as usual: the baseline of ")
+    assert against_baseline(usual).startswith("A step takes 22 ms, as usual: the baseline of ")
