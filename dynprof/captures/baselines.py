@@ -54,7 +54,7 @@ def baselines_in(place: Path, role: str, rank: int) -> list[Baseline]:
         with contextlib.suppress(CaptureError):
             if may_be_read(path) and (manifest := load_manifest(path)).is_baseline:
                 found.append(Baseline(folder, manifest))
-    return sorted(found, key=lambda one: one.manifest.request.edited_at)
+    return sorted(found, key=lambda one: one.manifest.opened_at)
 
 
 def baseline_places(path: Path) -> list[Path]:

@@ -114,9 +114,7 @@ def read_trend(
         of = "" if rank is None else f" of rank {rank}"
         text = f"{path} has no baselines{of}; dynprof arm DIR --every 30m records them"
         raise CaptureError(text)
-    newest = max(
-        found, key=lambda one: (baselines_in(*one)[-1].manifest.request.edited_at, -one[2])
-    )
+    newest = max(found, key=lambda one: (baselines_in(*one)[-1].manifest.opened_at, -one[2]))
     place = newest[0]
     _, role, number = min(one for one in found if one[0] == place)
     every = baselines_in(place, role, number)
