@@ -7,7 +7,10 @@ import os
 import re
 import stat
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
@@ -18,8 +21,16 @@ from dynprof.runtime.output import remove_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
+DEFAULT_KEEP = 20
+"""Number of baselines that stay where the config names none; the default of its model."""
 _FOLDER = re.compile(rf"step_\d+-\d+_\d{{8}}T\d{{6}}Z(_{ROLE})?")
 """Names of the folders of windows. A baseline in a folder of another name has been set aside."""
+
+_DETAIL = (
+    "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules",
+    "memory_snapshot",
+)  # fmt: skip
+"""Settings that make the steps of a window longer."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,11 @@ class Baseline:
 
     folder: Path
     manifest: Manifest
+
+    @property
+    def opened_at(self) -> datetime:
+        """When its window opened, in local time."""
+        return datetime.fromisoformat(self.manifest.opened_at).astimezone()
 
     @property
     def trace(self) -> Path | None:
@@ -52,9 +68,35 @@ def baselines_in(place: Path, role: str, rank: int) -> list[Baseline]:
     for folder in _windows_in(place):
         path = folder / INFO_DIR / f"{rank_name(role, rank)}.info.json"
         with contextlib.suppress(CaptureError):
-            if may_be_read(path) and (manifest := load_manifest(path)).is_baseline:
-                found.append(Baseline(folder, manifest))
-    return sorted(found, key=lambda one: one.manifest.opened_at)
+            if may_be_read(path) and opened_at(manifest := load_manifest(path)):
+                found += [Baseline(folder, manifest)] if manifest.is_baseline else []
+    return sorted(found, key=lambda one: one.opened_at)
+
+
+def opened_at(manifest: Manifest) -> datetime | None:
+    """Return when a window opened, in local time; None if the manifest has no valid time."""
+    with contextlib.suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(manifest.opened_at).astimezone()
+    return None
+
+
+def shape(manifest: Manifest) -> tuple[object, ...]:
+    """Return what two captures must have in common, so that their times can be compared."""
+    from dynprof.config import ProfilerConfig  # only analysis needs it
+
+    detail: object = None
+    with contextlib.suppress(ValidationError):  # of another version of dynprof
+        config = ProfilerConfig.model_validate(manifest.request.config)
+        inner = config.experimental_config.model_dump(exclude={"export_type"})
+        detail = [getattr(config, name) for name in _DETAIL], inner
+    return (
+        manifest.backend,
+        manifest.activities,
+        manifest.role,
+        manifest.rank,
+        manifest.world_size,
+        detail,
+    )
 
 
 def baseline_places(path: Path) -> list[Path]:
@@ -73,7 +115,8 @@ def ranks_with_baselines(place: Path) -> list[tuple[str, int]]:
     for folder in _windows_in(place):
         for path in folder.glob(f"{INFO_DIR}/{MANIFESTS}"):
             with contextlib.suppress(CaptureError):
-                if may_be_read(path) and (manifest := load_manifest(path)).is_baseline:
+                manifest = load_manifest(path) if may_be_read(path) else None
+                if manifest and manifest.is_baseline and opened_at(manifest):
                     found.add((manifest.role, manifest.rank))
     return sorted(found)
 
@@ -116,10 +159,6 @@ def remove_old_baselines(place: Path, newest: Manifest) -> tuple[int, list[Path]
             remove_folder(one.folder)
             removed.append(one.folder)
     return len(found) - len(removed), removed
-
-
-DEFAULT_KEEP = 20
-"""Number of baselines that stay where the config names none; the default of its model."""
 
 
 def _is_removable(one: Baseline) -> bool:

@@ -215,7 +215,7 @@ def _after_saving(
     said = f"requested from {asked_of}" if watching else "the leading rank here asks the others"
     say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
-        _print_request_notes(watching, inherited(config, asked))
+        _print_request_notes(watching, inherited(config, asked), repeats=bool(config.every))
         _print_recorded_steps(config)
         _print_ignored_settings(parsed, path)
     if not wait:
@@ -243,13 +243,16 @@ def _why_no_rank(directory: Path) -> str:
     return why_unwatched(directory)
 
 
-def _print_request_notes(watching: list[Status], rest: list[str]) -> None:
+def _print_request_notes(watching: list[Status], rest: list[str], *, repeats: bool = False) -> None:
     if starting := sum(health(status) == "starting" for status in watching):
         ranks = counted(starting, "rank is still in its", "ranks are still in their")
         say(f"{ranks} first step; a window opens after it", err=True)
     for status in watching:
         if status.steps_from.startswith(NO_SOURCE):
             say(f"{status.named}: it has {status.steps_from}", err=True)
+    for status in watching:
+        if status.baselines and not repeats:
+            say(f"{status.named}: {status.baselines}; baselines continue", err=True)
     if rest:
         say(f"kept from the file: {', '.join(rest)}", err=True)
 

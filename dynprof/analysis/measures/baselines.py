@@ -6,13 +6,13 @@ import itertools
 import math
 import statistics
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.difference import (
     DEVICE,
     KERNEL,
+    MARKED,
     OPERATOR,
     PART,
     MeanStep,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.captures.manifest import Manifest
 
 SCATTERS = 3.0
 """A median has changed if it moves by more than this many standard deviations of one value."""
@@ -44,28 +43,6 @@ EXPLAINS = 0.25
 """Share of a step's change from which an operator is named; below it, a part of the step is."""
 STEP = "step"
 """Name of the quantity with the median step."""
-_DETAIL = (
-    "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules",
-    "memory_snapshot",
-)  # fmt: skip
-"""Settings that make the steps of a window longer."""
-
-
-def shape(manifest: Manifest) -> tuple[object, ...]:
-    """Return what two captures must have in common, so that their times can be compared."""
-    config: dict[str, Any] = manifest.request.config
-    inner = config.get("experimental_config")
-    detail = {name: value for name, value in (inner or {}).items() if value not in (None, False)}
-    detail.pop("export_type", None)
-    return (
-        manifest.backend,
-        manifest.activities,
-        manifest.role,
-        manifest.rank,
-        manifest.world_size,
-        tuple(bool(config.get(name)) for name in _DETAIL),
-        str(sorted(detail.items())),
-    )
 
 
 def against_baseline(measured: MeasuredTrace) -> str:
@@ -73,31 +50,34 @@ def against_baseline(measured: MeasuredTrace) -> str:
 
     Empty if there is none that can be read.
     """
-    from dynprof.captures.baselines import baselines_in  # its import takes as long as numpy's
+    from dynprof.captures import baselines  # its import takes as long as numpy's
 
     manifest = measured.manifest
     if manifest is None or not isinstance(measured.path, Path):  # in a file system of fsspec
         return ""
-    place = measured.path.absolute().parent.parent
-    earlier = [
+    if (now := baselines.opened_at(manifest)) is None:
+        return ""
+    place, wanted = measured.path.absolute().parent.parent, baselines.shape(manifest)
+    alike = [
         one
-        for one in baselines_in(place, manifest.role, manifest.rank)
-        if one.manifest.opened_at < manifest.opened_at and shape(one.manifest) == shape(manifest)
+        for one in baselines.baselines_in(place, manifest.role, manifest.rank)
+        if one.opened_at < now and baselines.shape(one.manifest) == wanted
     ]
-    for one in reversed(earlier):
+    for one in reversed(alike):
         try:
             before = MeanStep.of(type(measured)(one.trace)) if one.trace else None
         except CaptureError:
             continue
         if before:
-            named = f"the baseline of {_at(one.manifest, since=manifest)}"
+            form = "%H:%M" if one.opened_at.date() == now.date() else "%d %b %H:%M"
+            named = f"the baseline of {one.opened_at.strftime(form)}"
             return _compared(before, MeanStep.of(measured), named)
     return ""
 
 
 def _compared(before: MeanStep, after: MeanStep, named: str) -> str:
     change = StepChange.of(before, after)
-    if change is None:
+    if change is None or not (before.recorded[MARKED] and after.recorded[MARKED]):
         return ""
     (was, now), scatter = change.median_ns, change.scatter
     spread = max((part or 0.0) * median for part, median in zip(scatter, (was, now), strict=True))
@@ -117,13 +97,6 @@ def _cause(before: MeanStep, after: MeanStep, change_ns: float) -> str:
             how = "grew" if change_ns > 0 else "shrank"
             return f"; {same_way[0].name} {how} most, by {ms(abs(same_way[0].cost_ns))}"
     return ""
-
-
-def _at(manifest: Manifest, since: Manifest | None = None) -> str:
-    """Return when a window opened: the time of day, with the date if the other one has another."""
-    at = datetime.fromisoformat(manifest.opened_at).astimezone()
-    other = datetime.fromisoformat((since or manifest).opened_at).astimezone()
-    return at.strftime("%H:%M" if since and at.date() == other.date() else "%d %b %H:%M")
 
 
 @dataclass(frozen=True)

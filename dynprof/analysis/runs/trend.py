@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.baselines import STEP, Series, series, shape
+from dynprof.analysis.measures.baselines import STEP, Series, series
 from dynprof.analysis.measures.difference import KERNEL, OPERATOR, PART, PHASE, MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.report.contents import write_page
-from dynprof.captures.baselines import Baseline, baseline_places, baselines_in, ranks_with_baselines
+from dynprof.captures.baselines import (
+    Baseline,
+    baseline_places,
+    baselines_in,
+    ranks_with_baselines,
+    shape,
+)
 from dynprof.errors import CaptureError
 from dynprof.runtime.plural import counted, sentence
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
     from pathlib import Path
-
-    from dynprof.captures.manifest import Manifest
 
 LEAST_OF_STEP = 0.01
 """Share of a step that a part or a phase must take to be shown, and by which anything changes."""
@@ -114,7 +118,7 @@ def read_trend(
         of = "" if rank is None else f" of rank {rank}"
         text = f"{path} has no baselines{of}; dynprof arm DIR --every 30m records them"
         raise CaptureError(text)
-    newest = max(found, key=lambda one: (baselines_in(*one)[-1].manifest.opened_at, -one[2]))
+    newest = max(found, key=lambda one: (baselines_in(*one)[-1].opened_at, -one[2]))
     place = newest[0]
     _, role, number = min(one for one in found if one[0] == place)
     every = baselines_in(place, role, number)
@@ -141,15 +145,14 @@ def read_trend(
         rank=f"{role} rank {number}".lstrip(),
         others=len(ranks) - 1,
         baselines=tuple(kept),
-        labels=tuple(labels([one.manifest for one in kept])),
+        labels=tuple(_labels([one.opened_at for one in kept])),
         series=tuple(_series(steps)),
         left_out=tuple(left_out),
     )
 
 
-def labels(manifests: Sequence[Manifest]) -> list[str]:
+def _labels(times: Sequence[datetime]) -> list[str]:
     """Return when baselines were recorded: the shortest form of time that tells them apart."""
-    times = [datetime.fromisoformat(one.opened_at).astimezone() for one in manifests]
     days = "" if len({at.date() for at in times}) == 1 else "%d %b "
     for form in (f"{days}%H:%M", f"{days}%H:%M:%S"):
         found = [at.strftime(form) for at in times]
@@ -187,7 +190,7 @@ def write_trend(found: Trend, path: Path) -> None:
         CaptureError: This installation lacks a part of the page.
         OSError: The file cannot be written.
     """
-    at = [datetime.fromisoformat(one.manifest.opened_at).timestamp() for one in found.baselines]
+    at = [one.opened_at.timestamp() for one in found.baselines]
     data = {
         "title": f"{counted(len(at), 'baseline')}, {found.rank}, {found.place}",
         "verdict": " ".join(map(sentence, found.sentences())) or "No quantity has changed.",
