@@ -168,3 +168,14 @@ def test_the_scripts_own_window_is_no_baseline(job: Job) -> None:
     assert requests(job) == [(1, False)]
     assert "/every: has no effect: the script itself requests this window" in job.log()
     assert job.session.status().baselines == ""
+
+
+def test_a_kept_cancel_does_not_end_the_repetition(job: Job) -> None:
+    """A save that keeps an old cancel and asks for baselines is a request, each time."""
+    job.edit(cancel=True)
+    job.edit(cancel=True, every={"minutes": 30}, active=1)
+    job.step(3)
+    for _ in range(2):
+        wait(job, HALF_AN_HOUR_S)
+        job.step(3)
+    assert len(job.manifests()) == 3
