@@ -100,13 +100,13 @@ class Table:
         """The names of its columns."""
         return self.read()[0]
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield its rows.
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return its rows.
 
         Raises:
             QueryError: The statement is wrong.
         """
-        return self.read()[1]
+        return list(self.read()[1])
 
     def read(self) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """Run the statement; return the names of the columns, and the rows.

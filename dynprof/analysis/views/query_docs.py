@@ -109,7 +109,7 @@ example.
 | `load(path, all_windows=False)` | the views of a trace, or of a folder, as the command reads it |
 | `.query(sql)` | the result of a statement |
 | `.operators`, `.kernels`, ... | a whole view |
-| `.columns`, `.rows()` of a result | the names of its columns, and its rows as tuples |
+| `.columns`, `.rows()` of a result | the names of its columns, and a list of its rows as tuples |
 | `.df()` of a result | a data frame of pandas, which you install |
 | `.arrow()` of a result | a table of pyarrow, which you install |
 | `.relation()` of a result | a relation of DuckDB |

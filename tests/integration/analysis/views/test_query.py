@@ -110,7 +110,7 @@ def test_the_page_tells_which_operator_grew(tmp_path: Path) -> None:
         times.append({key: ms / (rank_traces.STEPS * len(ranks)) for key, ms in total.items()})
     before, now = times
     wanted = {key: now[key] - before[key] for key in now if not key.startswith("ProfilerStep")}
-    rows = list(load(folder, all_windows=True).query(WHO_GREW).rows())
+    rows = load(folder, all_windows=True).query(WHO_GREW).rows()
     assert {name: grown for name, _, _, grown in rows} == pytest.approx(wanted, abs=1e-3)
     assert [row[3] for row in rows] == sorted((row[3] for row in rows), reverse=True)
 
@@ -156,7 +156,7 @@ def test_the_page_tells_what_a_commit_cost(tmp_path: Path) -> None:
         for name in (NEWER, OLDER)
     )  # fmt: skip
     now, before = statistics.median(newer), statistics.median(older)
-    assert list(load(folder, all_windows=True).query(WHAT_IT_COST).rows()) == [
+    assert load(folder, all_windows=True).query(WHAT_IT_COST).rows() == [
         (1, NEWER, len(newer), now, round(100 * (now / before - 1), 1)),
         (2, OLDER, len(older), before, None),
     ]
@@ -187,7 +187,7 @@ def test_the_page_tells_what_fills_a_gap() -> None:
         idle = not any(is_open(work, ns) for work in works)
         moment = datetime(1970, 1, 1) + timedelta(microseconds=ns // 1000)
         sql = WHAT_FILLS_THE_GAP.replace("2026-11-29 12:03:04.5", str(moment))
-        rows = list(views.query(sql.replace("SELECT", "SELECT start_ns, duration_ns,")).rows())
+        rows = views.query(sql.replace("SELECT", "SELECT start_ns, duration_ns,")).rows()
         assert len(rows) == idle
         found[idle] += 1
         for begin, length, *_, inside, _ in rows:
@@ -355,7 +355,7 @@ def test_the_newest_window_is_read_or_all(tmp_path: Path) -> None:
     broken.write_text("no trace")
     os.utime(broken, (2e9, 2e9))
     views = load(folder)
-    assert list(views.query("SELECT rank FROM ranks ORDER BY rank").rows()) == [(0,), (2,)]
+    assert views.query("SELECT rank FROM ranks ORDER BY rank").rows() == [(0,), (2,)]
     assert [*views.problems] == [broken]
     for path in (folder / NEWER).iterdir():
         path.write_text("no trace")
@@ -384,8 +384,8 @@ def test_a_trace_that_ends_too_early_is_read_as_far_as_it_goes(tmp_path: Path) -
     path.write_text(text[: text.rindex("gloo:all_reduce")])
     views = load(path)
     whole = 4 * rank_traces.STEPS - 1
-    assert list(views.query("SELECT count(*) FROM events").rows()) == [(whole,)]
-    assert list(views.query("SELECT complete FROM ranks").rows()) == [(False,)]
+    assert views.query("SELECT count(*) FROM events").rows() == [(whole,)]
+    assert views.query("SELECT complete FROM ranks").rows() == [(False,)]
     (told,) = views.words
     assert told.startswith(f"{path}: ")
 
@@ -398,7 +398,7 @@ def test_tables_of_the_analysis_are_used_where_they_are_current(tmp_path: Path) 
     wanted = list(load(path).query("SELECT * FROM events ORDER BY id").rows())
     path.write_text("not read")
     os.utime(path, (1e9, 1e9))
-    assert list(load(path).query("SELECT * FROM events ORDER BY id").rows()) == wanted
+    assert load(path).query("SELECT * FROM events ORDER BY id").rows() == wanted
     path.touch()
     with pytest.raises(CaptureError):
         load(path)
