@@ -48,11 +48,17 @@ FROM collectives WHERE is_last GROUP BY rank ORDER BY times_last DESC""",
     ),
     Question(
         "What fills the gap at 12:03:04.5?",
-        "The cause of the idle time of the device at a moment, and what the host did. Times are in "
-        "UTC. Without a device, ask `operators` in the same way.",
+        "What the host did in the gap of the device around a moment, and for how long. `is_then` "
+        "marks the moment. The kind is `no gap` where the device worked, or outside of the steps. "
+        "Times are in UTC. Without a device, ask `operators`.",
         """\
-SELECT rank, start, duration_ns / 1e6 AS ms, kind, cause, call, host_operator, line
-FROM idle WHERE start <= '2026-11-29 12:03:04.5' AND stop > '2026-11-29 12:03:04.5'""",
+WITH asked AS (SELECT TIMESTAMP '2026-11-29 12:03:04.5' AS moment),
+    pieces AS (SELECT *, start <= moment AND moment < stop AS is_then FROM idle, asked),
+    gaps AS (SELECT window_name, rank, gap FROM pieces WHERE is_then)
+SELECT rank, coalesce(kind, 'no gap') AS kind, cause, call, host_operator, line,
+    round(sum(pieces.duration_ns) / 1e6, 3) AS ms, bool_or(is_then) AS is_then
+FROM ranks LEFT JOIN (gaps JOIN pieces USING (window_name, rank, gap)) USING (window_name, rank)
+GROUP BY ALL ORDER BY rank, ms DESC""",
     ),
     Question(
         "Which line allocates most?",

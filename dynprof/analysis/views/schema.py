@@ -153,18 +153,20 @@ VIEWS: dict[str, View] = {
         ),
     ),
     IDLE: View(
-        "Pieces of time within the steps in which a device ran nothing: the first that worked. "
+        "Gaps within the steps in which a device ran nothing: the first that worked. A piece of a "
+        "gap has one cause, one operator and one line of the host. "
         "[Why the device was idle](analysis.md#why-the-device-was-idle) explains kinds and causes. "
         "Empty if no device worked.",
         (
             *(column for column in _EVENT if column is not _ID),
             Column("device", WHOLE, "device"),
+            Column("gap", WHOLE, "number of the gap on this rank; its pieces share it"),
             Column("kind", TEXT, "`host blocked`, `host late`, `queued`, `nothing to do` or "
                    "`unknown`"),
             Column("cause", TEXT, "cause, such as `data loading` or `launching`"),
             Column("call", TEXT, "call that made the host wait for the device; NULL for none"),
-            Column("host_operator", TEXT, "innermost operator or label that was open at its begin "
-                   "on the thread that launches next"),
+            Column("host_operator", TEXT, "operator that your code called, or label, during it on "
+                   "the thread that launches next"),
             Column("line", TEXT, "innermost frame of your own code on that thread; NULL without "
                    "stacks"),
         ),

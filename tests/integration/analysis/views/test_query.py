@@ -79,14 +79,20 @@ def is_open(event: Event, ns: int) -> bool:
     return bool(event["begin"] <= ns < event["end"])
 
 
-def innermost_names(events: list[Event], ns: int) -> set[str]:
-    """Return the innermost operator or label of each thread that has one open."""
+def called_names(events: list[Event], ns: int) -> set[str]:
+    """Return the outermost operator of each thread at a moment, or its innermost label."""
     open_: dict[Any, list[Event]] = {}
     for event in events:
         label = event["cat"] in ("cpu_op", "user_annotation") and not is_step(event["name"])
         if label and is_open(event, ns):
             open_.setdefault(event["tid"], []).append(event)
-    return {max(those, key=innermost)["name"] for those in open_.values()}
+    found = set()
+    for those in open_.values():
+        operators = [event for event in those if event["cat"] == "cpu_op"]
+        found.add(
+            (min(operators, key=innermost) if operators else max(those, key=innermost))["name"]
+        )
+    return found
 
 
 def own_ms(events: list[Event]) -> Counter[str]:
@@ -163,9 +169,9 @@ def test_the_page_tells_what_a_commit_cost(tmp_path: Path) -> None:
 
 
 def test_the_page_tells_what_fills_a_gap() -> None:
-    """At a moment without device work there is one piece of idle time, and none at another moment.
+    """The times add up to the gap; the row of the moment names what your code called then.
 
-    The piece has no device work in it, and names the innermost operator that the thread was in.
+    At a moment of device work the answer is that there is no gap.
     """
     path = H100 / "train.json.gz"
     base = int(read(path)["baseTimeNanoseconds"])
@@ -186,15 +192,18 @@ def test_the_page_tells_what_fills_a_gap() -> None:
             continue  # a timestamp has fewer digits
         idle = not any(is_open(work, ns) for work in works)
         moment = datetime(1970, 1, 1) + timedelta(microseconds=ns // 1000)
-        sql = WHAT_FILLS_THE_GAP.replace("2026-11-29 12:03:04.5", str(moment))
-        rows = views.query(sql.replace("SELECT", "SELECT start_ns, duration_ns,")).rows()
-        assert len(rows) == idle
+        rows = views.query(WHAT_FILLS_THE_GAP.replace("2026-11-29 12:03:04.5", str(moment))).rows()
         found[idle] += 1
-        for begin, length, *_, inside, _ in rows:
-            assert not any(w["begin"] < begin + length and begin < w["end"] for w in works)
-            if inside is not None:
-                assert inside in innermost_names(events, begin)
-                found["named"] += 1
+        if not idle:
+            assert [(rank, kind) for rank, kind, *_ in rows] == [(0, "no gap")]
+            continue
+        until = min(work["begin"] for work in works if work["begin"] > ns)
+        since = max(work["end"] for work in works if work["end"] <= ns)
+        assert sum(ms for *_, ms, _ in rows) == pytest.approx((until - since) / 1e6, abs=0.01)
+        (then,) = (called for *_, called, _, _, is_then in rows if is_then)
+        if then is not None:
+            assert then in called_names(events, ns)
+            found["named"] += 1
     assert min(found[True], found[False], found["named"]) > 2
 
 
