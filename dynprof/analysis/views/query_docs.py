@@ -62,7 +62,8 @@ GROUP BY ALL ORDER BY rank, ms DESC""",
     ),
     Question(
         "Which line allocates most?",
-        "Needs `profile_memory` and `with_stack`. What was freed again counts too.",
+        "Needs `profile_memory` and `with_stack`. What was freed again counts too. A line is that "
+        "of the function's `def`: torch records no other.",
         """\
 SELECT line, device, count(*) AS allocations, sum(bytes) / 1e6 AS mb
 FROM memory GROUP BY line, device ORDER BY mb DESC LIMIT 10""",

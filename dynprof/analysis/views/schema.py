@@ -14,6 +14,7 @@ RANKS, WINDOWS = "ranks", "windows"
 TEXT, WHOLE, REAL, BOOLEAN, TIME = "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP"
 NS, BYTES = "ns", "bytes"
 _OPERATOR = "the innermost operator or label of the host"
+_DEFINED = "line 22 has its `def`; none if it was entered before the steps, or is a module"
 _UNTIL = "`start` plus the duration"
 
 
@@ -67,7 +68,7 @@ _THREAD = (
 )
 _CODE = (
     Column("line", TEXT, "innermost frame of your own code at its begin, such as `train.py:22 "
-           "(main)`; NULL without stacks"),
+           f"(main)`: {_DEFINED}; NULL without stacks"),
     Column("stack", TEXT, "Python frames around the operator, innermost first, separated by `; `; "
            "NULL without stacks"),
 )  # fmt: skip
@@ -167,8 +168,8 @@ VIEWS: dict[str, View] = {
             Column("call", TEXT, "call that made the host wait for the device; NULL for none"),
             Column("host_operator", TEXT, "operator that your code called, or label, during it on "
                    "the thread that launches next"),
-            Column("line", TEXT, "innermost frame of your own code on that thread; NULL without "
-                   "stacks"),
+            Column("line", TEXT, "innermost frame of your own code on that thread, as for "
+                   "operators; NULL without stacks"),
         ),
     ),
     MEMORY: View(
