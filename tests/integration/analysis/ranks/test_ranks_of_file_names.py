@@ -55,6 +55,19 @@ def test_the_rank_is_in_the_name(tmp_path: Path, name: str) -> None:
     assert merge(tmp_path).words[0] == "merged: ranks 0 to 1"
 
 
+def test_a_folder_may_have_traces_of_any_name(tmp_path: Path) -> None:
+    """They are read if no file has the name of a trace; other JSON, and dynprof's own, is not."""
+    names = ("a/before.json.gz", "b/after.json", "c/trace_view.json")
+    for name in names:
+        nameless(tmp_path / name)
+    (tmp_path / "a/config.json").write_text('{"rank": 5}')
+    assert traces_in(tmp_path) == [tmp_path / name for name in names]
+    analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    assert traces_in(tmp_path) == [tmp_path / name for name in names]
+    nameless(tmp_path / "d.trace.json")
+    assert traces_in(tmp_path) == [tmp_path / "d.trace.json"]
+
+
 def test_a_difference_uses_the_newest_trace_of_a_rank(tmp_path: Path) -> None:
     """It says that it passed over the other one."""
     for place, name in enumerate(("b", "a")):
