@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 require("analysis", "the analysis")  # before any of its modules imports numpy
 
 
-def load(path: Path | str, *, all_windows: bool = False) -> Views:
+def load(*paths: Path | str, all_windows: bool = False) -> Views:
     """Return the views of captures: tables of events, operators, kernels and more, for SQL.
 
     Args:
-        path: A trace, or a folder with captures.
+        paths: A trace, or a folder with captures; several to compare them, such as before and
+            after. ``windows.age`` is 1 for the last one.
         all_windows: Whether to read all windows below a folder; by default the newest one.
 
     Raises:
-        CaptureError: There is no trace that can be read.
+        CaptureError: There is no trace that can be read, or a path is given twice.
     """
     from dynprof.analysis.runs.query import load as load_views
 
-    return load_views(path, all_windows=all_windows)
+    return load_views(*paths, all_windows=all_windows)

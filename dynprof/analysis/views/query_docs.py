@@ -27,8 +27,8 @@ class Question(NamedTuple):
 QUESTIONS = (
     Question(
         "Which operator grew?",
-        "It compares the two newest windows, so it needs `--all`. Times are own times, as the mean "
-        "of a marked step of a rank.",
+        "It compares the two newest windows: give `--all`, or a path before and one after. Times "
+        "are own times, as the mean of a marked step of a rank.",
         """\
 SELECT name, round(sum(own_ns / rank_steps) FILTER (age = 2) / 1e6, 3) AS ms_before,
     round(sum(own_ns / rank_steps) FILTER (age = 1) / 1e6, 3) AS ms_now,
@@ -41,7 +41,7 @@ GROUP BY name ORDER BY grown_ms DESC LIMIT 10""",
     Question(
         "Which rank is last?",
         "A rank is last if the others of its group wait for it. Clocks of several hosts are "
-        "aligned, as in the report.",
+        "aligned, as in the report. A remark says how many collectives cannot be compared.",
         """\
 SELECT rank, count(*) AS times_last, round(median(late_ns) / 1e6, 3) AS ms_after_median_rank
 FROM collectives WHERE is_last GROUP BY rank ORDER BY times_last DESC""",
@@ -70,8 +70,8 @@ FROM memory GROUP BY line, device ORDER BY mb DESC LIMIT 10""",
     ),
     Question(
         "What did this commit cost?",
-        "It compares the steps of the two newest windows, before and after the commit; `--all`. "
-        "Captures of two runs need a folder above both.",
+        "It compares the steps of the two newest windows, before and after the commit: give "
+        "`--all`, or a path before and one after.",
         """\
 SELECT age, window_name, count(*) AS steps, round(median(duration_ns) / 1e6, 3) AS ms,
     round(100 * (median(duration_ns) / lead(median(duration_ns)) OVER (ORDER BY age) - 1), 1)
@@ -86,12 +86,14 @@ _INTRODUCTION = """\
 ```sh
 dynprof query prof_config "SELECT name, own_ns FROM operators"    # the newest window
 dynprof query prof_config "SELECT * FROM windows" --all           # all windows below
+dynprof query before.json.gz after.json.gz "SELECT * FROM steps"  # several paths, the newest last
 dynprof query prof_config question.sql --format csv               # a statement in a file
 dynprof query prof_config "SELECT * FROM kernels" --format json
 ```
 
 A `-` in place of the statement means standard input. `--format` is `table`, `csv` or `json`. A
-table has at most 1,000 rows, and leaves out the last columns if the terminal is too narrow.
+table has at most 1,000 rows and texts of 120 cells, and leaves out the last columns if the terminal
+is too narrow. CSV and JSON have all. Remarks go to standard error.
 
 The SQL is that of [DuckDB](https://duckdb.org/docs/stable/sql/introduction). It reads the views
 below, and nothing else: no file, no network, no variable of Python. The error for a misspelled view
@@ -113,14 +115,14 @@ example.
 
 | call | returns |
 |---|---|
-| `load(path, all_windows=False)` | the views of a trace, or of a folder, as the command reads it |
+| `load(path, ..., all_windows=False)` | the views of traces or folders, as the command reads them |
 | `.query(sql)` | the result of a statement |
 | `.operators`, `.kernels`, ... | a whole view |
 | `.columns`, `.rows()` of a result | the names of its columns, and a list of its rows as tuples |
 | `.df()` of a result | a data frame of pandas, which you install |
 | `.arrow()` of a result | a table of pyarrow, which you install |
 | `.relation()` of a result | a relation of DuckDB |
-| `.problems` | why a trace could not be read, by its path |
+| `.problems`, `.words` | why a trace could not be read, by its path; and remarks |
 
 ## What it reads
 

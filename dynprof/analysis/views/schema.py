@@ -51,7 +51,11 @@ class View(NamedTuple):
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
 
-_WINDOW = Column("window_name", TEXT, "folder of the window, below the path that was given")
+_WINDOW = Column(
+    "window_name",
+    TEXT,
+    "folder of the window, below the path that was given; of several paths, the path",
+)
 _RANK = Column("rank", WHOLE, "rank that recorded it")
 _ID = Column("id", WHOLE, "number of the event in its trace; the other views use the same")
 _STEP = Column("step", WHOLE, "step of the job; device work counts where it was launched; NULL "
@@ -254,7 +258,8 @@ VIEWS: dict[str, View] = {
         "Each window, from `steps`: to compare windows, whose names do not sort.",
         (
             _WINDOW,
-            Column("age", WHOLE, "1 for the newest, 2 for the one before, ..."),
+            Column("age", WHOLE, "1 for the newest, 2 for the one before, ...; of several paths, 1 "
+                   "is the last"),
             *_TIMES[:3],
             Column("ranks", WHOLE, "number of ranks"),
             Column("rank_steps", WHOLE, "number of marked steps, over all ranks: sums divided by "

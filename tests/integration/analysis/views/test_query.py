@@ -451,6 +451,72 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path) -> None:
         assert done.stderr
 
 
+def test_two_paths_are_before_and_after(tmp_path: Path) -> None:
+    """The last path is the newest, whenever its trace was recorded, and the page's SQL holds."""
+    folder = two_windows(tmp_path)
+    after, before = (folder / name / "rank0.pt.trace.json" for name in (OLDER, NEWER))
+    done = query(before, str(after), "SELECT window_name, age, ranks FROM windows", "--format=csv")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines() == ["window_name,age,ranks", f"{after},1,1", f"{before},2,1"]
+    ms = [
+        statistics.median(event["dur"] / 1000 for event in raw_events(path)
+                          if event["name"].startswith("ProfilerStep#"))
+        for path in (after, before)
+    ]  # fmt: skip
+    rows = load(before, after).query(WHAT_IT_COST).rows()
+    assert [(name, took) for _, name, _, took, _ in rows] == [
+        (str(after), ms[0]),
+        (str(before), ms[1]),
+    ]
+    both = load(folder / OLDER, folder / NEWER, all_windows=True)
+    names = [name for (name,) in both.query("SELECT window_name FROM windows ORDER BY age").rows()]
+    assert names == [str(folder / NEWER), str(folder / OLDER)]
+    done = query(before, str(before), "SELECT 1")
+    assert (done.exit_code, f"{before} is given twice" in done.stderr) == (2, True)
+
+
+def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
+    """Ranks without a common collective, no row, a second statement, a forgotten statement."""
+    for rank in (0, 1):
+        rank_traces.write(tmp_path, rank)
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        trace = json.loads(path.read_text())
+        for event in trace["traceEvents"]:
+            if event["name"] == "gloo:all_reduce":
+                event["args"] = {"Process Group Ranks": f"[{rank}, 7]"}
+        path.write_text(json.dumps(trace))
+    done = query(tmp_path, WHO_IS_LAST)
+    name, total = tmp_path.name, 2 * rank_traces.STEPS
+    assert (done.exit_code, f"{name}: 0 of {total} collectives could" in done.stderr) == (0, True)
+    assert "no row matches\n" in done.stderr
+    assert query(tmp_path, "SELECT rank FROM ranks").stderr == ""
+    done = query(tmp_path, "SELECT 1; SELECT 2")
+    assert (done.exit_code, done.stdout, done.stderr) == (
+        2,
+        "",
+        "2 statements are given; give one\n",
+    )
+    for arguments in ((), (str(tmp_path),)):
+        done = query(tmp_path, *arguments)
+        assert (done.exit_code, f"the views are {', '.join(VIEWS)}\n" in done.stderr) == (2, True)
+
+
+def test_a_table_names_the_columns_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long texts are cut also without a terminal; CSV has all columns and whole texts."""
+    rank_traces.write(tmp_path, 0)
+    sql = "SELECT 1 AS first, repeat('x', 1000) AS text, 12345678 AS last"
+    done = query(tmp_path, sql)
+    assert len(done.stdout.splitlines()[1]) < 200
+    assert "x" * 1000 in query(tmp_path, sql, "--format", "csv").stdout
+    monkeypatch.setenv("COLUMNS", "20")
+    done = query(tmp_path, sql)
+    assert done.stdout.split()[:2] == ["first", "text"]
+    said = "1 column left out, as the terminal is too narrow: last; --format csv prints all"
+    assert said in done.stderr
+
+
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data frames need packages that dynprof does not install."""
     rank_traces.write(tmp_path, 0)
