@@ -16,12 +16,20 @@ def test_output_names_the_option_for_the_database(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 9}
     trace = tmp_path / "a.trace.json"
     trace.write_text(json.dumps({"traceEvents": [event]}))
-    missing = (
-        "not written: ascend_pytorch_profiler.db, export_type is text only; "
+    databases = (
+        "not written: ascend_pytorch_profiler.db, analysis.db: export_type is text only; "
         "add db for it (1 capture)"
     )
     code, _, errors = dynprof("analyse", trace)
-    assert (code, missing in errors.splitlines()) == (0, True), errors
+    first, second = errors.splitlines()
+    assert (code, first) == (0, databases)
+    _, _, named = dynprof("analyse", trace, "--verbose")
+    reasons = [line.removeprefix("not written: ") for line in named.splitlines()]
+    files = {name for line in reasons for name in line.partition(": ")[0].split(", ")}
+    assert "communication.json, collective_bandwidth.csv, communication_matrix.json: no " in named
+    assert second == (
+        f"not written: {len(files) - 2} files whose content was not recorded; --verbose names them"
+    )
     code, output, errors = dynprof("analyse", trace, "--export-type", "db")
     assert (code, "ascend_pytorch_profiler" in errors) == (0, False), errors
     assert "ascend_pytorch_profiler.db\n" in output
