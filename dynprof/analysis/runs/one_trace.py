@@ -94,7 +94,7 @@ def _is_trace(path: Path) -> bool:
 
 def _holds_events(path: Path) -> bool:
     """Return whether a file of any other name is a trace, and no result of an analysis."""
-    is_result = path.parent.name in (INFO_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR)
+    is_result = path.parent.name in (INFO_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR, FOLDER)
     if is_result or not path.name.endswith(_OTHER_ENDINGS) or not isinstance(path, Path):
         return False
     try:

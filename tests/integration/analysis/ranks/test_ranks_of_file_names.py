@@ -63,6 +63,7 @@ def test_a_folder_may_have_traces_of_any_name(tmp_path: Path) -> None:
     names = ("a/before.json.gz", "b/after.json", "c/trace_view.json")
     for name in names:
         nameless(tmp_path / name)
+    nameless(tmp_path / "a/analysis/merged.json.gz")
     (tmp_path / "a/config.json").write_text('{"rank": 5}')
     assert traces_in(tmp_path) == [tmp_path / name for name in names]
     analyse_each(traces_in(tmp_path), ["text"], processes=1)
