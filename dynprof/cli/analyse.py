@@ -10,7 +10,7 @@ import typer
 
 from dynprof.cli.config_directory import run_as_owner
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say, say_skipped
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.plural import counted
@@ -151,4 +151,4 @@ def _print_remarks(outcome: Outcome) -> None:
     for trace, torn in outcome.torn.items():
         say(f"{trace}: {torn}", err=True)
     if outcome.problems:
-        fail("\n".join(f"{trace}: {why}" for trace, why in outcome.problems.items()), INVALID)
+        fail_for(outcome.problems, INVALID)

@@ -16,7 +16,7 @@ import typer
 
 from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
 from dynprof.cli.config_directory import captures_of
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, shortened, table
 from dynprof.errors import CaptureError, QueryError, describe
 from dynprof.journal.journal import printable
@@ -102,7 +102,7 @@ def query(
     for words in (*views.words, *([] if count else ["no row matches"])):
         say(words, err=True)
     if views.problems:
-        fail("\n".join(f"{trace}: {why}" for trace, why in views.problems.items()), INVALID)
+        fail_for(views.problems, INVALID)
 
 
 def _statement(sql: str, paths: Sequence[Path]) -> str:
