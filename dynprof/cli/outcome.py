@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from dynprof.errors import with_paths
 from dynprof.journal.journal import printable
 from dynprof.runtime.job_files import skipped_below
 
@@ -43,6 +44,5 @@ def fail(text: str, code: int) -> NoReturn:
 
 
 def fail_for(problems: Mapping[Path, str], code: int) -> NoReturn:
-    """Print why traces cannot be read, each path once, and exit with a code."""
-    lines = (why if str(path) in why else f"{path}: {why}" for path, why in problems.items())
-    fail("\n".join(lines), code)
+    """Print why traces cannot be read, and exit with a code."""
+    fail("\n".join(with_paths(problems)), code)

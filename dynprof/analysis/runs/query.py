@@ -25,7 +25,7 @@ from dynprof.analysis.runs.recorded_window import (
 )
 from dynprof.analysis.views.schema import COLLECTIVES, EVENTS, STEPS, VIEWS, WINDOWS
 from dynprof.analysis.views.trace_tables import TRACE_VIEWS, view_file
-from dynprof.errors import CaptureError, QueryError, describe
+from dynprof.errors import CaptureError, QueryError, describe, with_paths
 from dynprof.runtime.layout import WINDOW_RECORD
 from dynprof.runtime.plural import counted
 
@@ -300,7 +300,9 @@ class Views:
             known, self._filled = set(self.problems), self._filled | views
             self.write([trace for traces in self._windows.values() for trace in traces])
             if new := self.problems.keys() - known:
-                raise CaptureError("\n".join(f"{path}: {self.problems[path]}" for path in new))
+                raise CaptureError(
+                    "\n".join(with_paths({path: self.problems[path] for path in new}))
+                )
             self._database = self._filled_database()
         return self._database
 
