@@ -357,11 +357,17 @@ class Views:
             ) from error
 
 
-def load(*paths: Path | str, all_windows: bool = False, views: Collection[str] = ()) -> Views:
+def load(
+    path: Path | str,
+    *later: Path | str,
+    all_windows: bool = False,
+    views: Collection[str] = (),
+) -> Views:
     """Return the views of captures, for SQL.
 
     Args:
-        paths: A trace, a folder, or the record of a window. Of several, the last is the newest.
+        path: A trace, a folder, or the record of a window.
+        later: More of them; the last has the newest window.
         all_windows: Whether to read all windows below a folder; by default the newest one.
         views: The views that statements will name, to read each trace only once; others are
             computed when a statement names them.
@@ -370,9 +376,9 @@ def load(*paths: Path | str, all_windows: bool = False, views: Collection[str] =
         CaptureError: There is no trace that can be read, or a path is given twice.
     """
     found = Views(views)
-    for place, given in enumerate(map(Path, paths)):
+    for place, given in enumerate(map(Path, (path, *later))):
         path = given.resolve() if given.is_symlink() else given  # the caller named it
-        before, alone = len(found), len(paths) == 1
+        before, alone = len(found), not later
         if all_windows:
             windows = _all_windows(path, alone=alone)
             found.write([trace for traces in windows.values() for trace in traces])
