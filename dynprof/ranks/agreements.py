@@ -15,6 +15,7 @@ from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER, Terms
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
+from dynprof.ranks.member import MAX_RECEIVED
 from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import Participant
@@ -76,7 +77,7 @@ class Agreements:
         self._former: deque[JobWindows] = deque(maxlen=MAX_FORMER_GROUPS)
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's and the journal's thread both check
-        self._read: _Read | None = None
+        self._reads: list[_Read] = []  # saves that the leader has not proposed yet
         self._named_leader = ""
         self.on_group: Callable[[], object] = object  # called once this rank has a group
         journal.outcomes.on_change = self._changed
@@ -158,17 +159,18 @@ class Agreements:
     def _leave_to_leader(self, leader: str, edit: Edit, *, is_early: bool) -> None:
         now_s = time.monotonic()
         with self._looking:
-            self._read = _Read(edit, now_s, now_s, is_early)
+            self._reads = [*self._reads, _Read(edit, now_s, now_s, is_early)][-MAX_RECEIVED:]
         if leader != self._named_leader:
             self._named_leader = leader
             self._journal.info(f"{leader} leads; all ranks serve the requests that it accepts")
 
     def _check_proposed(self, leader: str) -> None:
-        """Check whether the leader has proposed the edit that this rank has read."""
-        if (read := self._read) is None:
-            return
-        now_s, (text, received_s) = time.monotonic(), self._member.last_config
-        if text == read.edit.text and received_s >= read.at_s - PROPOSED_WITHIN_S:
+        """Check whether the leader has proposed the newest edit that this rank has read."""
+        with self._looking:
+            if not self._reads:
+                return
+            read, now_s = self._reads[-1], time.monotonic()
+        if self._was_received(read):
             self._replace(read, None)
         elif not leader:  # the store was lost, or the leader has left
             self._serve_alone(read)
@@ -202,11 +204,26 @@ class Agreements:
             self._edits.handle(read.edit)
 
     def _replace(self, read: _Read, then: _Read | None) -> bool:
-        """Replace a read edit; return False where a newer edit has replaced it already."""
+        """Replace the newest read edit; return False where there is a newer one.
+
+        Without a successor, older edits that the leader has not seen are superseded.
+        """
         with self._looking:
-            is_newest = self._read is read
-            self._read = then if is_newest else self._read
-        return is_newest
+            if self._reads[-1:] != [read]:
+                return False
+            *older, _ = self._reads
+            self._reads = [*older, then] if then else []
+        for one in () if then else older:
+            if not self._was_received(one):
+                text = "superseded by a newer save, before rank 0 had proposed it"
+                self._journal.report(self._edits.register(one.edit), "superseded", text)
+        return True
+
+    def _was_received(self, read: _Read) -> bool:
+        """Return whether the leader has sent the config of an edit."""
+        since_s = read.at_s - PROPOSED_WITHIN_S
+        received = (*self._member.received,)
+        return any(text == read.edit.text and at_s >= since_s for text, at_s in received)
 
     def _reads_same_file(self, leader: str) -> bool:
         """Return whether the leader reads the same file as this rank."""

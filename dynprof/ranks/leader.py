@@ -492,7 +492,7 @@ class Leader:
         current = self._current_or_fail
         number, left_out = current.proposal.number, current.left_out
         self._round = self._current = None
-        self.broadcast(Withdrawal(number, reasons, outcome=outcome))
+        self.broadcast(Withdrawal(number, reasons, current.proposal.config, outcome))
         made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
         self._conclude(made, current)
 

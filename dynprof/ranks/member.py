@@ -51,6 +51,7 @@ USUAL_STEP_MS = 100.0  # Assumed step time where none has been measured yet.
 MIN_TIMED_SECONDS = 3  # Samples in which steps ended; with fewer, the fastest is no estimate.
 OPENS_SOON_S = 2.0
 """A window that opens in this time is not superseded: only some ranks might record it."""
+MAX_RECEIVED = 16  # Configs of the leader; as many saves may wait for its word.
 REPEAT_END_S = 300.0  # The end of a window is sent again to a new leader for this long.
 
 
@@ -103,7 +104,8 @@ class Member:
         self._state = state
         self.group: JobGroup | None = None  # the group of this rank
         self.numbers: StepNumbers | None = None  # set where dynprof was attached to the process
-        self.last_config = "", -math.inf  # the newest config in the leader's messages, and when
+        # The newest configs in the leader's messages, and when they came.
+        self.received: deque[tuple[str, float]] = deque(maxlen=MAX_RECEIVED)
         self.last_message_s = -math.inf  # when the leader's newest message came
         self.is_proposed = False  # whether a proposal has yet to be opened or withdrawn
         # Proposals of this rank, where it leads.
@@ -171,7 +173,7 @@ class Member:
             return self._reply(proposal.number, place)
         self.is_proposed, self._cancelled = True, False
         own, asked = self._request_of(proposal)
-        self.last_config = proposal.config, time.monotonic()
+        self.received.append((proposal.config, time.monotonic()))
         self.map_number(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
         problem, profiler = "", None
@@ -238,7 +240,6 @@ class Member:
 
     def _open(self, opening: Opening) -> str:
         """Arm the window at the announced step; return why that failed, empty if it did not."""
-        self.is_proposed = False
         own, asked = self._own, self._asked
         if not self._take_pending(opening.number) or asked is None:
             return ""
@@ -264,30 +265,30 @@ class Member:
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         """Drop the proposal, and report why."""
-        self.is_proposed = False
-        self._own_proposals.pop(withdrawal.number, None)
+        number, outcome = withdrawal.number, withdrawal.outcome
+        self.received.append((withdrawal.config, time.monotonic()))
         reasons = "; ".join(map(printable, withdrawal.reasons))
-        if withdrawal.config is not None:
-            self.last_config = withdrawal.config, time.monotonic()
-            if withdrawal.number not in self._numbers:
-                edit = Edit(withdrawal.config.encode(), time.time())
-                own = self._edits.register_as(withdrawal.number, edit)
-                self.map_number(withdrawal.number, own)
-                # Not in the status: with thousands of ranks, the report of the leader is enough.
-                self._journal.report(own, "refused", reasons)
-        if not self._take_pending(withdrawal.number):
+        is_own = self._own_proposals.pop(number, None)
+        if number not in self._numbers:  # it was not proposed here
+            edit = Edit(withdrawal.config.encode(), time.time())
+            own = number if is_own else self._edits.register_as(number, edit)
+            self.map_number(number, own)
+            # Not in the status: with thousands of ranks, the report of the leader is enough.
+            self._journal.report(own, outcome, reasons)
+        elif not self._take_pending(number):
             return
-        if withdrawal.outcome == "refused":
+        elif outcome == "refused":
             texts = [reason.removesuffix(".") for reason in withdrawal.reasons]
             problems = tuple(Problem(f"{text}; no rank opens.") for text in texts)
             self._edits.refuse(self._own, Refusal(problems))
         else:
-            self._cancelled |= withdrawal.outcome == "cancelled"
-            self._journal.report(self._own, withdrawal.outcome, reasons)
+            self._journal.report(self._own, outcome, reasons)
+        self._cancelled |= outcome == "cancelled"
 
     def _cancel(self, cancellation: Cancellation) -> None:
         """Drop the waiting request and close the open window."""
-        number, self.last_config = cancellation.number, (cancellation.config, time.monotonic())
+        number = cancellation.number
+        self.received.append((cancellation.config, time.monotonic()))
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.register_as(number, edit)
@@ -306,7 +307,11 @@ class Member:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
 
     def _take_pending(self, number: int) -> bool:
-        is_asked, self._pending = self._asks_for(number), False
+        """Return whether that is the number of the pending proposal, and end it."""
+        is_newest = self._proposal is not None and self._proposal.number == number
+        self.is_proposed &= not is_newest
+        is_asked = self._pending and is_newest
+        self._pending &= not is_newest
         return is_asked
 
     def _asks_for(self, number: int) -> bool:

@@ -79,7 +79,7 @@ class Withdrawal(_Message, frozen=True):
 
     number: int
     reasons: tuple[str, ...]
-    config: str | None = None  # its text, where the leader refused it without a proposal
+    config: str  # its text, for ranks to which it was not proposed
     outcome: GivenUp = "refused"  # of the request
 
 

@@ -194,6 +194,23 @@ def test_a_save_before_the_leader_came_back_is_refused(
     assert [answer.outcome for answer in job.session.status().edits] == ["refused"]
 
 
+def test_each_of_two_saves_is_answered_if_the_leader_proposes_the_second_only(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader's watcher may have read the file between them, or not."""
+    (now_s,) = led_save(job, store, monkeypatch)
+    job.edit(active=3)
+    member = job.session._agreements._member
+    member.answer(Proposal(1, '{"active": 3}', job.clock.wall), 0)
+    member.received[0] = '{"active": 3}', now_s
+    for _ in range(2):
+        job.session._agreements.check()
+    assert [(one.number, one.outcome) for one in job.session.status().edits] == [
+        (1, "waiting"),
+        (2, "superseded"),
+    ]
+
+
 def test_a_silent_leader_is_waited_for_five_minutes(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
