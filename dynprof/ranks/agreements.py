@@ -130,7 +130,7 @@ class Agreements:
     def _propose(self, part: Participant, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.text
         if isinstance(asked, UnplannedRequest):
-            asked = self._forbidden(asked) or asked
+            asked = self._forbidden(asked) or self._for_no_rank(part, number, asked) or asked
         if isinstance(asked, Cancel):
             part.give_up("cancelled", f"cancelled by request {number}")
             part.broadcast(Cancellation(number, text, edit.edited_at_s))
@@ -153,6 +153,19 @@ class Agreements:
         why = place.why_forbidden(layout)
         problem = Problem(f"{why}.", directory_pointer(config, why)) if why else None
         return Refusal(asked.parsed.locate((problem,))) if problem else None
+
+    def _for_no_rank(
+        self, part: Participant, number: int, asked: UnplannedRequest
+    ) -> Refusal | None:
+        """Refuse a request that selects no rank of the job; log ranks that the job lacks."""
+        size, ranks = part.group.world_size, asked.config.selected_ranks
+        text = ranks.lacking(size)
+        if text and not any(map(ranks.may_include, range(size))):
+            problem = Problem(f"{text}.", "/ranks" if asked.config.ranks else "/rank_list")
+            return Refusal(asked.parsed.locate((problem,)))
+        if text:
+            self._journal.warning(f"request {number}: {text}")
+        return None
 
     # where this rank follows
 

@@ -140,6 +140,18 @@ def test_the_leader_refuses_a_place_that_its_owner_does_not_allow(
     assert job.session.status().edits[0].outcome == "refused"
 
 
+def test_ranks_that_the_job_does_not_have_are_in_the_log(job: Job, store: list[object]) -> None:
+    """If it has none of them, all ranks hear the refusal."""
+    store.append("one")
+    for ranks in ("0,9", "7", "all"):
+        job.edit(active=3, ranks=ranks)
+    proposed, refused, _ = Part.made[0].proposed
+    assert isinstance(proposed, Proposal)
+    assert "request 7: this job has ranks 0 to 1, no rank 9" in job.log()
+    assert isinstance(refused, Withdrawal)
+    assert "/ranks: this job has ranks 0 to 1, no rank 7." in refused.reasons[0]
+
+
 def test_a_cancel_ends_an_agreement_and_reaches_all_ranks(job: Job, store: list[object]) -> None:
     """The leader waits for no rank any longer, and tells each of them to cancel."""
     store.append("one")
