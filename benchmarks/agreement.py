@@ -105,7 +105,7 @@ def be(
     store = Counted(TCPStore("127.0.0.1", port, None, False, FOREVER))
     stores.append(store)
     reader = LogReader(store, store)
-    reader.send_news(to_text(Joined(rank, reader.place)))
+    reader.send_news(to_text(Joined(rank)))
     while True:
         place, raw = reader.wait()
         if raw is None or raw == NUDGE.encode() or (said := parse_leader_message(raw)) is None:
@@ -202,7 +202,6 @@ class Bench:
         agreement = self._made.get()
         assert len(agreement.ranks) == self.count, agreement
         found = self._ask_processes()
-        self._writer.clean(self._leader.places)
         took_s = max(at_s for at_s, _, _ in found) - began_s
         return took_s, sum(late for _, late, _ in found), sum(calls for _, _, calls in found)
 

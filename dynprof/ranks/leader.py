@@ -125,7 +125,7 @@ class Leader:
         self._world_size, self._name = world_size, name
         self._send, self._answer = send, answer
         self._windows, self._clock = windows, clock
-        self._next_places: dict[int, int] = {}  # of the messages that ranks read next
+        self._joined: set[int] = set()
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
         self._agreed_steps: dict[int, int] = {}  # announced start steps, by request number
@@ -143,14 +143,9 @@ class Leader:
         self._send(LeaderStarted(self._name), 0)
 
     @property
-    def places(self) -> set[int]:
-        """The places that ranks may still wait for."""
-        return set(self._next_places.values())
-
-    @property
     def others(self) -> set[int]:
         """The ranks that have joined and answer."""
-        return self._next_places.keys() - self._silent.keys()
+        return self._joined - self._silent.keys()
 
     def refresh(self, reply: Reply) -> None:
         """Take the reply of the leader's own rank once it is ready."""
@@ -249,8 +244,6 @@ class Leader:
 
     def _take(self, reply: Reply) -> bool:
         """Take a reply; return whether it may change the agreement under way."""
-        if reply.rank in self._next_places:
-            self._next_places[reply.rank] = max(self._next_places[reply.rank], reply.place + 1)
         self._note(reply.report)
         current = self._current
         if current and reply.report.number == current.proposal.number:
@@ -276,11 +269,11 @@ class Leader:
             self._note(report)
         if isinstance(one, RankLeft):
             self._parted.add(one.rank)
-            self._next_places.pop(one.rank, None)
+            self._joined.discard(one.rank)
             self._windows.mark_lost([one.rank], LEFT_GROUP)
         else:
             self._parted.discard(one.rank)
-            self._next_places[one.rank] = one.place
+            self._joined.add(one.rank)
             if self._current:
                 self._current.has_joined |= one.rank in self._current.wanted
         if self._round:  # it has not received the question, or has forgotten it
@@ -290,7 +283,7 @@ class Leader:
 
     def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
         """Send a message that all ranks reply to; call ``then`` once they have or are late."""
-        current, others = self._current, self._next_places.keys() - self._silent.keys()
+        current, others = self._current, self.others
         asked_s = self._clock()
         place = self._send(message, len(others))
         self._round = _Round(place, asked_s, then, {*others, LEADER})
@@ -328,7 +321,7 @@ class Leader:
     def _join(self) -> None:
         """Wait for ranks that have not joined, until ``JOIN_S`` after the leader began."""
         current = self._current_or_fail
-        absent = current.wanted - {LEADER} - self._next_places.keys() - self._parted
+        absent = current.wanted - {LEADER} - self._joined - self._parted
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
             return
@@ -340,7 +333,7 @@ class Leader:
             self._propose()
 
     def _absent(self, wanted: set[int]) -> dict[int, str]:
-        absent = sorted(wanted - {LEADER} - self._next_places.keys())
+        absent = sorted(wanted - {LEADER} - self._joined)
         return {rank: LEFT_GROUP if rank in self._parted else NO_DYNPROF for rank in absent}
 
     def _choose(self) -> None:

@@ -145,7 +145,6 @@ class Joined(_Message, frozen=True):
     """A rank receives the leader's messages from now on."""
 
     rank: int
-    place: int  # of the next message that it receives
     reports: tuple[Report, ...] = ()  # on requests that the leader may have missed
 
 

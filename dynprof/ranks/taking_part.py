@@ -384,7 +384,6 @@ class _LeaderSide:
         if reply := self._part.ready_again():
             self.leader.refresh(reply)
         self._part.windows.write()
-        self._log.clean(self.leader.places)
 
     def _renew(self) -> None:
         """End all waits, including this rank's."""
@@ -407,7 +406,7 @@ class _LeaderSide:
         while self.leader.others and time.monotonic() < until_s:
             self.run_once(until_s)
         self._part.windows.write()
-        self._log.resign(self.leader.places)
+        self._log.resign()
 
 
 class _FollowerSide:
@@ -426,8 +425,8 @@ class _FollowerSide:
         if self._by and self._by != said.by:
             self._member.refuse_pending("another leader has begun")
         self._by, self._part.leader = said.by, said.message.who
-        place, reports = self._log.place, self._member.reports()
-        self._log.send_news(to_text(Joined(self._part.group.rank, place, reports)))
+        joined = Joined(self._part.group.rank, self._member.reports())
+        self._log.send_news(to_text(joined))
         self._part.mark_joined()
         return True
 

@@ -198,7 +198,7 @@ class Job:
         if one.proposed:
             one.outcomes[one.proposed.number], one.proposed = "refused", None
         one.hears_from = next(self._places)  # messages in transit to it are lost
-        self._tell(Joined(rank, one.hears_from + 1))
+        self._tell(Joined(rank))
 
     def stand(self, rank: int) -> None:
         """Keep a rank in its step."""
@@ -247,7 +247,7 @@ class Job:
         if rank.stopped is not None:
             rank.stopped.append((message, place))  # type: ignore[arg-type]
         elif isinstance(message, LeaderStarted):
-            self._tell(Joined(rank.number, place + 1))
+            self._tell(Joined(rank.number))
         elif isinstance(message, LeaderStopped):
             self._tell(RankLeft(rank.number))
         else:
