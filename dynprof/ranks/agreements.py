@@ -43,7 +43,6 @@ PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes an edit within this time."""
 STORE_LOST = "the job's store was lost"
 STORE_LOST_S = 60.0  # The leader gives up windows of other ranks once the store is away this long.
-LEADER_DEAD_S = 300.0  # A leader that should have read a file counts as dead after this silence.
 MAX_FORMER_GROUPS = 4  # Former process groups whose windows this rank still follows.
 
 
@@ -185,8 +184,9 @@ class Agreements:
             read, now_s = self._reads[-1], time.monotonic()
         if self._was_received(read):
             self._replace(read, None)
-        elif not leader:  # the store was lost, or the leader has left
-            self._serve_alone(read)
+        elif not leader:  # the store was lost, or the leader is silent or has left
+            if self._replace(read, None):
+                self._edits.handle(read.edit)
         elif self._member.is_proposed:  # the leader handles its next edit after that
             self._replace(read, replace(read, since_s=now_s))
         elif (
@@ -201,20 +201,12 @@ class Agreements:
             self._edits.refuse(self._edits.register(read.edit), Refusal((Problem(text),)))
 
     def _wait_for_silent_leader(self, read: _Read, leader: str, now_s: float) -> None:
-        """Wait for a leader that has sent nothing since, but for a limited time."""
-        text = f"{leader} leads, but has sent nothing since this file was saved"
+        """Wait for a leader that has sent nothing since, until this rank loses it."""
         is_long = now_s >= read.at_s + PROPOSED_WITHIN_S
-        if now_s >= read.at_s + LEADER_DEAD_S:
-            self._journal.warning(f"{text}; this rank serves it alone")
-            self._serve_alone(read)
-            return
         if is_long and not read.is_reported:
+            text = f"{leader} leads, but has sent nothing since this file was saved"
             self._journal.warning(f"{text}; this rank waits for it")
         self._replace(read, replace(read, since_s=now_s, is_reported=is_long))
-
-    def _serve_alone(self, read: _Read) -> None:
-        if self._replace(read, None):
-            self._edits.handle(read.edit)
 
     def _replace(self, read: _Read, then: _Read | None) -> bool:
         """Replace the newest read edit; return False where there is a newer one.
@@ -256,7 +248,7 @@ class Agreements:
                 self._part.ask_store()
             self._part.check_store()
         for windows in (*self._former, *filter(None, [self._windows])):
-            windows.log_late_ranks()
+            windows.write()
         self._finish_records()
         self._check_proposed(self._part.leader if self._part else "")
 

@@ -20,7 +20,7 @@ from dynprof.captures.window_record import RankRecord, WindowRecord
 from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_IN_STATUS, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.agreement_rules import MAX_NAMED, Agreement
+from dynprof.ranks.agreement_rules import MAX_NAMED, Agreement, grouped_reasons
 from dynprof.ranks.messages import Report
 from dynprof.runtime.clock import iso
 from dynprof.runtime.layout import window_dir_name
@@ -46,7 +46,6 @@ UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "cancel
 """Outcomes without a capture: for a reason of that rank; because of a later request."""
 NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
 BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes after the start step.
-LONG_S = 2.0  # The log names a rank that a request waits for longer than this.
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,6 @@ class JobWindows:
         self._kept: dict[int, JobWindow] = {}
         self._states: dict[int, str] = {}
         self._heard_at = 0.0
-        self._not_ready_since: dict[int, float] = {}  # since when the proposal waits for a rank
         self._written: dict[int, WindowRecord] = {}
         self._unwritten: set[int] = set()  # numbers whose newest record is not on disk
         self._wrote_s = -math.inf
@@ -243,7 +241,6 @@ class JobWindows:
 
     def conclude(self, made: Agreement) -> None:
         """Record and log the result of a proposal; a reason from a rank is put on one line."""
-        self._not_ready_since = {}
         self._learn(made.number, made=made)
         left_out = sorted(made.left_out.items())
         absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
@@ -255,27 +252,12 @@ class JobWindows:
             self._journal.info(f"request {made.number}: {text}")
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
-        """Note the ranks that a proposal waits for, and why."""
-        now_s = self._process.clock.now_s()
-        self._not_ready_since = {rank: self._not_ready_since.get(rank, now_s) for rank in ranks}
-        self._learn(number, not_ready=dict(ranks))
-
-    def log_late_ranks(self) -> None:
-        """Log the ranks that a request waits for too long; called once a second."""
-        now_s = self._process.clock.now_s()
+        """Note the ranks that a proposal waits for, and why; log the first ones."""
         with self._lock:
-            waits = [one for one in self._kept.values() if one.made is None and one.not_ready]
-        for one in waits[-1:]:
-            late = [
-                r
-                for r, since_s in sorted(self._not_ready_since.items())
-                if now_s >= since_s + LONG_S
-            ]
-            self._not_ready_since |= dict.fromkeys(late, math.inf)  # it is logged once
-            for rank in late[:MAX_NAMED]:
-                why = one.not_ready.get(rank, "it is not ready")
-                self._journal.warning(f"request {one.number} waits for rank {rank}: {why}")
-        self.write()
+            known = self._kept.get(number)
+            self._learn(number, not_ready=dict(ranks))
+        if known and not known.not_ready:
+            self._journal.info(f"request {number} waits for {'; '.join(grouped_reasons(ranks))}")
 
     def receive(self, report: Report) -> None:
         """Record the report of a rank."""
