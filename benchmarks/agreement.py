@@ -19,8 +19,8 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.tables import print_table
-from dynprof.config import RankSet
-from dynprof.ranks.agreement_rules import Agreement, Terms
+from dynprof.config import ProfilerConfig
+from dynprof.ranks.agreement_rules import Agreement
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Joined,
@@ -196,7 +196,7 @@ class Bench:
         """Return the duration, the number of ranks that heard too late, and the calls."""
         self._ask_processes("begin")
         began_s = time.monotonic()
-        self._leader.propose(Proposal(number, CONFIG, 0.0), Terms(RankSet.parse("all")))
+        self._leader.propose(Proposal(number, CONFIG, 0.0), ProfilerConfig())
         while self._made.empty():
             self._hear()
         agreement = self._made.get()

@@ -13,7 +13,7 @@ from dynprof.errors import CaptureError, Problem
 from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
-from dynprof.ranks.agreement_rules import LEADER, Terms
+from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.member import MAX_RECEIVED
 from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
@@ -143,7 +143,7 @@ class Agreements:
             self._member.propose(number, asked)
             if self._windows:
                 self._windows.begin(number, asked)
-            part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
+            part.propose(Proposal(number, text, edit.edited_at_s), asked.config)
 
     def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
         """Refuse a place that must not be written here, even if this rank does not record."""

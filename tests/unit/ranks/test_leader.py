@@ -56,7 +56,7 @@ def test_all_ranks_choose_the_same_multiple() -> None:
     """The step is the first multiple that all reach."""
     found = job(2)
     found.run(0.0)
-    found.arm(1, multiple=64)
+    found.arm(1, start="next multiple of 64")
     assert recorded(found) == [[(1, 128)]] * 2
 
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from dynprof.config import RankSet
 from dynprof.ranks import leader, store, taking_part
-from dynprof.ranks.agreement_rules import Terms
 from dynprof.ranks.job_group import StoreLostError, TimedStore
 from dynprof.ranks.messages import (
     LEFT_GROUP,
@@ -27,7 +25,7 @@ from dynprof.ranks.store import NUDGE, Keys
 from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
-from tests.unit.ranks.simulated import Records
+from tests.unit.ranks.simulated import Records, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -169,7 +167,7 @@ def meets(ranks: list[Rank]) -> bool:
 
 def agree(ranks: list[Rank], number: int, **terms: object) -> Agreement:
     """Let them agree on a window."""
-    asked = Terms(RankSet.parse("all"), **terms)  # type: ignore[arg-type]
+    asked = config_of(**terms)  # type: ignore[arg-type]
     ranks[0].part.propose(Proposal(number, "{}", 0.0), asked)
     until(lambda: ranks[0].made and ranks[0].made[-1].number == number)
     return ranks[0].made[-1]
@@ -340,7 +338,7 @@ def test_a_leader_that_dies_leaves_all_or_none_with_a_step(
     until(lambda: meets(made))
     mortal.left = calls
     made[0].part.group.is_gone = True  # type: ignore[misc]
-    made[0].part.propose(Proposal(1, "{}", 0.0), Terms(RankSet.parse("all")))
+    made[0].part.propose(Proposal(1, "{}", 0.0), config_of())
     until(lambda: made[0].part.is_over or steps(made[2]))
     made[0].part.end()
     again = [Rank(0, 3, stores), *made[1:]]
@@ -433,7 +431,7 @@ def test_ranks_agree_again_once_the_store_is_back(
     until(lambda: all(rank.alone for rank in ranks))
     assert not ranks[0].part.leads
     assert ranks[1].part.leader == ""
-    ranks[0].part.propose(Proposal(1, "{}", 0.0), Terms(RankSet.parse("all")))
+    ranks[0].part.propose(Proposal(1, "{}", 0.0), config_of())
     until(lambda: ranks[0].made)
     assert ranks[0].made[0].reasons == ("the other ranks could not be asked",)
     stores.append(MemoryStore())
