@@ -77,7 +77,6 @@ class Agreements:
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's and the journal's thread both check
         self._reads: list[_Read] = []  # saves that the leader has not proposed yet
-        self._named_leader = ""
         self.on_group: Callable[[], object] = object  # called once this rank has a group
         journal.outcomes.on_change = self._changed
 
@@ -118,7 +117,7 @@ class Agreements:
             number = self._edits.register(edit, 1 + part.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
-            self._leave_to_leader(part.leader, edit, is_early=not had_leader)
+            self._leave_to_leader(edit, is_early=not had_leader)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve or is away
             if self._windows and part is None:
@@ -168,13 +167,10 @@ class Agreements:
 
     # where this rank follows
 
-    def _leave_to_leader(self, leader: str, edit: Edit, *, is_early: bool) -> None:
+    def _leave_to_leader(self, edit: Edit, *, is_early: bool) -> None:
         now_s = time.monotonic()
         with self._looking:
             self._reads = [*self._reads, _Read(edit, now_s, now_s, is_early)][-MAX_RECEIVED:]
-        if leader != self._named_leader:
-            self._named_leader = leader
-            self._journal.info(f"{leader} leads; all ranks serve the requests that it accepts")
 
     def _check_proposed(self, leader: str) -> None:
         """Check whether the leader has proposed the newest edit that this rank has read."""

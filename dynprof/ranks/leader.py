@@ -276,7 +276,8 @@ class Leader:
         if isinstance(one, RankLeft):
             self._parted.add(one.rank)
             self._joined.discard(one.rank)
-            self._windows.mark_lost([one.rank], LEFT_GROUP)
+            if not self._has_left:
+                self._windows.mark_lost([one.rank], LEFT_GROUP)
         else:
             self._parted.discard(one.rank)
             self._joined.add(one.rank)

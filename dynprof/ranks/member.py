@@ -52,7 +52,7 @@ MIN_TIMED_SECONDS = 3  # Samples in which steps ended; with fewer, the fastest i
 OPENS_SOON_S = 2.0
 """A window that opens in this time is not superseded: only some ranks might record it."""
 MAX_RECEIVED = 16  # Configs of the leader; as many saves may wait for its word.
-REPEAT_END_S = 300.0  # The end of a window is sent again to a new leader for this long.
+MAX_REPORTS = 8  # Newest windows whose outcomes are sent to a new leader.
 
 
 class Edits(Protocol):
@@ -117,7 +117,7 @@ class Member:
         self._pending = self._has_own_numbers = self._ends = self._cancelled = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
-        self._ended_s: dict[int, float] = {}  # when the end of a window was first sent; or inf
+        self._opened: set[int] = set()  # requests that the leader has opened here
         self._replied_numbering = 0  # the numbering of the step in the last reply
         self._last_report: Report | None = None  # the last report sent
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
@@ -143,9 +143,7 @@ class Member:
         self._numbers = {n: here for n, here in known.items() if n not in old} | {
             leader_number: own
         }
-        self._ended_s = {
-            n: s for n, s in self._ended_s.items() if n in self._numbers and n != leader_number
-        }
+        self._opened &= self._numbers.keys() - {leader_number}
 
     def answer(self, message: Message, place: int) -> Reply:
         """Carry out a message of the leader, and reply with the state of this rank."""
@@ -249,7 +247,7 @@ class Member:
         if why := opening.left_out.get(self.rank):
             self._edits.refuse(own, Refusal((Problem(f"left out by the leader: {why}"),)))
             return ""
-        self._ended_s[opening.number] = math.inf
+        self._opened.add(opening.number)
         config = asked.config.model_copy(update={"start_step": opening.step})
         asked = replace(asked, config=config, agreed_in=self._replied_numbering)
         refused: list[Refusal | None] = []
@@ -347,8 +345,8 @@ class Member:
     def news(self) -> Report | None:
         """Return a report that the leader does not have yet; None if there is none."""
         number = self._proposal.number if self._proposal else 0
-        on_the_way = [n for n in self._ended_s if self._outcome(n) in IN_PROGRESS]
-        report = self.report(min(on_the_way, default=max(self._ended_s, default=number)))
+        on_the_way = [n for n in self._opened if self._outcome(n) in IN_PROGRESS]
+        report = self.report(min(on_the_way, default=max(self._opened, default=number)))
         facts = with_fields(report, still_s=0.0, step_s=None)
         if facts == self._last_report:
             return None
@@ -357,9 +355,8 @@ class Member:
 
     def reports(self) -> tuple[Report, ...]:
         """Return the outcomes of the newest requests, for a leader that may not know them."""
-        before_s = time.monotonic() - REPEAT_END_S
-        news = {number for number, said_s in self._ended_s.items() if said_s > before_s}
-        return tuple(self.report(number) for number in sorted(news)) or (self.report(0),)
+        newest = sorted(self._opened)[-MAX_REPORTS:]
+        return tuple(map(self.report, newest or [0]))
 
     def _outcome(self, number: int) -> str:
         own = self._numbers.get(number)
@@ -381,8 +378,6 @@ class Member:
         )
         if answer is None:
             return report
-        if answer.outcome not in IN_PROGRESS and number in self._ended_s:
-            self._ended_s[number] = min(self._ended_s[number], time.monotonic())
         capture = (
             absolute_place(self._process.layout.root, answer.capture) if answer.capture else ""
         )

@@ -56,11 +56,9 @@ class JobWindow:
     asked: UnplannedRequest | None = None  # the request
     made: Agreement | None = None  # the result of the proposal; None while it is under way
     reports: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
-    # Ranks that no longer report, that delay the start, and that were pending when the leader left;
-    # each with the reason.
+    # Ranks that no longer report, and that delay the start; each with the reason.
     unreachable: Mapping[int, str] = field(default_factory=dict)
     not_ready: Mapping[int, str] = field(default_factory=dict)
-    left: Mapping[int, str] = field(default_factory=dict)
 
     def outcome(self, rank: int) -> str:
         """Return the outcome on a rank that agreed to open; empty if it is unknown."""
@@ -80,8 +78,7 @@ class JobWindow:
     @property
     def pending(self) -> set[int]:
         """The ranks whose window has not ended, and that will still report."""
-        on_the_way = {rank for rank in self.ranks if self.outcome(rank) in IN_PROGRESS}
-        return on_the_way - self.left.keys()
+        return {rank for rank in self.ranks if self.outcome(rank) in IN_PROGRESS}
 
     @property
     def is_over(self) -> bool:
@@ -96,8 +93,7 @@ class JobWindow:
         for rank in ranks:
             if not self.outcome(rank):
                 found[rank] = self.unreachable.get(rank, FORGOTTEN)
-        found |= self.lost
-        return dict(sorted({**found, **self.left}.items()))
+        return dict(sorted({**found, **self.lost}.items()))
 
     @property
     def lost(self) -> dict[int, str]:
@@ -277,7 +273,7 @@ class JobWindows:
         has_ended = before and before.outcome not in ("", *IN_PROGRESS)
         # A rank whose dynprof began again still has its capture.
         is_old = has_ended and report.outcome in ("", *IN_PROGRESS)
-        if before == report or is_old or not (report.outcome or known.made):
+        if before == report or is_old or known.made is None:
             return
         known.reports[rank] = report
         self._unwritten.add(known.number)
@@ -305,7 +301,8 @@ class JobWindows:
         """Complete the records with what is known: no more reports will come."""
         for number, ranks in self.pending.items():
             known = self._kept[number]
-            self._learn(number, left={r: LEFT.format(known.outcome(r)) for r in ranks})
+            left = {rank: LEFT.format(known.outcome(rank)) for rank in ranks}
+            self._learn(number, unreachable={**known.unreachable, **left})
 
     def _learn(self, number: int, **news: Any) -> None:
         with self._lock:

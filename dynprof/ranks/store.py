@@ -20,7 +20,6 @@ DIGITS = 15
 FOREVER = datetime.timedelta(days=20)
 """How long a rank waits for a message. After a timeout torch writes two warnings to the job's
 stderr, and TCP itself survives a cut of some minutes."""
-TAKE_ATTEMPTS = 5  # Attempts to take news while other ranks add to them.
 _NOTHING = "?"  # A value that dynprof never stores.
 
 
@@ -90,8 +89,8 @@ class LogWriter:
         return b"".join(map(self._take, keys))
 
     def _take(self, key: str) -> bytes:
-        """Return a value and empty it; concurrent additions are left for the next call."""
-        for _ in range(TAKE_ATTEMPTS):
+        """Return a value and empty it, with what ranks add in the meantime."""
+        while True:
             found = value_of(self._store, key)
             if not found:
                 return b""
@@ -102,8 +101,6 @@ class LogWriter:
                 return found
             if bytes(self._store.compare_set(key, text, "")) == b"":
                 return found
-        self._store.set(Keys.bell, "1")
-        return b""
 
     def resign(self) -> None:
         """Remove the leader's name, and the replies and news; ranks may still read messages."""

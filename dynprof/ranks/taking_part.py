@@ -399,12 +399,12 @@ class _LeaderSide:
         self.leader.end()
         while waits_for_reports and not self.leader.is_over:
             self.run_once()
-        if waits_for_reports:
-            self._part.windows.leave()
         self.leader.leave()
         until_s = time.monotonic() + LEAVE_S
         while self.leader.others and time.monotonic() < until_s:
             self.run_once(until_s)
+        if waits_for_reports:
+            self._part.windows.leave()
         self._part.windows.write()
         self._log.resign()
 
