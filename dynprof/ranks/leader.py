@@ -361,7 +361,7 @@ class Leader:
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:
-        """Refuse or propose a common profiler where a rank cannot record."""
+        """Propose a common profiler where a rank cannot record, if the request allows it."""
         current = self._current_or_fail
         problems = recording_problems(current.replies)
         if (
@@ -374,8 +374,6 @@ class Leader:
                 current.proposal = with_fields(current.proposal, profiler=less)
                 self._propose()
                 return
-        if problems:
-            raise _NoWindowError(*grouped_reasons(problems))
         self._consider()
 
     def _consider(self) -> None:
