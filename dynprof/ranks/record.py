@@ -44,7 +44,6 @@ STALLED_S = 3.0
 """A rank this long in a step, and three times its usual step, may be waiting for other ranks."""
 UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "cancelled"}
 """Outcomes without a capture: for a reason of that rank; because of a later request."""
-NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
 BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes after the start step.
 
 
@@ -67,13 +66,8 @@ class JobWindow:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that agreed to open, and those that opened though they answered late."""
-        if self.made is None:
-            return ()
-        late = [
-            r for r in self.made.left_out if r in self.reports and self.outcome(r) not in NO_PART
-        ]
-        return tuple(sorted({*self.made.ranks, *late}))
+        """The ranks that agreed to open."""
+        return self.made.ranks if self.made else ()
 
     @property
     def pending(self) -> set[int]:
@@ -88,9 +82,8 @@ class JobWindow:
     @property
     def missing(self) -> dict[int, str]:
         """The ranks that take no part or dropped out, and why."""
-        left_out, ranks = self.made.left_out if self.made else {}, self.ranks
-        found = {rank: why for rank, why in left_out.items() if rank not in ranks}
-        for rank in ranks:
+        found = dict(self.made.left_out) if self.made else {}
+        for rank in self.ranks:
             if not self.outcome(rank):
                 found[rank] = self.unreachable.get(rank, FORGOTTEN)
         return dict(sorted({**found, **self.lost}.items()))

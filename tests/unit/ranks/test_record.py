@@ -177,11 +177,11 @@ def test_a_rank_that_restarted_has_lost_the_window(tmp_path: Path) -> None:
     assert known.record.ranks[0].outcome == "saved"
 
 
-def test_a_rank_that_records_despite_a_late_reply_is_not_missing(tmp_path: Path) -> None:
-    """The rank's reply was too late, its capture was not."""
+def test_a_rank_that_was_left_out_is_not_waited_for(tmp_path: Path) -> None:
+    """It continues after the window was agreed: its late reply says that the request waits."""
     known = Known(tmp_path)
-    known.say(3, "saved")
-    assert known.record.ranks.keys() == {0, 1, 2, 3}
+    known.say(3, "waiting")
+    assert known.pending == {4: {0, 1, 2}}
 
 
 def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
