@@ -48,6 +48,8 @@ COMPLETE_S = 30.0
 POLL_S = 0.05
 MAX_NAMES = 3
 """Threads and processes with equal stacks that are named; the others are counted."""
+MAX_PLACES = 8
+"""Places of child processes that are named; all stacks follow."""
 _COLLECTIVES = re.compile(
     r"(?P<name>[^. ]+) \(.*[\\/]torch[\\/]distributed[\\/]distributed_c10d\.py:"
 )
@@ -163,6 +165,25 @@ def where(dumps: Iterable[StackDump]) -> list[str]:
     ]
 
 
+def _where_children(dumps: Iterable[StackDump]) -> list[str]:
+    """Return where the main threads of child processes are, the rarest place first."""
+    owners: dict[str, list[str]] = {}
+    for dump in dumps:
+        for one in dump.children:
+            if one.main:
+                owners.setdefault(place_in(one.main.frames), []).append(_owner(dump, one))
+    order = sorted(owners.items(), key=lambda place: len(place[1]))
+    return [
+        f"{_some(those)} {'is' if len(those) == 1 else 'are'} in {place or 'no Python function'}"
+        for place, those in order[:MAX_PLACES]
+    ]
+
+
+def _some(names: list[str]) -> str:
+    more = f"; and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    return f"{'; '.join(names[:MAX_NAMES])}{more}"
+
+
 def collective(frames: Iterable[str]) -> str:
     """Return the function of torch.distributed in a stack that the script called, with its line."""
     found = [frame for frame in frames if (match := _COLLECTIVES.match(frame)) and match["name"]]
@@ -182,7 +203,8 @@ def _named(dumps: Iterable[StackDump]) -> str:
 
 def report(dumps: list[StackDump]) -> list[str]:
     """Return the lines that the command prints."""
-    lines = [*where(dumps), *(line for one in dumps for line in _about(one))]
+    lines = [*where(dumps), *_where_children(dumps)]
+    lines += [line for one in dumps for line in _about(one)]
     threads = [one for each in dumps for one in _threads(each)]
     shown: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
     for thread, of in threads:
@@ -190,9 +212,7 @@ def report(dumps: list[StackDump]) -> list[str]:
             key = thread.name != MAIN, thread.frames
             shown.setdefault(key, []).append(_thread_of(thread, of))
     for (_, frames), owners in sorted(shown.items(), key=lambda one: (one[0][0], len(one[1]))):
-        names = "; ".join(owners[:MAX_NAMES])
-        more = f"; and {len(owners) - MAX_NAMES:,} more" if len(owners) > MAX_NAMES else ""
-        lines += ["", f"{names}{more}", *(f"    {frame}" for frame in frames)]
+        lines += ["", _some(owners), *(f"    {frame}" for frame in frames)]
     if own := len(threads) - sum(map(len, shown.values())):
         lines += ["", f"left out: {counted(own, 'thread')} of dynprof; --json prints all"]
     return lines

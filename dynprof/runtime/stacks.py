@@ -155,6 +155,15 @@ def why_ptrace_forbidden() -> str:
     )
 
 
+def place_of(thread: int) -> str:
+    """Return the place of a thread of this process, as :func:`place_in` does.
+
+    Args:
+        thread: Its ``threading.get_ident()``.
+    """
+    return place_in(_frames_of(sys._current_frames().get(thread)))
+
+
 def place_in(frames: Sequence[str]) -> str:
     """Return the innermost function of a stack, and the script's function that called it.
 

@@ -14,8 +14,9 @@ from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
+from dynprof.runtime.stacks import place_of
 from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, staging_dirs
-from dynprof.runtime.threads import own_thread, place_of
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
