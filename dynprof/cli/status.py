@@ -260,12 +260,13 @@ def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
 
 
 def _where_stuck(status: Status) -> str:
-    """Return where a rank is stuck, as far as its status shows."""
-    if status.writes(time.time()):
+    """Return where a rank is stuck, as far as its status and the system show."""
+    is_here = (status.host, status.pid_namespace) == (host_name(), pid_namespace())
+    state = state_of(status.pid) if is_here else ""
+    if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
         return f"still in step {status.step:,}; the main thread is in {where}"
-    is_here = (status.host, status.pid_namespace) == (host_name(), pid_namespace())
-    return why_silent(status, state_of(status.pid) if is_here else "")
+    return why_silent(status, state)
 
 
 def _notes(status: Status, told: str) -> list[tuple[str, str]]:
