@@ -14,6 +14,7 @@ import pytest
 from tests.integration.commands import dynprof
 from tests.integration.launching import launched
 from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.integration.scripts import ONE_RANK_HANGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,23 +111,6 @@ for batch in torch.utils.data.DataLoader(Images(), batch_size=4, num_workers=1):
     dp.step()
 """
 )
-FOUR_RANKS = """
-import os, time, torch, torch.distributed as dist, dynprof as dp
-from dynprof.session import periodic_checks
-periodic_checks.step_limit_s = lambda *_: 3.0
-dist.init_process_group("gloo")
-dp.init("prof_config")
-
-def fetch_from_store():
-    while True:
-        time.sleep(1)
-
-for step in range(50):
-    if step == 40 and dist.get_rank() == 2:
-        fetch_from_store()
-    dist.all_reduce(torch.ones(4))
-    dp.step()
-"""
 
 
 def files_of_stacks(root: Path) -> list[Any]:
@@ -239,7 +223,7 @@ def test_a_stuck_data_loader_worker_is_named(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_rank_for_which_the_others_wait_is_named_first(tmp_path: Path) -> None:
     """Four ranks of torchrun: one fetches, and the others wait in a collective."""
-    with launched(tmp_path, FOUR_RANKS, "--standalone", "--nproc-per-node=4"):
+    with launched(tmp_path, ONE_RANK_HANGS, "--standalone", "--nproc-per-node=4"):
         dumps = written(tmp_path / "prof_config", 4)
         code, output, _ = dynprof("dump", tmp_path / "prof_config")
         told = json.loads(dynprof("dump", tmp_path / "prof_config", "--json")[1])
