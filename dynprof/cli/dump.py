@@ -23,6 +23,7 @@ from dynprof.cli.config_directory import (
 from dynprof.cli.outcome import NOT_SERVED, NOT_WATCHED, fail, say
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.stack_dump import (
+    CHILDREN_S,
     StackDump,
     dump_from_outside,
     layout_of,
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 ANSWER_S = 4.0
 """Seconds in which a rank answers: it looks for requests each second, on a busy machine later."""
-COMPLETE_S = 30.0
-"""Seconds in which it adds child processes: py-spy takes up to 0.5 s for each, 64 are read."""
+COMPLETE_S = CHILDREN_S + 15.0
+"""Seconds in which it adds child processes. The last one may take until the timeout of py-spy."""
 POLL_S = 0.05
 MAX_NAMES = 3
 """Threads and processes with equal stacks that are named; the others are counted."""
@@ -100,7 +101,8 @@ def _answers(directory: Path, ranks: list[Status]) -> dict[object, StackDump]:
     found: dict[object, StackDump] = {}
     while True:
         for one in ranks:
-            dump = _newest(directory, one)
+            known = found.get(one.process)
+            dump = None if known and known.complete else _newest(directory, one)
             if dump and int(dump.request) >= int(request):
                 found[one.process] = dump
         expected = [one for one in ranks if one.writes(time.time())]

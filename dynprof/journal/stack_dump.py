@@ -41,9 +41,11 @@ if TYPE_CHECKING:
     from dynprof.runtime.error_boundary import ErrorBoundary
 
 MAX_BYTES = 4 << 20
-"""Largest file of stacks in bytes; 200 threads of 30 frames take 0.6 MB."""
+"""Largest file of stacks in bytes; 200 threads of 30 frames take 0.3 MB."""
 MAX_CHILDREN = 64
 """Child processes whose stacks are kept: torch.compile starts up to 32, data loaders as many."""
+CHILDREN_S = 30.0
+"""Seconds in which child processes are read: py-spy takes 0.1 s for one that has loaded torch."""
 BY_THE_JOB, BY_PY_SPY = "the job", "py-spy"
 _OWN = str(
     Path(fresh_interpreter.__file__).absolute()
@@ -199,9 +201,14 @@ def with_children(dump: StackDump) -> StackDump:
             with contextlib.suppress(psutil.Error):
                 if _OWN not in child.cmdline() and child.name() != "py-spy":
                     children.append(child.pid)
-    found = tuple(stacks_of(pid) for pid in sorted(children)[:MAX_CHILDREN])
-    left_out = len(children[MAX_CHILDREN:])
-    return replace(dump, children=found, children_left_out=left_out, complete=True)
+    found: list[ProcessStacks] = []
+    end_s = time.monotonic() + CHILDREN_S
+    for pid in sorted(children)[:MAX_CHILDREN]:
+        if time.monotonic() > end_s:
+            break
+        found.append(stacks_of(pid))
+    left_out = len(children) - len(found)
+    return replace(dump, children=tuple(found), children_left_out=left_out, complete=True)
 
 
 def dump_from_outside(root: Path, status: Status) -> StackDump:

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 MAX_THREADS = 200
 """Threads of a process whose stacks are kept: some data loaders start hundreds."""
 MAX_FRAMES = 100
-"""Frames of a thread that are kept: those of frameworks have 20 to 60. A recursion may have any."""
+"""Frames of a thread that are kept: a recursion may have thousands."""
 MAX_TEXT = 300
 """Characters kept of a file and of a name: generated code may have names of any length."""
 PY_SPY_S = 10.0
-"""Timeout of py-spy in seconds. It takes 0.05 s for a small process, more where torch is loaded."""
+"""Timeout of py-spy in seconds; it takes 0.1 s for a process that has loaded torch."""
 PY_SPY_TRIES = 3
 """A process that runs while py-spy reads it may change in between, which is an error of py-spy."""
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
