@@ -283,7 +283,7 @@ def why_silent(status: Status, state: str) -> str:
         return f"{since}: a debugger has stopped it"
     if state == psutil.STATUS_DISK_SLEEP:
         return f"{since}: it waits for a disk or a device (state D)"
-    return f"{since}: a call holds the GIL, or the disk does not answer"
+    return f"{since}: a call holds the GIL, the disk does not answer, or the machine is too busy"
 
 
 def request_stacks(layout: Layout) -> str:

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import sysconfig
 import threading
+from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
@@ -25,9 +27,10 @@ from dynprof.runtime.fresh_interpreter import environment
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
+Frame = TypeVar("Frame")
 MAX_THREADS = 200
 """Threads of a process whose stacks are kept: some data loaders start hundreds."""
 MAX_FRAMES = 100
@@ -194,28 +197,33 @@ def _is_of_a_library(file: str) -> bool:
 
 
 def _frames_of(innermost: FrameType | None) -> tuple[str, ...]:
-    def walk() -> Iterator[str]:
+    def walk() -> Iterator[FrameType]:
         frame = innermost
         while frame is not None:
-            code = frame.f_code
-            yield _frame(code.co_qualname, code.co_filename, frame.f_lineno)
+            yield frame
             frame = frame.f_back
 
-    return _bounded(list(walk()))
+    return _bounded(
+        walk(),
+        lambda one: _text(one.f_code.co_qualname, one.f_code.co_filename, one.f_lineno),
+    )
 
 
-def _frame(name: str, file: str, line: int | None) -> str:
+def _bounded(frames: Iterator[Frame], text_of: Callable[[Frame], str]) -> tuple[str, ...]:
+    """Return the frames of a stack as text, without those in the middle of a deep recursion."""
+    inner = list(islice(frames, MAX_FRAMES - _OUTERMOST))
+    outer: deque[Frame] = deque(maxlen=_OUTERMOST)
+    count = 0
+    for count, frame in enumerate(frames, 1):  # noqa: B007 - the last one counts
+        outer.append(frame)
+    cut = count - len(outer)
+    remark = [f"... {counted(cut, 'frame is', 'frames are')} left out ..."] if cut else []
+    return (*map(text_of, inner), *remark, *map(text_of, outer))
+
+
+def _text(name: str, file: str, line: int | None) -> str:
     text = f"{name[:MAX_TEXT]} ({file[-MAX_TEXT:]}:{line or 0})"
     return text.encode("utf-8", "replace").decode()  # a path may have other bytes
-
-
-def _bounded(frames: list[str]) -> tuple[str, ...]:
-    """Return the frames of a stack, without those in the middle of a deep recursion."""
-    if len(frames) <= MAX_FRAMES:
-        return tuple(frames)
-    inner = MAX_FRAMES - _OUTERMOST
-    cut = counted(len(frames) - MAX_FRAMES, "frame is", "frames are")
-    return (*frames[:inner], f"... {cut} left out ...", *frames[-_OUTERMOST:])
 
 
 def _by_py_spy(pid: int) -> list[ThreadStack]:
@@ -255,9 +263,11 @@ def _threads(told: list[dict[str, Any]]) -> list[ThreadStack]:
 
 
 def _thread(told: dict[str, Any]) -> ThreadStack:
-    frames = [_frame(one["name"], one["filename"], one["line"]) for one in told["frames"]]
     name = str(told["thread_name"] or "")[:MAX_TEXT]
-    return ThreadStack(name, _bounded(frames), bool(told["owns_gil"]))
+    frames = _bounded(
+        iter(told["frames"]), lambda one: _text(one["name"], one["filename"], one["line"])
+    )
+    return ThreadStack(name, frames, bool(told["owns_gil"]))
 
 
 def _why_failed(said: str) -> str:

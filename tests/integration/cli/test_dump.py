@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import time
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -169,9 +170,15 @@ def test_a_call_that_holds_the_gil_is_read_from_outside(tmp_path: Path) -> None:
         code, output, errors = dynprof("dump", job.root)
         assert (code, errors) == (0, "")
         (dump,) = files_of_stacks(job.root)
+        path = job.root / "status" / "rank_0.json"
+        long = {"heartbeat": time.time(), "still_s": 40.0, "longest_s": 1.0}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **long}))
+        code, _, errors = dynprof("status", job.root)
     assert re.match(r"rank 0 is in .*job\.py:\d+ in convolve\n", output)
     assert "rank 0 does not answer since " in output
-    assert ": a call holds the GIL, or the disk does not answer" in output
+    assert ": a call holds the GIL, the disk does not answer, or " in output
+    assert code == 7
+    assert re.match(r"rank 0 is stuck: rank 0 is in .* in convolve; dynprof dump ", errors)
     assert "MainThread of rank 0, which holds the GIL\n    convolve (" in output
     assert (dump["taken_by"], dump["process"]["state"]) == ("py-spy", "sleeping")
 
