@@ -66,7 +66,7 @@ def dump(
 
     Equal stacks are printed once. The first line names the ranks that are elsewhere than the
     others. Ranks whose interpreter does not run are read with py-spy, if it is installed and
-    permitted. The stacks are also in the log folder, as FILE.stacks.json.
+    permitted. The stacks are also next to the logs, in files that end with .stacks.
 
     Exit code 0: all stacks are printed. 2: there is no such directory. 3: no rank runs. 4: some
     rank has no stacks; the message says why.

@@ -119,7 +119,7 @@ class Layout:
     @property
     def stacks(self) -> Path:
         """The stacks of this process, as last written; next to its log."""
-        return self.log.with_suffix(".stacks.json")
+        return self.log.with_suffix(".stacks")
 
     @property
     def stacks_request(self) -> Path:

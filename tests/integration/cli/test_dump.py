@@ -116,7 +116,7 @@ for batch in torch.utils.data.DataLoader(Images(), batch_size=4, num_workers=1):
 
 def files_of_stacks(root: Path) -> list[Any]:
     """Return the stacks that are complete, in the order of ranks."""
-    paths = sorted((root / "log").glob("*.stacks.json"), key=lambda path: path.name[-15:])
+    paths = sorted((root / "log").glob("*.stacks"), key=lambda path: path.name[-15:])
     found = [json.loads(path.read_text()) for path in paths]
     return [one for one in found if one["complete"]]
 
@@ -139,7 +139,7 @@ def test_two_threads_that_wait_for_each_other(tmp_path: Path) -> None:
         stacks = {one["name"]: one["frames"] for one in dump["process"]["threads"]}
         assert functions(stacks["MainThread"])[0] == "take"
         assert functions(stacks["refill"])[0] == "refill"
-        (path,) = (job.root / "log").glob("*.stacks.json")
+        (path,) = (job.root / "log").glob("*.stacks")
         assert f"the stacks of {len(stacks)} threads are in log/{path.name}" in job.log()
         assert path.stat().st_mode & 0o007 == 0
         code, output, _ = dynprof("dump", job.root)
@@ -204,7 +204,7 @@ def test_hundreds_of_threads_and_deep_recursion_are_bounded(tmp_path: Path) -> N
     with RunningJob(tmp_path, MANY_THREADS) as job:
         (dump,) = written(job.root)
         output = dynprof("dump", job.root)[1]
-        text = next((job.root / "log").glob("*.stacks.json")).read_text()
+        text = next((job.root / "log").glob("*.stacks")).read_text()
     main, *others = dump["process"]["threads"]
     assert (len(others), dump["process"]["left_out"] > 50) == (199, True)
     assert (main["name"], len(main["frames"])) == ("MainThread", 101)

@@ -40,26 +40,26 @@ def dump_of(*processes: ProcessStacks) -> StackDump:
 def test_a_file_of_stacks_is_read_as_it_was_written(tmp_path: Path) -> None:
     """A file that fits has all threads; it is private to user and group."""
     whole = dump_of(ProcessStacks(42, threads=THREADS[:3]), ProcessStacks(43, why_none="it ended"))
-    write_dump(tmp_path / "a.stacks.json", whole)
-    assert load_dump(tmp_path / "a.stacks.json") == whole
-    assert (tmp_path / "a.stacks.json").stat().st_mode & 0o007 == 0
+    write_dump(tmp_path / "a.stacks", whole)
+    assert load_dump(tmp_path / "a.stacks") == whole
+    assert (tmp_path / "a.stacks").stat().st_mode & 0o007 == 0
 
 
 def test_too_many_stacks_are_shortened_to_the_main_threads(tmp_path: Path) -> None:
     """Every process keeps its main thread, and the number of those left out."""
     processes = [ProcessStacks(pid, threads=THREADS, left_out=5) for pid in range(42, 107)]
-    write_dump(tmp_path / "a.stacks.json", dump_of(*processes))
-    assert (tmp_path / "a.stacks.json").stat().st_size < MAX_BYTES
-    found = load_dump(tmp_path / "a.stacks.json")
+    write_dump(tmp_path / "a.stacks", dump_of(*processes))
+    assert (tmp_path / "a.stacks").stat().st_size < MAX_BYTES
+    found = load_dump(tmp_path / "a.stacks")
     assert {len(one.threads) for one in (found.process, *found.children)} == {1}
     assert (found.children[-1].threads[0].name, found.children[-1].left_out) == (MAIN, 204)
 
 
 def test_a_file_without_stacks_is_refused(tmp_path: Path) -> None:
     """Another user may have written it."""
-    (tmp_path / "a.stacks.json").write_text('{"rank": "x"}')
+    (tmp_path / "a.stacks").write_text('{"rank": "x"}')
     with pytest.raises(CaptureError, match="has no stacks: it is not JSON with their fields"):
-        load_dump(tmp_path / "a.stacks.json")
+        load_dump(tmp_path / "a.stacks")
 
 
 def test_a_request_is_answered_once(job: Job) -> None:
