@@ -161,8 +161,8 @@ class StackDumps:
             status = load_status(replace(layout, rank=number).status)
         except CaptureError:
             return
-        silent_s = wall_s - status.heartbeat
-        is_late = silent_s > step_limit_s(status.longest_s, status.step_ms)
+        limit_s = step_limit_s(status.longest_s, status.step_ms)
+        is_late = status.state != "stopped" and wall_s - status.heartbeat > limit_s
         if is_late and self._silent != status.heartbeat and _is_here(layout.root, status):
             self._silent = status.heartbeat
             own_thread(self._read_neighbour, "dynprof-stacks", layout.root, status).start()
@@ -176,7 +176,11 @@ class StackDumps:
         self._boundary.attempt(doing, lambda: self._complete(layout, first))
 
     def _complete(self, layout: Layout, first: StackDump) -> None:
-        whole = with_children(replace(first, collectives=self._collectives()))
+        collectives: list[str] = []
+        self._boundary.attempt(
+            "reading torch's flight recorder", lambda: collectives.extend(self._collectives())
+        )
+        whole = with_children(replace(first, collectives=tuple(collectives)))
         if self._newest is first:
             write_dump(layout.stacks, whole)
 

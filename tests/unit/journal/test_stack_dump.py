@@ -85,6 +85,25 @@ def test_stacks_that_cannot_be_written_are_named_in_the_log(job: Job) -> None:
     )
 
 
+def test_stacks_are_complete_without_the_flight_recorder(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version of torch may have another one; the log names the failure."""
+
+    def fail() -> tuple[str, ...]:
+        raise KeyError("pg_status")
+
+    stacks, layout = job.session._periodic_checks._stacks, job.session._process.layout
+    layout.make_dir(layout.log.parent)
+    monkeypatch.setattr(stacks, "_collectives", fail)
+    stacks.take()
+    assert stacks._completing
+    stacks._completing.join()
+    found = load_dump(layout.stacks)
+    assert (found.complete, found.collectives) == (True, ())
+    assert "reading torch's flight recorder failed: KeyError: 'pg_status'" in job.log()
+
+
 @pytest.mark.parametrize(
     ("rank", "local", "count", "expected"),
     [
