@@ -12,6 +12,7 @@ import pytest
 
 from dynprof.runtime import stacks
 from dynprof.runtime.stacks import place_in, stacks_here, stacks_of
+from tests.processes import start
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,7 +70,7 @@ def test_without_py_spy_the_command_that_installs_it_is_named(
 
 def test_a_process_that_has_ended_is_named() -> None:
     """Child processes end while the others are read."""
-    ended = subprocess.Popen(["true"])
+    ended = start(["true"])
     ended.wait()
     assert stacks_of(ended.pid).why_none == "it has ended"
 
