@@ -117,6 +117,16 @@ class Layout:
         return self.root / LOG_DIR / f"dp_{self.host}_{self.pid}_{self._rank}.log"
 
     @property
+    def stacks(self) -> Path:
+        """The stacks of this process, as last written; next to its log."""
+        return self.log.with_suffix(".stacks")
+
+    @property
+    def stacks_request(self) -> Path:
+        """The file whose time of modification requests stacks from all ranks."""
+        return self.root / STATUS_DIR / "stacks_request"
+
+    @property
     def status(self) -> Path:
         """The status file of this rank."""
         return self.root / STATUS_DIR / f"{self._rank}.json"
