@@ -32,6 +32,7 @@ COMMANDS = {
     "cancel": "Close the open window, keep what it has recorded, and cancel the waiting request.",
     "status": "Show the state of every rank: its health, step, request and last capture.",
     "log": "Print the maintenance logs of all ranks, merged by time.",
+    "history": "Show the pace of all ranks since the job began, and when it changed.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
     "report": "Write an HTML page about a capture: where the time goes and what to try.",
     "top": "Print the operators of a capture, the one with the most own time first.",

@@ -154,7 +154,7 @@ def _title(measured: MeasuredTrace) -> str:
 
 def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     """Return where the time of a step goes, and the worst findings, in sentences."""
-    slowed = [slowed for slowed in [_slowed(measured)] if slowed]
+    slowed = [text for text in (_compared(measured), _slowed(measured)) if text]
     return [
         str(measured.without_outliers.breakdown),
         *measured.truncation.sentences(),
@@ -163,6 +163,17 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
         *slowed,
         *map(str, findings_among(measured, ranks)[:WORST]),
     ]
+
+
+def _compared(measured: MeasuredTrace) -> str:
+    """Return how the window's steps compare with the hour before, if that is known."""
+    if (manifest := measured.manifest) is None:
+        return ""
+    hour_ms, during_ms = manifest.cost.step_hour_ms, manifest.cost.step_during_ms
+    if not hour_ms or not during_ms:
+        return ""
+    before = f"{ms(hour_ms * 1e6)} was the median of the hour before"
+    return f"A step took {ms(during_ms * 1e6)} in this window; {before}."
 
 
 def _slowed(measured: MeasuredTrace) -> str:
@@ -357,6 +368,7 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         "opening": cost.open_ms,
         "closing": cost.close_ms,
         "saving, during the training": cost.save_ms,
+        "a step in the hour before (median)": cost.step_hour_ms,
         "a step before": cost.step_before_ms,
         "a step while recording": cost.step_during_ms,
         "a step after": cost.step_after_ms,
