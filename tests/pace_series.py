@@ -115,18 +115,18 @@ class Series:
 def quiet(seed: int) -> Series:
     """Return a job of a day whose pace does not change, of any of the usual kinds."""
     chance = np.random.default_rng(seed)
-    step_s = chance.choice([0.005, 0.022, 0.095, 0.3, 0.7, 2.0, 5.0, 12.0])
+    step_s = float(chance.choice([0.005, 0.022, 0.095, 0.3, 0.7, 2.0, 5.0, 12.0]))
     epoch = int(chance.uniform(600, 7200) / step_s)
     return Series(
         seed,
         step_s,
-        jitter=chance.choice([0.02, 0.1, 0.3]),
-        wander=chance.choice([0.0, 0.01, 0.03]),
-        warm_up=chance.choice([0, 20, 80]),
+        jitter=float(chance.choice([0.02, 0.1, 0.3])),
+        wander=float(chance.choice([0.0, 0.01, 0.03])),
+        warm_up=int(chance.choice([0, 20, 80])),
         stalls=(
             Stalls(max(2, epoch), 10, 600),  # evaluations
-            Stalls(max(2, epoch // chance.choice([1, 3, 10])), 1, 60),  # checkpoints
-            Stalls(chance.choice([7, 50, 500]), 0, step_s * 4),  # logs, a slow batch
+            Stalls(max(2, epoch // int(chance.choice([1, 3, 10]))), 1, 60),  # checkpoints
+            Stalls(int(chance.choice([7, 50, 500])), 0, step_s * 4),  # logs, a slow batch
             Stalls(max(2, int(40_000 / step_s)), 60, 900),  # recompilations
         ),
         pauses=((chance.uniform(1000, 80_000), chance.uniform(5, 900)),),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 HOUR_S, DAY_S, MINUTE_S, TEN_MINUTES_S = 3600, 86_400, 60, 600
 MAX_SECONDS, MAX_MINUTES, MAX_LIFE = HOUR_S, DAY_S // MINUTE_S, 30 * DAY_S // TEN_MINUTES_S
-"""Readings kept of each kind. After 30 days, every second one of the oldest kind is dropped."""
+"""Readings kept of each kind. After 30 days, those of the last kind are 20 minutes apart."""
 MAX_BYTES = 200_000
 """Largest file in bytes; one with all readings of 5 ms steps has 120 kB."""
 CHANGED = "the pace changed: "
@@ -205,19 +205,20 @@ class _Rings:
     def add(self, reading: Reading) -> None:
         """Add a reading, which is later than all others."""
         self.seconds.append(reading)
-        for place, (ring, period_s) in enumerate(
-            ((self.minutes, MINUTE_S), (self.life, TEN_MINUTES_S))
-        ):
+        period_s = TEN_MINUTES_S
+        while self.life and reading.at_ms - self.life[0].at_ms > MAX_LIFE * period_s * 1000:
+            period_s *= 2
+        for place, (ring, apart_s) in enumerate(((self.minutes, MINUTE_S), (self.life, period_s))):
             self._kinds[place] = max(self._kinds[place], reading.kind)
-            period_ms = period_s * 1000
-            if not ring or ring[-1].at_ms // period_ms != reading.at_ms // period_ms:
+            apart_ms = apart_s * 1000
+            if not ring or ring[-1].at_ms // apart_ms != reading.at_ms // apart_ms:
                 ring.append(reading._replace(kind=self._kinds[place]))
                 self._kinds[place] = STEPS
         if len(self.life) > MAX_LIFE:
-            old = list(self.life)
-            pairs = zip(old[::2], old[1::2], strict=False)
+            first, *others = self.life
+            pairs = zip(others[::2], others[1::2], strict=False)
             kept = (b._replace(kind=max(a.kind, b.kind)) for a, b in pairs)
-            self.life = deque([*kept, *old[len(old) // 2 * 2 :]])
+            self.life = deque([first, *kept, *others[len(others) // 2 * 2 :]])
 
 
 def recent_pace(readings: Iterable[Reading], count: int = RECENT_BUCKETS) -> RecentPace:

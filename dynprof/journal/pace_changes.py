@@ -1,9 +1,9 @@
 """Changes of the pace of a job, found in readings of its step counter.
 
-The rule: the median of the newest *blocks* of steps differs from that of the usual blocks, by 1.5
-times over 45 s or by 1.15 times over five minutes. In addition a rank test (Mann-Whitney) has to
-say that it is no chance. Medians and ranks ignore what affects single blocks: an evaluation, a
-checkpoint, a recompilation, a pause, a slow step.
+The rule: the middle of the newest *blocks* of steps differs from that of the usual ones, by 1.5
+times over a minute or by 1.15 times over five minutes, in both halves of this time. In addition a
+rank test (Mann-Whitney) has to say that it is no chance. Middles and ranks ignore what affects
+single blocks: an evaluation, a checkpoint, a recompilation, a pause, a slow step.
 
 The usual blocks are those of the first hour since the last change. So a slow drift is found, too,
 once it has reached 1.15 times; the change is dated to the middle of its way.
@@ -29,7 +29,7 @@ are a second or a step apart to some 3%."""
 STALL = 1.2
 """A block with that many times the slower pace contains a stall, such as an evaluation."""
 NEAR = 10
-"""Blocks before and after a change whose means date it: medians of whole seconds are too coarse."""
+"""Blocks before and after a change whose means date it."""
 CHECK_S = 5.0
 """Seconds between two comparisons; they take some 0.1 ms each."""
 USUAL_S = 3600.0
@@ -45,7 +45,7 @@ class _Rule(NamedTuple):
     """When two sets of blocks differ.
 
     Attributes:
-        ratio: The ratio of their medians.
+        ratio: The ratio of the means of their middle halves.
         seconds: The time that the newer blocks span.
         blocks: The least number of newer blocks.
         most_blocks: The number of newer blocks up to which it is doubled, for jobs that scatter.
@@ -59,7 +59,7 @@ class _Rule(NamedTuple):
     deviations: float
 
 
-_RULES = (_Rule(1.5, 45.0, 8, 8, 4.0), _Rule(1.15, 300.0, 16, 64, 5.0))
+_RULES = (_Rule(1.5, 60.0, 8, 8, 4.0), _Rule(1.15, 300.0, 16, 64, 5.0))
 """A large change soon, a small one later: a background upload may slow a minute of steps."""
 SAME_S, SAME_STEPS = 30.0, 10
 """Seconds, or steps, by which ranks may date the same change differently."""
@@ -74,8 +74,8 @@ class PaceChange:
     Attributes:
         at_s: When it changed, in seconds since the epoch.
         step: The first step with the new pace.
-        before_ms: Median time of a step before it, since the change before, in milliseconds.
-        after_ms: Median time of a step since, as it was found.
+        before_ms: Usual time of a step before it, since the change before, in milliseconds.
+        after_ms: Usual time of a step since, when the change was found.
     """
 
     at_s: float
@@ -118,7 +118,8 @@ class RecentPace:
 
 def duration(ms: float) -> str:
     """Return a step time with three digits: ``22.1 ms``, ``12.5 s``."""
-    return f"{ms / 1e3:,.3g} s" if ms >= 1e3 else f"{ms:.3g} ms"
+    value, unit = (ms / 1e3, "s") if ms >= 999.5 else (ms, "ms")
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def moment(at_s: float, now_s: float) -> str:
@@ -239,8 +240,12 @@ class PaceChanges:
             return None
         usual = sorted(usual[:: 1 + len(usual) // MAX_USUAL])
         newest = [block.ms for block in itertools.islice(reversed(self._recent), count)]
-        before_ms, after_ms = statistics.median(usual), statistics.median(newest)
-        if max(before_ms, after_ms) < rule.ratio * min(before_ms, after_ms):
+        before_ms, after_ms = _middle(usual), _middle(newest)
+        halves_ms = (
+            statistics.median(half) for half in (newest[: count // 2], newest[count // 2 :])
+        )
+        ratios = [ms / before_ms for ms in halves_ms]  # of both halves: the change lasts
+        if 1 / rule.ratio < max(ratios) and min(ratios) < rule.ratio:
             return None
         if abs(_deviations(usual, newest)) < rule.deviations:
             return None
@@ -250,7 +255,7 @@ class PaceChanges:
         """Date a change, and make the blocks since then the usual ones."""
         blocks = list(self._recent)
         place = _split(blocks, before_ms, after_ms)
-        after_ms = statistics.median(block.ms for block in blocks[place:])
+        after_ms = _middle([block.ms for block in blocks[place:]])
         place = _split(blocks, before_ms, after_ms)
         at_s, step = _onset(blocks, place, before_ms, after_ms)
         self._recent.clear()
@@ -269,6 +274,12 @@ class PaceChanges:
         return at_s - first.from_s < WARM_UP_S or step - first.step < WARM_UP_STEPS
 
 
+def _middle(values: Sequence[float]) -> float:
+    """Return the mean of the middle half, which is finer than a median of values in whole steps."""
+    outside = len(values) // 4
+    return statistics.fmean(sorted(values)[outside : len(values) - outside])
+
+
 def _deviations(usual: Sequence[float], newest: Sequence[float]) -> float:
     """Return the standard deviations by which ``newest`` ranks above ``usual``, a sorted list.
 
@@ -281,8 +292,12 @@ def _deviations(usual: Sequence[float], newest: Sequence[float]) -> float:
 
 def _split(blocks: Sequence[Block], before_ms: float, after_ms: float) -> int:
     """Return the place of the first block that belongs to the new pace."""
+    stall_ms = STALL * max(before_ms, after_ms)
     nearer_before = (
-        abs(math.log(block.ms / after_ms)) - abs(math.log(block.ms / before_ms)) for block in blocks
+        abs(math.log(block.ms / after_ms)) - abs(math.log(block.ms / before_ms))
+        if block.ms < stall_ms
+        else 0.0
+        for block in blocks
     )
     sums = list(itertools.accumulate(nearer_before, initial=0.0))
     return min(len(blocks) - 1, max(range(len(sums)), key=lambda place: sums[place]))
