@@ -1,12 +1,13 @@
 """Changes of the pace of a job, found in readings of its step counter.
 
-The rule: the middle of the newest *blocks* of steps differs from that of the usual ones, by 1.5
-times over a minute or by 1.15 times over five minutes, in both halves of this time. In addition a
-rank test (Mann-Whitney) has to say that it is no chance. Middles and ranks ignore what affects
-single blocks: an evaluation, a checkpoint, a recompilation, a pause, a slow step.
+The newest blocks of steps are compared with the usual ones. The pace has changed if it differs by
+1.5 times over a minute, or by 1.15 times over five minutes, in both halves of this time. A rank
+test (Mann-Whitney) must say in addition that this is no chance. The pace of several blocks is the
+mean of their middle half. So single blocks have no effect: an evaluation, a checkpoint, a
+recompilation, a pause, a slow step.
 
 The usual blocks are those of the first hour since the last change. So a slow drift is found, too,
-once it has reached 1.15 times; the change is dated to the middle of its way.
+once it has reached 1.15 times. It is dated to the middle of its way.
 """
 
 from __future__ import annotations
