@@ -124,7 +124,8 @@ def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     """Return the most important sentences, the first on the ranks if several are compared."""
     length, *others = measured.without_outliers.breakdown.sentences()
     found = [*_rank_sentences(ranks)[:1], length, *others[:1], *path_sentence(measured)]
-    return [*found, *others[1:]][:MOST_SENTENCES]
+    compared = [text for text in [_compared(measured)] if text]
+    return [*[*found, *others[1:]][:MOST_SENTENCES], *compared]
 
 
 def _finding(measured: MeasuredTrace, found: Finding) -> Data:

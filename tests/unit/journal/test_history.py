@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.fake_job import Job
+
 DAY_S = 86_400
 
 
@@ -165,6 +167,39 @@ def test_median_of_the_hour_is_without_windows(tmp_path: Path) -> None:
     rank.run(61, 50)
     assert rank.history.hour_ms == pytest.approx(20, rel=0.03)
     assert not rank.notes.warnings
+
+
+def test_window_is_flagged_and_has_the_median_of_the_hour_before(job: Job) -> None:
+    """The manifest compares; readings during the window say so, and those after it do not."""
+    for _ in range(62):
+        job.step(100)
+        job.session._tick()
+    job.edit(active=150)
+    kinds = []
+    for _ in range(4):
+        job.step(100)
+        job.session._tick()
+        kinds.append(job.session._history._rings.seconds[-1].kind)
+    assert kinds == [WINDOW, STEPS, STEPS, STEPS]
+    (manifest,) = job.manifests()
+    assert manifest.cost.step_hour_ms == pytest.approx(10)
+    status = job.session.status()
+    assert status.hour_ms == manifest.cost.step_hour_ms
+    assert status.recent_pace.to_s > status.recent_pace.from_s + 60
+    assert status.pace_change is None
+
+
+def test_steps_that_the_script_renumbers_are_unknown(job: Job) -> None:
+    """``set_state()`` makes no pace of its own, and no change."""
+    for count in range(200):
+        if count == 100:
+            job.session.set_step(10**6)
+        job.step(100)
+        job.session._tick()
+    readings = list(job.session._history._rings.seconds)
+    assert [one.kind for one in readings] == [BREAK, *[STEPS] * 99, BREAK, *[STEPS] * 99]
+    assert recent_pace(readings, 3).means_ms == pytest.approx((10,) * 3, rel=0.02)
+    assert "the pace changed" not in job.log()
 
 
 def test_restart_is_a_mark_and_no_change(tmp_path: Path) -> None:
