@@ -35,7 +35,7 @@ HOUR_S, DAY_S, MINUTE_S, TEN_MINUTES_S = 3600, 86_400, 60, 600
 MAX_SECONDS, MAX_MINUTES, MAX_LIFE = HOUR_S, DAY_S // MINUTE_S, 30 * DAY_S // TEN_MINUTES_S
 """Readings kept of each kind. After 30 days, those of the last kind are 20 minutes apart."""
 MAX_BYTES = 200_000
-"""Largest file in bytes; one with all readings of 5 ms steps has 120 kB."""
+"""Largest file in bytes; 30 days of 5 ms steps have 128 kB."""
 CHANGED = "the pace changed: "
 """Start of the log's line about a change of the pace."""
 MAX_EVENTS = 100
