@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 BLOCK_STEPS, BLOCK_S = 30, 30.0
 """A block has that many steps or lasts that many seconds; both limit the error of readings that
 are a second or a step apart to some 3%."""
-STALL = 1.2
-"""A block with that many times the slower pace contains a stall, such as an evaluation."""
+STALL = 1.6
+"""A block with that many times the slower pace contains a stall, such as an evaluation; steps that
+scatter by 30% rarely do."""
 NEAR = 10
 """Blocks before and after a change whose means date it."""
 CHECK_S = 5.0
