@@ -21,6 +21,7 @@ from dynprof.journal.history import (
     DAY_S,
     HOUR_S,
     MINUTE_S,
+    RECENT_BUCKETS,
     HistoryRecord,
     load_history,
     recent_pace,
@@ -175,7 +176,7 @@ def _events(found: Sequence[HistoryRecord]) -> list[str]:
         lines.append((first.at_s, f"step {first.step:,}, {text}"))
     for record in found:
         for at_s, step in record.restarts:
-            lines.append((at_s, f"step {step:,}, {_ranks([record])}: a new process continues"))
+            lines.append((at_s, f"step {step:,}, {_ranks([record])}: a new session continues"))
     return [f"{moment(at_s, float('inf'))}  {text}" for at_s, text in sorted(lines)]
 
 
@@ -202,13 +203,14 @@ def _ranks(records: Sequence[HistoryRecord]) -> str:
 
 def sparkline(pace: RecentPace) -> str:
     """Return bars for a pace, the higher the slower, and its range; empty if it is unknown."""
-    known = [ms for ms in pace.means_ms if ms]
+    means_ms = [ms if ms and ms > 0 else None for ms in pace.means_ms[:RECENT_BUCKETS]]
+    known = [ms for ms in means_ms if ms]
     if not known:
         return ""
     low, high = min(known), max(known)
     top = max(min(high, MOST_SPREAD * statistics.median(known)), LEAST_SPREAD * low)
     bars = ""
-    for ms in pace.means_ms:
+    for ms in means_ms:
         part = (min(ms, top) - low) / (top - low) if ms else 0.0
         bars += BARS[round(part * (len(BARS) - 1))] if ms else NO_STEP
     least, most = duration(low), duration(high)

@@ -8,11 +8,12 @@ to the status file of the rank; a process that is restarted continues it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import operator
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
@@ -67,15 +68,19 @@ class Reading(NamedTuple):
     kind: int
 
 
+Whole = Annotated[int, msgspec.Meta(ge=-(10**15), le=10**15)]
+"""A whole number in a file; its limits are those of :func:`check_values`, which is slower."""
+
+
 @dataclass(frozen=True)
 class Packed:
     """Readings in a file: the first one, and the differences of the others from the one before."""
 
-    at_ms: int = 0
-    step: int = 0
-    more_ms: tuple[int, ...] = ()
-    more_steps: tuple[int, ...] = ()
-    kinds: tuple[int, ...] = ()
+    at_ms: Whole = 0
+    step: Whole = 0
+    more_ms: tuple[Whole, ...] = ()
+    more_steps: tuple[Whole, ...] = ()
+    kinds: tuple[Whole, ...] = ()
 
     @classmethod
     def of(cls, readings: Sequence[Reading]) -> Packed:
@@ -86,19 +91,23 @@ class Packed:
         return cls(at_ms[0], steps[0], _differences(at_ms), _differences(steps), kinds)
 
     def readings(self) -> list[Reading]:
-        """Return the readings.
-
-        Raises:
-            ValueError: They are not in the order of time, or of no kind.
-        """
+        """Return the readings."""
         if not self.kinds:
             return []
         at_ms = itertools.accumulate(self.more_ms, initial=self.at_ms)
         steps = itertools.accumulate(self.more_steps, initial=self.step)
-        found = list(itertools.starmap(Reading, zip(at_ms, steps, self.kinds, strict=True)))
-        if min(self.more_ms, default=0) < 0 or not {*self.kinds} <= {STEPS, WINDOW, BREAK}:
-            raise ValueError("its readings are not in order")
-        return found
+        return list(itertools.starmap(Reading, zip(at_ms, steps, self.kinds, strict=True)))
+
+    def check(self) -> None:
+        """Check readings of a file.
+
+        Raises:
+            ValueError: They are not in the order of time, of no kind, or incomplete.
+        """
+        lengths = {len(self.more_ms), len(self.more_steps), max(0, len(self.kinds) - 1)}
+        is_ordered = min(self.more_ms, default=0) >= 0
+        if len(lengths) > 1 or not is_ordered or not {*self.kinds} <= {STEPS, WINDOW, BREAK}:
+            raise ValueError("its readings are incomplete or not in order")
 
 
 def _differences(values: Sequence[int]) -> tuple[int, ...]:
@@ -165,8 +174,7 @@ def load_history(path: Path, folder: int | None = None) -> HistoryRecord:
         else:
             content = read_from(folder, path, MAX_BYTES)
         record = _READER.decode(content)
-        check_values(record)
-        record.readings()
+        _check(record)
     except FileNotFoundError:
         raise
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -177,6 +185,20 @@ def load_history(path: Path, folder: int | None = None) -> HistoryRecord:
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a step history: {reason(error)}") from None
     return record
+
+
+def _check(record: HistoryRecord) -> None:
+    """Check the values of a record; those of its readings are checked as it is decoded.
+
+    Raises:
+        ValueError: A value cannot be.
+    """
+    nothing = Packed()
+    check_values(dataclasses.replace(record, seconds=nothing, minutes=nothing, life=nothing))
+    for packed in (record.seconds, record.minutes, record.life):
+        packed.check()
+    if any(one.before_ms <= 0 or one.after_ms <= 0 for one in record.changes):
+        raise ValueError("a pace in it is not positive")
 
 
 class _Rings:

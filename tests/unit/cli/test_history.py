@@ -53,10 +53,15 @@ def line(until: str = "01:00:50", before: str = "22 ms", after: str = "70.1 ms")
         ((22.0, 9000.0, 22.0, 33.0), "▁█▁▂ 22 ms to 9 s"),
         ((), ""),
         ((None, None), ""),
+        ((-5.0, 0.0, 22.0), "··▁ 22 ms"),
+        ((22.0,) * 10**5, "▁" * 24 + " 22 ms"),
     ],
 )
 def test_bars_show_changes_and_no_noise(means: tuple[float | None, ...], bars: str) -> None:
-    """A long evaluation hides no change; a difference of a percent has no bar of its own."""
+    """A long evaluation hides no change; a difference of a percent has no bar of its own.
+
+    A file that another user wrote may have anything.
+    """
     assert sparkline(RecentPace(0, 1, means)) == bars
 
 
@@ -151,7 +156,7 @@ def test_events_are_sorted_and_shared() -> None:
     ]
     texts = [re.sub(r"^.{19}  ", "", text) for text in _events(found)]
     assert texts == [
-        "step 0, rank 0: a new process continues",
+        "step 0, rank 0: a new session continues",
         "step 600, ranks 0 to 1: 22 ms a step before, 70 ms since, 3.2 times slower",
         "step 603, rollout rank 0: 22.2 ms a step before, 70 ms since, 3.2 times slower",
     ]

@@ -257,6 +257,12 @@ DAMAGED: dict[str, Callable[[bytes], bytes]] = {
     "other lengths": lambda text: text.replace(b'"kinds":[2,', b'"kinds":['),
     "times set back": lambda text: text.replace(b'"more_ms":[1000', b'"more_ms":[-1000'),
     "infinite": lambda text: text.replace(b'"hour_ms":', b'"hour_ms":1e999,"x":'),
+    "no pace": lambda text: text.replace(
+        b'"changes":[', b'"changes":[{"at_s":1,"step":1,"before_ms":0,"after_ms":1}'
+    ),
+    "beyond all numbers": lambda text: text.replace(
+        b'"more_ms":[1000', b'"more_ms":[9' + b"0" * 16
+    ),
     "too large": lambda text: text + b" " * MAX_BYTES,
     "deep": lambda _: b'{"seconds":' * 100_000,
 }
