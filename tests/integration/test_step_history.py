@@ -55,6 +55,17 @@ def written(job: RunningJob, rank: int = 0) -> HistoryRecord:
     return wait_for("the step history", found)
 
 
+def logged(job: RunningJob, text: str, rank: int = 0) -> str:
+    """Wait for the only line of a log with a text; the files are written before it."""
+
+    def found() -> str | None:
+        lines = [line for line in job.log(rank).splitlines() if text in line]
+        assert len(lines) <= 1
+        return lines[0] if lines else None
+
+    return wait_for(f"a line with {text}", found)
+
+
 @pytest.mark.timeout(400)
 def test_change_of_the_pace_is_logged_and_shown_with_its_step(tmp_path: Path) -> None:
     """Two ranks change together: one line on the screen; the next window is compared."""
@@ -75,8 +86,7 @@ def test_change_of_the_pace_is_logged_and_shown_with_its_step(tmp_path: Path) ->
             assert steps[rank] - 30 <= change.step <= steps[rank] + 300  # a status is up to 5 s old
             assert change.is_slower
             assert change.after_ms > 70 > change.before_ms > 22
-            (line,) = [line for line in job.log(rank).splitlines() if "the pace changed" in line]
-            assert f"(step {change.step:,})" in line
+            assert f"(step {change.step:,})" in logged(job, "the pace changed", rank)
             assert change in written(job, rank).changes
         shown = run([*DYNPROF, "log", "prof_config"], cwd=tmp_path).stdout
         (line,) = [line for line in shown.splitlines() if "the pace changed" in line]
@@ -108,7 +118,7 @@ def test_history_continues_after_a_kill(tmp_path: Path) -> None:
         assert readings[: len(killed.readings())] == killed.readings()
         first = readings[len(killed.readings())]
         assert (first.step, first.kind) == (step, BREAK)
-        assert f"continues that of process {killed.pid} on " in job.log()
+        assert logged(job, f"continues that of process {killed.pid} on ")
         printed = run([*DYNPROF, "history", "prof_config", "--json"], cwd=tmp_path).stdout
     (rank,) = json.loads(printed)["ranks"]
     assert rank["pid"] == job.process.pid
@@ -140,4 +150,4 @@ def test_job_with_a_damaged_history_trains_on(tmp_path: Path) -> None:
     with RunningJob(tmp_path, LOOP) as job:
         assert not written(job).restarts
         assert job.when("steps", lambda s: s.step > 100).last_error is None
-        assert job.log().count("is not a step history") == 1
+        assert logged(job, "is not a step history")
