@@ -148,7 +148,7 @@ def _print_remarks(outcome: Outcome) -> None:
     for folder, verdicts in outcome.verdicts.items():
         for verdict in verdicts:
             say(f"{folder}: {verdict}", err=True)
-    for trace, torn in outcome.torn.items():
-        say(f"{trace}: {torn}", err=True)
+    for trace, truncated in outcome.truncated.items():
+        say(f"{trace}: {truncated}", err=True)
     if outcome.problems:
         fail_for(outcome.problems, INVALID)

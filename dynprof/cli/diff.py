@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.captures_elsewhere import newest_window
-from dynprof.cli.config_directory import path_argument
+from dynprof.cli.config_directory import newest_window, path_argument
 from dynprof.cli.diff_formats import (
     Difference,
     Verdict,

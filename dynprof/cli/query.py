@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
-from dynprof.cli.config_directory import captures_of
+from dynprof.cli.config_directory import captures_of, newest_window, say_if_elsewhere
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, shortened, table
 from dynprof.errors import CaptureError, QueryError, describe

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.browser import open_page
-from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
-from dynprof.cli.config_directory import Captures
+from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
-from dynprof.cli.config_directory import Captures
+from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, table, wrapped

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from dynprof.cli.browser import open_privately
-from dynprof.cli.captures_elsewhere import say_if_elsewhere
-from dynprof.cli.config_directory import Captures
+from dynprof.cli.config_directory import Captures, say_if_elsewhere
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, describe, reason
@@ -43,6 +42,7 @@ HEAD_S, HEAD_BYTES = 10.0, 16 << 10
 MAX_UNVERIFIED = 16
 """Maximum number of connections that have not shown the token; a browser opens six."""
 _CHUNK_BYTES = 1 << 20
+"""Bytes that are sent at a time."""
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEADERS = {
     "Cache-Control": "no-store",

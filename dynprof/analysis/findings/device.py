@@ -15,7 +15,7 @@ from dynprof.analysis.measures.critical_path.critical_path import (
     ALL_KERNELS,
 )
 from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
-from dynprof.analysis.measures.memory.memory_timeline import device_label
+from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import host_communication

@@ -78,7 +78,7 @@ class Finding:
     at: Moment | None = None
 
     @property
-    def badness(self) -> float:
+    def severity(self) -> float:
         """How bad it is, for sorting."""
         return self.share if self.weight < 0 else self.weight
 

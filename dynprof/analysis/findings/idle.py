@@ -218,7 +218,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     late = distinct(pieces.gap)
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
-    pace = np.median(measured.host_waits.paces(found.launch_call[late])) / 1e3
+    pace = np.median(measured.host_waits.launch_periods(found.launch_call[late])) / 1e3
     work = f", the work before the gap takes {np.median(ran) / 1e3:.1f} us" if len(ran) else ""
     launches = counted(
         len(late) / max(1, steps.count),

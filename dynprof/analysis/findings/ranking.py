@@ -65,7 +65,7 @@ def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
     if measured.truncation.incomplete:
         return []
     found = [finding for rule in _RULES if (finding := rule(measured, steps))]
-    worst = sorted((f for f in found if f.badness >= LEAST), key=lambda f: -f.badness)
+    worst = sorted((f for f in found if f.severity >= LEAST), key=lambda f: -f.severity)
     return [_with_savings(f, measured, steps) if f.of == OF_A_STEP else f for f in worst]
 
 

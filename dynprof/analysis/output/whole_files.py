@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.inflate import Readable, Torn, opened
+from dynprof.analysis.reading.inflate import Readable, Truncated, opened
 from dynprof.errors import CaptureError
-from dynprof.runtime.file_size_limit import RESERVE_MB
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic
+from dynprof.runtime.side_process import RESERVE_MB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,7 +116,7 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 def _copy(source: Readable, sink: BinaryIO, check: Callable[[], None]) -> None:
     """Copy a trace up to where it is damaged, with regular checks of the disk."""
     unchecked = 0
-    with contextlib.suppress(Torn):
+    with contextlib.suppress(Truncated):
         while chunk := source.read(_AT_ONCE):
             sink.write(chunk)
             unchecked += len(chunk)

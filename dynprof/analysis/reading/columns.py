@@ -44,6 +44,7 @@ _ENDS_OF_FLOWS = frozenset({"s", "f"})
 _NAMING = frozenset({"process_name", "thread_name"})
 _NO_ARGS = ForeignArgs()
 _MOST = 1 << 63
+"""Limit of numbers that fit into 64 bits."""
 _LATEST = 1 << 62
 """Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
 _WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")

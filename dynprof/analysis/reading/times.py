@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _NANOSECONDS = 10**17
 """Times from here are absolute nanoseconds: as microseconds they are after the year 5000."""
 _LATEST_NANOSECONDS = 1 << 62
+"""Upper limit of absolute nanoseconds, in the year 2116."""
 _HOUR = 3600 * 10**9
+"""Nanoseconds of an hour: no window is longer, so a start of 0 before it is missing."""
 _MOST_OVERLONG = 0.25
 """Share of a stream's activities that may be too long; with more, the stream is not in order."""
 

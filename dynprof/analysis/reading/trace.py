@@ -98,11 +98,11 @@ class Trace:
             an event has none.
         memory: Columns of allocations and releases, by time.
         tables: The values that the columns of the same name index.
-        torn: Where and how the file ends too early; empty if it does not.
+        truncated: Where and how the file ends too early; empty if it does not.
         complete: Whether it has all of its events.
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
-        mended: Its names that were not escaped.
+        repaired: Its names that were not escaped.
         lost: Where its events are not valid JSON; those are left out.
         doubtful: How many of its events have times that cannot be.
         counters: The values of CUPTI's counters over each kernel, in order.
@@ -114,11 +114,11 @@ class Trace:
     spans: Columns
     memory: Columns
     tables: dict[str, list[Any]]
-    torn: str
+    truncated: str
     complete: bool
     size: int
     last: int
-    mended: Damage = NOTHING
+    repaired: Damage = NOTHING
     lost: Damage = NOTHING
     doubtful: DoubtfulTimes = field(default_factory=DoubtfulTimes)
     counters: list[Counters] = field(default_factory=list)
@@ -258,11 +258,11 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         spans={name: column[order] for name, column in spans.items()},
         memory=_sorted_by_time(memory),
         tables={name: list(table) for name, table in tables.items()},
-        torn=file.torn,
+        truncated=file.truncated,
         complete=file.complete,
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
-        mended=file.mended,
+        repaired=file.repaired,
         lost=file.lost,
         doubtful=doubtful,
         counters=sorted((one for chunk in chunks for one in chunk.counters), key=_ORDER),

@@ -35,6 +35,7 @@ MERGED = "merged.json.gz"
 """Name of the file. It does not match the names of traces: it must not be analysed as one."""
 SLOWEST, MEDIAN = "slowest", "median"
 _DAY_NS = 86_400 * 10**9
+"""Nanoseconds of a day: clocks differ by less."""
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -192,8 +193,8 @@ def _written(
                 continue
             for piece in part.events(origin):
                 sink.write(b",\n" + piece)
-            if part.torn:
-                words.append(f"rank {rank}: {part.torn}; the events before that were merged")
+            if part.truncated:
+                words.append(f"rank {rank}: {part.truncated}; the events before that were merged")
             arrows += part.arrows
             on_rank(rank)
         if origin is None:

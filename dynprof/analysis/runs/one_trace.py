@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.memory.memory_timeline import write_memory_timeline
+from dynprof.analysis.measures.memory import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.communication import bandwidth_tables

@@ -267,7 +267,7 @@ class Views:
         wanted = tuple(part for part in parts if any(part in those for those in missing.values()))
         outcome = analyse_each(chosen, parts=wanted, compare=False, into=self._folder)
         self.problems |= outcome.problems
-        said = [f"{trace}: {lacks}" for trace, lacks in outcome.torn.items()]
+        said = [f"{trace}: {lacks}" for trace, lacks in outcome.truncated.items()]
         self.words += [words for words in said if words not in self.words]
         self._written |= {(trace, part) for trace in chosen for part in wanted}
 

@@ -91,8 +91,9 @@ def why_no_capture(record_path: Path) -> str:
         return ""
     reasons: dict[str, list[int]] = {}
     for rank in record.asked:
-        one = record.ranks.get(rank)
-        reasons.setdefault(one.outcome if one else record.missing.get(rank, ""), []).append(rank)
+        is_told = rank in record.ranks
+        why = record.outcome(rank, record_path) if is_told else record.missing.get(rank, "")
+        reasons.setdefault(why, []).append(rank)
     told = ", ".join(f"{listed_ranks(ranks)} ({why})" for why, ranks in reasons.items())
     return f"no capture is here of {told}"
 
@@ -154,7 +155,9 @@ def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
     if set(record.asked) - with_trace:
         with_trace |= _recorded(traces)
     of_ranks = [
-        text for rank in dict.fromkeys(record.asked) for text in _of(record, rank, with_trace)
+        text
+        for rank in dict.fromkeys(record.asked)
+        for text in _of(record_path, record, rank, with_trace)
     ]
     return [*first_few(record.remarks, "more remark"), *first_few(of_ranks, "more rank")]
 
@@ -165,7 +168,7 @@ def _recorded(traces: Sequence[Path]) -> set[int]:
     return {manifest.rank for manifest in found if manifest}
 
 
-def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
+def _of(record_path: Path, record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
     """Yield sentences about what is wrong with a rank."""
     one = record.ranks.get(rank)
     if rank in record.missing and rank in with_trace:
@@ -176,7 +179,8 @@ def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
         if one.outcome == "saved":
             yield f"rank {rank}: its capture is on {one.host}, {one.capture}"
         else:
-            yield f"rank {rank} has no capture: {one.outcome}, by its last report to rank 0"
+            how = record.outcome(rank, record_path)
+            yield f"rank {rank} has no capture: {how}, by its last report to rank 0"
     if one and one.cut:
         yield f"rank {rank} was cut short: {one.cut}"
 

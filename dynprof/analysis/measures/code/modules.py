@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 FORWARD, BACKWARD = 0, 1
+"""Passes, as indexes."""
 
 
 @dataclass(frozen=True)

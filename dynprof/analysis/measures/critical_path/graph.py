@@ -32,6 +32,7 @@ HOST, ORDER, WAIT = range(3)
 same stream, or from another host thread. ``WAIT``: from an event on another stream, or from the
 device that a call waits for."""
 SLOTS = 3
+"""Number of kinds of edges, and so of edges into an event."""
 NEVER = -(1 << 60)
 """Delay of a missing edge, in ns: low enough never to be on the longest path."""
 

@@ -52,7 +52,7 @@ class Truncation:
 
     def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:
         self._unknown = _unknown_categories(trace)
-        self._trace, self._truncated = trace, trace.torn
+        self._trace, self._truncated = trace, trace.truncated
         self.host_incomplete = not trace.complete and _ends_on_host(trace)
         self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
         self.complete_steps = [] if self.host_incomplete else marked
@@ -65,7 +65,7 @@ class Truncation:
     def sentences(self) -> list[str]:
         """Return sentences that describe what is missing."""
         found = []
-        names, lost = self._trace.mended, self._trace.lost
+        names, lost = self._trace.repaired, self._trace.lost
         if names.places:
             found.append(
                 f"{counted(names.places, 'name')} in the trace had to be repaired: a quote or "

@@ -218,7 +218,7 @@ def test_one_object_for_each_stream(tmp_path: Path, counts: list[int]) -> None:
     path.write_text(objects(counts))
     assert path.stat().st_size > CHUNK or sum(counts) < 10
     trace = load_trace(path)
-    assert (trace.complete, trace.torn) == (True, "")
+    assert (trace.complete, trace.truncated) == (True, "")
     streams = trace.spans["stream"].tolist()
     assert [streams.count(stream) for stream in range(len(counts))] == counts
     assert trace.spans["length"].sum() == 50_000 * sum(counts)

@@ -1,4 +1,4 @@
-"""Traces of any tool: pretty or compact, compressed, torn, odd; and files that are not traces."""
+"""Traces of any tool: pretty, compact, compressed, truncated or odd; and files of other kinds."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_every_event_is_read_once(
     assert trace.spans["start"].tolist() == [n * 1000 for n in range(200)]
     assert set(trace.spans["length"].tolist()) == {500}
     assert trace.spans["external_id"].tolist() == list(range(200))
-    assert trace.torn == ""
+    assert trace.truncated == ""
     if around:
         assert (trace.members["end"], trace.members["schemaVersion"]) == ("x", 1)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
-def test_the_whole_part_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> None:
+def test_the_whole_part_of_a_truncated_file_is_read(tmp_path: Path, suffix: str) -> None:
     """The part up to the last whole event is read, with a message."""
     text = json.dumps({"traceEvents": EVENTS}, indent=1)
     place = text.index('"op 3"', len(text) // 2)
@@ -79,7 +79,7 @@ def test_the_whole_part_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> N
     trace = load_trace(path)
     assert 0 < len(names(trace)) < 200
     assert names(trace) == [event["name"] for event in EVENTS][: len(names(trace))]
-    assert "torn" in trace.torn or "ends inside its events" in trace.torn
+    assert "truncated" in trace.truncated or "ends inside its events" in trace.truncated
 
 
 def test_absolute_microseconds_keep_their_nanoseconds(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_lists_that_look_like_events(tmp_path: Path) -> None:
     whole = {"metadata": {"traceEvents": looks}, "traceEvents": events, "files": looks}
     trace = load_trace(write(tmp_path / "t.json", json.dumps(whole)))
     assert names(trace) == [event["name"] for event in EVENTS]
-    assert (trace.members["files"], trace.torn) == (looks, "")
+    assert (trace.members["files"], trace.truncated) == (looks, "")
 
 
 def test_numbers_that_do_not_fit(tmp_path: Path) -> None:
@@ -278,8 +278,8 @@ def test_two_readers_share_a_trace(
     path = write(tmp_path / "t.json", json.dumps({"traceEvents": EVENTS, "after": 7}))
     alone = load_trace(path)
     for found in halves(path):
-        assert (found.members, found.tables, found.torn) == (
-            alone.members, alone.tables, alone.torn
+        assert (found.members, found.tables, found.truncated) == (
+            alone.members, alone.tables, alone.truncated
         )  # fmt: skip
         for name, column in alone.spans.items():
             assert found.spans[name].tolist() == column.tolist()
@@ -338,8 +338,8 @@ def test_names_that_are_not_escaped(
         json.loads(text)
     trace = load_trace(write(tmp_path / f"t{suffix}", text))
     assert names(trace) == [name if n in places else "op" for n in range(200)]
-    assert (trace.torn, trace.complete) == ("", True)
-    assert trace.mended == (len(places), error.value.pos)
+    assert (trace.truncated, trace.complete) == ("", True)
+    assert trace.repaired == (len(places), error.value.pos)
     assert trace.lost.places == 0
 
 
@@ -349,7 +349,7 @@ def test_unescaped_names_with_spaces_for_line_breaks(tmp_path: Path) -> None:
     text = written(labels).decode().replace("\n", " ")
     trace = load_trace(write(tmp_path / "t.json", text))
     assert names(trace) == labels
-    assert trace.mended[0] == 2
+    assert trace.repaired[0] == 2
 
 
 def test_what_is_found_once_is_not_searched_again(tmp_path: Path) -> None:
