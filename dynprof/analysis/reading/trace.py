@@ -123,7 +123,7 @@ class Trace:
     doubtful: DoubtfulTimes = field(default_factory=DoubtfulTimes)
     counters: list[Counters] = field(default_factory=list)
     communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
-    _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    _known: dict[object, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
         """Return the spans of any of these kinds of categories."""
@@ -137,6 +137,13 @@ class Trace:
     def forget_categories(self) -> None:
         """Find the spans of each category again, because some have another one now."""
         self._known.clear()
+
+    def once(self, measure: Callable[[Trace], Chosen]) -> Chosen:
+        """Return the spans that a function of this trace finds; it runs once."""
+        found = self._known.get(measure)
+        if found is None:
+            found = self._known[measure] = measure(self)
+        return np.copy(found)
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return the spans whose name passes a test, which runs once for each name."""

@@ -110,7 +110,7 @@ def _unknown_categories(trace: Trace) -> list[str]:
     unknown.sort(key=lambda code: -times[code])
     rest = unknown[_MOST_CATEGORIES:]
     said = [
-        f"{trace.tables['category'][code] or 'none'} "
+        f"{trace.tables['category'][code] or 'no category'} "
         f"({counted(events[code], 'event')}, {times[code] / 1e6:,.2f} ms)"
         for code in unknown[:_MOST_CATEGORIES]
     ]

@@ -194,7 +194,7 @@ def test_categories_that_are_unknown_are_named(tmp_path: Path) -> None:
     (said,) = MeasuredTrace(written(tmp_path, {"traceEvents": events})).truncation.sentences()
     assert said == (
         "dynprof does not know these categories of events, so nothing counts their time: "
-        "apple (3 events, 9.00 ms), none (2 events, 4.00 ms), kind 0 (1 event, 1.00 ms), "
+        "apple (3 events, 9.00 ms), no category (2 events, 4.00 ms), kind 0 (1 event, 1.00 ms), "
         "kind 1 (1 event, 1.00 ms), kind 2 (1 event, 1.00 ms), 2 more (2 events, 2.00 ms)."
     )
 

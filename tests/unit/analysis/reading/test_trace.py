@@ -350,3 +350,17 @@ def test_unescaped_names_with_spaces_for_line_breaks(tmp_path: Path) -> None:
     trace = load_trace(write(tmp_path / "t.json", text))
     assert names(trace) == labels
     assert trace.repaired[0] == 2
+
+
+def test_what_is_found_once_is_not_searched_again(tmp_path: Path) -> None:
+    """Each caller gets a copy, which it may change."""
+    calls = []
+    trace = load_trace(write(tmp_path / "t.json", json.dumps(EVENTS)))
+
+    def even(found: Trace) -> Any:
+        calls.append(found)
+        return found.spans["start"] % 2000 == 0
+
+    first = trace.once(even)
+    first[:] = False
+    assert (trace.once(even).sum(), len(calls)) == (100, 1)
