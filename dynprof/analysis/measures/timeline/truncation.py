@@ -132,6 +132,17 @@ def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
             f"{counted(doubtful.unreadable, 'event')} had a time that is missing, infinite or not "
             "a number; without them totals are too small."
         )
+    if doubtful.unpaired:
+        yield (
+            f"{counted(doubtful.unpaired, 'event')} begin a span without an end, or end one "
+            "without a begin; without them totals are too small."
+        )
+    if doubtful.asynchronous:
+        yield (
+            f"{counted(doubtful.asynchronous, 'asynchronous range')} of "
+            f"{doubtful.asynchronous_ns / 1e6:,.2f} ms together (phases b and e) belong to no "
+            "thread, so nothing counts their time."
+        )
     if doubtful.negative:
         yield (
             f"{counted(doubtful.negative, 'event')} had a negative duration; without them totals "
