@@ -176,7 +176,7 @@ def load_trace(path: Path, partner: Partner | None = None) -> Trace:
         partner: The connection to a process that reads the other half of the same trace.
 
     Raises:
-        CaptureError: The file is no trace, or cannot be read.
+        CaptureError: The file is not a trace, or cannot be read.
     """
     try:
         return _loaded(path, partner)
