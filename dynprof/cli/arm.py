@@ -41,7 +41,7 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.journal.status import LEADS, NO_SOURCE
 from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import CONFIG_NAME, rank_in_words
-from dynprof.runtime.plural import counted, listed, listed_ranks
+from dynprof.runtime.plural import counted, listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -345,12 +345,8 @@ def _named(problem: Problem, path: Path, asked: Collection[tuple[str, ...]]) -> 
 
 def _print_conflicts(before: list[Status], config: ProfilerConfig) -> None:
     """Print requested ranks that the job does not have, and requests that this one supersedes."""
-    size = _world_size(before)
-    beyond = config.selected_ranks.beyond(size)
-    if beyond.intervals:
-        has = listed_ranks(range(size)) if size > 1 else "rank 0 only"
-        noun = "rank" if str(beyond).isdecimal() else "ranks"
-        say(f"this job has {has}, no {noun} {beyond}", err=True)
+    if text := config.selected_ranks.lacking(_world_size(before)):
+        say(text, err=True)
     patience_s = config.agreement.patience_s
     asked = [status for status in before if config.selected_ranks.may_include(status.rank)]
     waiting = {

@@ -13,7 +13,7 @@ from typing import Any
 from dynprof import dynamic_profile
 from dynprof.runtime.plural import counted
 from dynprof.runtime.rank import why_no_rank, why_no_threads
-from dynprof.runtime.threads import place_of
+from dynprof.runtime.stacks import place_of
 
 BY = "dynprof attach"
 """Origin of a session that attach has started."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.errors import LaunchError
-from dynprof.launch.foreign_process import why_ptrace_forbidden
+from dynprof.runtime.stacks import why_ptrace_forbidden
 
 if TYPE_CHECKING:
     from types import TracebackType

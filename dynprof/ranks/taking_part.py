@@ -43,7 +43,7 @@ from dynprof.runtime.threads import own_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.ranks.agreement_rules import Terms
+    from dynprof.config import ProfilerConfig
     from dynprof.ranks.job_group import JobGroup, TimedStore
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message
@@ -121,13 +121,13 @@ class Participant:
         """Wait until this rank leads, follows or is alone, or until this time after its begin."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
-    def propose(self, proposal: Proposal, terms: Terms) -> None:
+    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         """Start an agreement on a proposal."""
-        self._put(lambda: self._propose(proposal, terms))
+        self._put(lambda: self._propose(proposal, config))
 
-    def _propose(self, proposal: Proposal, terms: Terms) -> None:
+    def _propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         if self._leading and not self._ended.is_set():
-            self._leading.propose(proposal, terms)
+            self._leading.propose(proposal, config)
         else:
             self.member.refuse_pending(NOT_ASKED)
             self.windows.conclude(Agreement(proposal.number, reasons=(NOT_ASKED,)))
@@ -355,10 +355,10 @@ class _LeaderSide:
             self._log.expect(place)
         return place
 
-    def propose(self, proposal: Proposal, terms: Terms) -> None:
+    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         """Start an agreement, also with ranks that joined while this process stood still."""
         self._take()
-        self.leader.propose(proposal, terms)
+        self.leader.propose(proposal, config)
 
     def receive(self, _: object) -> None:
         """Take the news of ranks after they have set the notice."""
@@ -384,7 +384,6 @@ class _LeaderSide:
         if reply := self._part.ready_again():
             self.leader.refresh(reply)
         self._part.windows.write()
-        self._log.clean(self.leader.places)
 
     def _renew(self) -> None:
         """End all waits, including this rank's."""
@@ -400,14 +399,14 @@ class _LeaderSide:
         self.leader.end()
         while waits_for_reports and not self.leader.is_over:
             self.run_once()
-        if waits_for_reports:
-            self._part.windows.leave()
         self.leader.leave()
         until_s = time.monotonic() + LEAVE_S
         while self.leader.others and time.monotonic() < until_s:
             self.run_once(until_s)
+        if waits_for_reports:
+            self._part.windows.leave()
         self._part.windows.write()
-        self._log.resign(self.leader.places)
+        self._log.resign()
 
 
 class _FollowerSide:
@@ -426,8 +425,8 @@ class _FollowerSide:
         if self._by and self._by != said.by:
             self._member.refuse_pending("another leader has begun")
         self._by, self._part.leader = said.by, said.message.who
-        place, reports = self._log.place, self._member.reports()
-        self._log.send_news(to_text(Joined(self._part.group.rank, place, reports)))
+        joined = Joined(self._part.group.rank, self._member.reports())
+        self._log.send_news(to_text(joined))
         self._part.mark_joined()
         return True
 

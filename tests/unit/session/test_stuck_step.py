@@ -44,7 +44,7 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
         pass_seconds(job, 100)
         (line,) = about_standing(job)
         assert line.startswith(f"stuck: step {step} has taken {allowed_s + 1} s, more than the ")
-        assert f"dynprof status {job.root}" in line
+        assert f"dynprof dump {job.root}" in line
         assert f"called at {__file__}:" in line
         assert f"called at {__file__}:" in job.session.status().stuck_at
         job.step()
