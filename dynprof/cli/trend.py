@@ -9,6 +9,7 @@ import typer
 
 from dynprof.cli.browser import open_page
 from dynprof.cli.config_directory import Captures, say_if_elsewhere
+from dynprof.cli.history import BARS
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, table, wrapped
@@ -29,8 +30,6 @@ COLUMNS = (
     Column("trend", 1, left=True),
     Column("changed", 4, left=True),
 )
-BARS = "▁▂▃▄▅▆▇█"
-"""Characters of a sparkline, from the least value to the largest."""
 MOST_BARS = 40
 """Characters of a sparkline, at most: as many fit next to the other columns of 100 cells."""
 
@@ -38,8 +37,10 @@ MOST_BARS = 40
 def trend(
     path: Captures,
     output: Annotated[
-        Path | None,
-        typer.Option(help="Also write an HTML page to this file.", show_default=False),
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Also write an HTML page to this file.", show_default=False
+        ),
     ] = None,
     browser: Annotated[
         bool, typer.Option(metavar="", help="Open the page in a browser; needs --output.")
@@ -109,11 +110,12 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BARS[round(value / most * (len(BARS) - 1))] for value in values)
 
 
-def _write_page(found: Trend, output: Path, *, browser: bool) -> None:
+def _write_page(found: Trend, output: str, *, browser: bool) -> None:
+    from dynprof.analysis.output.whole_files import output_file
     from dynprof.analysis.runs.trend import write_trend
 
-    path = output / "trend.html" if output.is_dir() else output
     try:
+        path = output_file(output, Path(), "trend.html")
         write_trend(found, path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
