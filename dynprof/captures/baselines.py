@@ -8,7 +8,7 @@ import re
 import stat
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -18,14 +18,12 @@ from dynprof.runtime.job_files import folders_below, may_be_read
 from dynprof.runtime.layout import INFO_DIR, MANIFESTS, ROLE, rank_name
 from dynprof.runtime.output import remove_folder
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 DEFAULT_KEEP = 20
 """Number of baselines that stay where the config names none; the default of its model."""
 _FOLDER = re.compile(rf"step_\d+-\d+_\d{{8}}T\d{{6}}Z(_{ROLE})?")
 """Names of the folders of windows. A baseline in a folder of another name has been set aside."""
-
+_MANIFEST = re.compile(rf"(?:({ROLE})_)?rank_(\d{{1,9}})\.info\.json")
+"""Names of manifests, with role and rank."""
 _DETAIL = (
     "record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules",
     "memory_snapshot",
@@ -53,7 +51,8 @@ class Baseline:
     @property
     def trace(self) -> Path | None:
         """The path of its trace; None if it has none."""
-        return self.folder / self.manifest.trace if self.manifest.trace else None
+        name = self.manifest.trace
+        return self.folder / Path(name).name if name else None  # no path out of the folder
 
 
 def baselines_in(place: Path, role: str, rank: int) -> list[Baseline]:
@@ -110,14 +109,18 @@ def baseline_places(path: Path) -> list[Path]:
 
 
 def ranks_with_baselines(place: Path) -> list[tuple[str, int]]:
-    """Return role and number of the ranks that have baselines in a directory of captures."""
+    """Return role and number of the ranks that have baselines in a directory of captures.
+
+    Only the first manifest of each window is read: its thousands of ranks have one request.
+    """
     found = set()
     for folder in _windows_in(place):
-        for path in folder.glob(f"{INFO_DIR}/{MANIFESTS}"):
-            with contextlib.suppress(CaptureError):
-                manifest = load_manifest(path) if may_be_read(path) else None
-                if manifest and manifest.is_baseline and opened_at(manifest):
-                    found.add((manifest.role, manifest.rank))
+        paths = sorted(folder.glob(f"{INFO_DIR}/{MANIFESTS}"))
+        with contextlib.suppress(CaptureError):
+            manifest = load_manifest(paths[0]) if paths and may_be_read(paths[0]) else None
+            if manifest and manifest.is_baseline and opened_at(manifest):
+                names = filter(None, (_MANIFEST.fullmatch(path.name) for path in paths))
+                found |= {(name[1] or "", int(name[2])) for name in names}
     return sorted(found)
 
 

@@ -109,24 +109,12 @@ def read_trend(
     Raises:
         CaptureError: There are no baselines, or none can be read.
     """
-    places = baseline_places(path)
-    found = [
-        (place, role, number) for place in places for role, number in ranks_with_baselines(place)
-    ]
-    found = [one for one in found if rank in (None, one[2])]
-    if not found:
-        of = "" if rank is None else f" of rank {rank}"
-        text = f"{path} has no baselines{of}; dynprof arm DIR --every 30m records them"
-        raise CaptureError(text)
-    newest = max(found, key=lambda one: (baselines_in(*one)[-1].opened_at, -one[2]))
-    place = newest[0]
-    _, role, number = min(one for one in found if one[0] == place)
-    every = baselines_in(place, role, number)
+    (place, role, number), every, others = _newest_place(path, rank)
     wanted = shape(every[-1].manifest)
     alike = [one for one in every if shape(one.manifest) == wanted]
     kept, steps, left_out = [], [], []
-    if others := len(every) - len(alike):
-        left_out.append(f"{others} of {len(every)} baselines have other settings than the newest")
+    if unlike := len(every) - len(alike):
+        left_out.append(f"{unlike} of {len(every)} baselines have other settings than the newest")
     for one in alike:
         if one.trace is None:
             left_out.append(f"{one.folder} has no trace: {one.manifest.reason}")
@@ -139,16 +127,38 @@ def read_trend(
         on_read(one)
     if not kept:
         raise CaptureError("\n".join(left_out))
-    ranks = {one[1:] for one in found if one[0] == place}
     return Trend(
         place=place,
         rank=f"{role} rank {number}".lstrip(),
-        others=len(ranks) - 1,
+        others=others,
         baselines=tuple(kept),
         labels=tuple(_labels([one.opened_at for one in kept])),
         series=tuple(_series(steps)),
         left_out=tuple(left_out),
     )
+
+
+def _newest_place(
+    path: Path, rank: int | None
+) -> tuple[tuple[Path, str, int], list[Baseline], int]:
+    """Return the place with the newest baseline, with the lowest rank there or the requested one.
+
+    Returns:
+        Place, role and rank; its baselines; and the number of other ranks with baselines.
+    """
+    newest: tuple[tuple[Path, str, int], list[Baseline], int] | None = None
+    for place in baseline_places(path):
+        ranks = ranks_with_baselines(place)
+        wanted = [one for one in ranks if rank in (None, one[1])][:1]
+        for role, number in wanted:
+            every = baselines_in(place, role, number)
+            if every and (newest is None or every[-1].opened_at > newest[1][-1].opened_at):
+                newest = (place, role, number), every, len(ranks) - 1
+    if newest is None:
+        of = "" if rank is None else f" of rank {rank}"
+        text = f"{path} has no baselines{of}; dynprof arm DIR --every 30m records them"
+        raise CaptureError(text)
+    return newest
 
 
 def _labels(times: Sequence[datetime]) -> list[str]:

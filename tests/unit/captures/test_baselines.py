@@ -114,3 +114,12 @@ def test_baselines_of_another_user_stay(tmp_path: Path) -> None:
     newest = [capture(tmp_path, hour, keep=1) for hour in (2, 3)][-1][1]
     remove_old_baselines(tmp_path, newest)
     assert other.exists()
+
+
+def test_a_manifest_names_a_trace_in_its_folder(tmp_path: Path) -> None:
+    """A path that leads elsewhere is cut to its name."""
+    folder, manifest = capture(tmp_path, 1)
+    path = folder / "info" / "rank_0.info.json"
+    manifest.model_copy(update={"trace": "../../secret.trace.json"}).save(path)
+    (found,) = baselines_in(tmp_path, "", 0)
+    assert found.trace == folder / "secret.trace.json"
