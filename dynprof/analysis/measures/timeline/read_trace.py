@@ -215,8 +215,8 @@ def _refuse_merged(path: Path, trace: Trace) -> None:
         )
     if _runs_twice(trace, marks):
         raise CaptureError(
-            f"{path} has the same steps and calls twice at a time: it merges several ranks. Give the "
-            "traces that it was made of, one for each rank"
+            f"{path} has the same steps and calls twice at a time: it merges several ranks. Give "
+            "the traces that it was made of, one for each rank"
         )
 
 
