@@ -14,6 +14,7 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.difference import MeanStep, why_not_comparable
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.left_out import left_out
+from dynprof.analysis.reading.events import LAUNCHES, ON_DEVICE
 from dynprof.analysis.report.contents import contents, verdict
 from dynprof.errors import CaptureError
 from tests.processes import DYNPROF, run
@@ -64,7 +65,7 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     assert not cut.steps
     said = str(cut.without_outliers.breakdown)
     assert "evice computes" not in said
-    calls = cut.trace.category(frozenset({"cuda_runtime", "cuda_driver"})).any()
+    calls = cut.trace.category(LAUNCHES, ON_DEVICE).any()
     known = cut.truncation.host_incomplete or not calls
     assert ("A device worked, and the trace does not tell what it did." in said) != known
     assert known or "CPU operators run" not in said
