@@ -56,7 +56,7 @@ def launches(trace: Trace) -> Launches:
 
 
 def without_work(trace: Trace) -> NDArray[np.bool_]:
-    """Return the calls that launch work of a device, if none of it is in the trace."""
+    """Return the calls that launch work of a device of which none is in the trace."""
     calls = trace.category(LAUNCHES) & trace.named(lambda name: bool(_LAUNCHING.search(name)))
     number = trace.spans["correlation"]
     found: NDArray[np.bool_] = calls & ~np.isin(number, number[trace.category(ON_DEVICE)])

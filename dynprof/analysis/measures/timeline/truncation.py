@@ -15,6 +15,7 @@ from dynprof.analysis.measures.timeline.launches import without_work
 from dynprof.analysis.reading.events import (
     CALLS,
     FRAMES,
+    KERNELS,
     KNOWN,
     LABELS,
     LAUNCHES,
@@ -48,7 +49,7 @@ class Truncation:
     Attributes:
         host_incomplete: Whether events of the host are missing.
         devices_incomplete: Whether device activities are or may be missing.
-        lost_work: How many calls launch work of a device, if the trace has no work at all.
+        lost_work: How many calls launch work that is not in the trace, if it has no kernel.
         complete_steps: The steps of which all host events are present.
     """
 
@@ -56,7 +57,7 @@ class Truncation:
         self._unknown = _unknown_categories(trace)
         self._trace, self._truncated = trace, trace.torn
         self.host_incomplete = not trace.complete and _ends_on_host(trace)
-        self.lost_work = 0 if trace.category(ON_DEVICE).any() else int(without_work(trace).sum())
+        self.lost_work = 0 if trace.category(KERNELS).any() else int(without_work(trace).sum())
         self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
         self.complete_steps = [] if self.host_incomplete else marked
 
@@ -112,8 +113,8 @@ class Truncation:
             )
         elif self.lost_work:
             found.append(
-                f"The trace has {counted(self.lost_work, 'launch', 'launches')} and no work of a "
-                "device. The host may wait for that work, so there are no findings."
+                f"The trace has {counted(self.lost_work, 'launch', 'launches')} without their "
+                "work, and no kernel. The host may wait for that work, so there are no findings."
             )
         return found
 

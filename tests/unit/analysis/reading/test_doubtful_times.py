@@ -191,18 +191,19 @@ def test_a_job_whose_kernels_have_no_duration_is_no_job_of_the_host(
 ) -> None:
     """Its launches show that a device worked: neither verdict nor findings are of the host."""
     events = job()
+    copy = {**kernel(99, 1500, 1), "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)"}
     for event in kernels(events):
         del event["dur"]
         if duration != "missing":
             event["dur"] = float("nan") if duration == "NaN" else duration
-    found = measured(tmp_path / "a.trace.json", events)
+    found = measured(tmp_path / "a.trace.json", [*events, copy])
     assert str(found.breakdown) == (
         "A step takes 1 ms (median of 3 steps). A device worked, and the trace does not tell what "
         "it did."
     )
     said = found.truncation.sentences()
     assert said[0].startswith("12 events had a time that is missing")
-    assert said[1].startswith("The trace has 12 launches and no work of a device.")
+    assert said[1].startswith("The trace has 12 launches without their work, and no kernel.")
     assert all_findings(found) == []
     assert len(found.steps) == 3  # the marks tell how long each took
 
