@@ -33,6 +33,7 @@ class Edit:
         file: Its path, if it is not the watched config.
         owner: User id of the file's owner; None if it came from another rank.
         is_received: Whether another process sent it over the job's store.
+        is_own: Whether dynprof made it itself, after a slow step.
     """
 
     raw: bytes
@@ -41,6 +42,7 @@ class Edit:
     file: Path | None = None
     owner: int | None = None
     is_received: bool = False
+    is_own: bool = False
 
     def __post_init__(self) -> None:
         """Clamp the time, so that it can be shown and be part of a folder's name."""

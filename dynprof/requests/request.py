@@ -73,14 +73,14 @@ class CancelDetector:
 
     def is_cancel(self, config: ProfilerConfig) -> bool:
         """Return whether a save cancels, and remember the save for the next call."""
-        before, self._before = self._last_saved(), config.to_json()
+        before, self._before = self._last_saved(), config.requested_json()
         is_kept = bool(before.get("cancel")) and before != self._before
         return config.cancel and not is_kept
 
     def _last_saved(self) -> dict[str, Any]:
         if self._before is None:
             with contextlib.suppress(ConfigError):
-                return parse_config(self._at_start).config.to_json()
+                return parse_config(self._at_start).config.requested_json()
         return self._before or {}
 
 
@@ -148,6 +148,6 @@ def read_edit(
         return UnplannedRequest(
             edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now
         )
-    if cancels.is_cancel(parsed.config):
+    if not edit.is_own and cancels.is_cancel(parsed.config):
         return Cancel()
     return UnplannedRequest(edit, parsed.config, parsed, now)

@@ -78,7 +78,7 @@ def place_of(thread: int) -> str:
         ``/data/train.py:12 in load``; empty if the thread runs no Python.
     """
     frame = innermost = sys._current_frames().get(thread)
-    while frame is not None and _is_of_a_library(frame):
+    while frame is not None and is_of_a_library(frame.f_code.co_filename):
         frame = frame.f_back
     if innermost is None:
         return ""
@@ -89,8 +89,8 @@ def place_of(thread: int) -> str:
     return f"{name}, called at {_line(frame)}" if frame else name
 
 
-def _is_of_a_library(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
+def is_of_a_library(name: str) -> bool:
+    """Return whether a source file belongs to Python, a package or dynprof, not to the script."""
     packages = "/site-packages/" in name or "/dist-packages/" in name
     return packages or name.startswith(_LIBRARIES)
 

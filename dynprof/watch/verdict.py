@@ -1,0 +1,423 @@
+"""What a slow step did: its stacks against those of usual steps, and a verdict in words.
+
+A stack stands for the time since the sample before it. So a call that keeps Python's lock gets its
+whole time, although only one sample, after its end, shows it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dynprof.runtime.plural import counted
+from dynprof.runtime.threads import is_of_a_library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import CodeType
+
+    from dynprof.watch.resources import Collection
+    from dynprof.watch.sampler import Gap, Sample, SlowStep, Stack
+
+MOST = 0.5
+"""Share of the additional time from which on something is the cause."""
+INSIDE = 0.6
+"""Share of the additional time of a frame that a frame inside it must have to be named instead."""
+MAX_THREADS = 20
+"""Threads in a record, those with the most additional time first."""
+WAITING = "waiting"
+_COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
+_SYNCHRONISATIONS = ("torch/cuda/__init__.py", "torch/cuda/streams.py", "torch/accelerator")
+_PHASES = (
+    ("torch/utils/data/dataloader.py", "__next__", "data loading"),
+    ("torch/_tensor.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "backward", "backward"),
+    ("torch/optim/", "", "optimizer"),
+    ("torch/serialization.py", "save", "checkpoint"),
+    ("torch/distributed/checkpoint/", "", "checkpoint"),
+    ("torch/nn/modules/module.py", "_call_impl", "forward"),
+)
+"""Where a phase is seen in a stack: a part of the file, the function, and the phase's name."""
+
+
+class Frame(NamedTuple):
+    """A line of a function.
+
+    Attributes:
+        name: The function.
+        file: Its file.
+        line: The line that runs; 0 if unknown.
+    """
+
+    name: str
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The frame as the page and the verdict show it."""
+        return f"{self.name} ({Path(self.file).name}:{self.line})"
+
+
+@dataclass
+class Node:
+    """A frame below the frames that called it, with its time in a slow step and in a usual one."""
+
+    frame: Frame
+    slow_ms: float = 0.0
+    usual_ms: float = 0.0
+    inner: dict[Frame, Node] = field(default_factory=dict)
+
+    @property
+    def extra_ms(self) -> float:
+        """How much longer it took than usual."""
+        return self.slow_ms - self.usual_ms
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the sampler knew when a step was slow; its attributes have the same names."""
+
+    ring: list[Sample]
+    gaps: list[Gap]
+    counters: list[tuple[int, dict[str, float]]]
+    gpus: list[tuple[int, list[dict[str, Any]]]]
+    collections: list[Collection]
+    codes: dict[int, CodeType]
+    names: dict[int, str]
+    excluded: list[tuple[int, int]]
+
+
+class Examination:
+    """One slow step, examined.
+
+    Args:
+        step: The step.
+        known: What the sampler knew.
+    """
+
+    def __init__(self, step: SlowStep, known: Snapshot) -> None:
+        self._step, self._known = step, known
+        self.took_ms = (step.ended_ns - step.began_ns) / 1e6
+        self.usual_ms = step.usual_ns / 1e6
+        self.extra_ms = self.took_ms - self.usual_ms
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._inside = [s for s in known.ring if step.began_ns < s.at_ns <= step.ended_ns]
+        self._usual = [s for s in known.ring if s.is_regular and not self._is_excluded(s.at_ns)]
+        self.threads = self._threads()
+        self.waited_ms, self.usual_wait_ms, self.waited_in = self._waited()
+        self.cause, self.place, self.text = self._verdict()
+
+    def _is_excluded(self, at_ns: int) -> bool:
+        return any(began_ns < at_ns <= ended_ns for began_ns, ended_ns in self._known.excluded)
+
+    def _weighted(self) -> Iterator[tuple[Sample, float]]:
+        """Yield the samples of the step, each with the time in ms for which it stands."""
+        before_ns = self._step.began_ns
+        for place, sample in enumerate(self._inside):
+            is_last = place == len(self._inside) - 1
+            until_ns = self._step.ended_ns if is_last else sample.at_ns
+            yield sample, (until_ns - before_ns) / 1e6
+            before_ns = until_ns
+
+    def _threads(self) -> dict[int, Node]:
+        """Return the tree of calls of each thread."""
+        trees: dict[int, Node] = {}
+        each_ms = self.usual_ms / max(1, len(self._usual))
+        for sample, ms in self._weighted():
+            for thread, stack in sample.stacks:
+                self._add(trees, thread, stack, ms, 0.0)
+        for sample in self._usual:
+            for thread, stack in sample.stacks:
+                self._add(trees, thread, stack, 0.0, each_ms)
+        return trees
+
+    def _add(
+        self, trees: dict[int, Node], thread: int, stack: Stack, slow_ms: float, usual_ms: float
+    ) -> None:
+        node = trees.get(thread)
+        if node is None:
+            node = trees[thread] = Node(Frame("all", "", 0))
+        node.slow_ms += slow_ms
+        node.usual_ms += usual_ms
+        for frame in self.frames(stack):
+            below = node.inner.get(frame)
+            if below is None:
+                below = node.inner[frame] = Node(frame)
+            node = below
+            node.slow_ms += slow_ms
+            node.usual_ms += usual_ms
+
+    def frames(self, stack: Stack) -> list[Frame]:
+        """Return the frames of a stack, the outermost first."""
+        pairs = zip(stack[-2::-2], stack[::-2], strict=True)
+        return [self._frame(code, offset) for code, offset in pairs]
+
+    def _frame(self, code_id: int, offset: int) -> Frame:
+        key = code_id, offset
+        if key not in self._frames:
+            code = self._known.codes[code_id]
+            lines = code.co_lines()
+            line = next((n for begin, end, n in lines if begin <= offset < end), None)
+            self._frames[key] = Frame(code.co_qualname, code.co_filename, line or 0)
+        return self._frames[key]
+
+    def _stack_of(self, sample: Sample) -> list[Frame]:
+        stacks = dict(sample.stacks)
+        return self.frames(stacks.get(self._step.thread, ()))
+
+    # where the time went
+
+    def _waited(self) -> tuple[float, float, str]:
+        """Return how long the training thread waited for other ranks or a device, and in what."""
+        times: dict[str, float] = defaultdict(float)
+        for sample, ms in self._weighted():
+            if name := _waits_in(self._stack_of(sample)):
+                times[name] += ms
+        usual = sum(1 for sample in self._usual if _waits_in(self._stack_of(sample)))
+        usual_ms = usual * self.usual_ms / max(1, len(self._usual))
+        return sum(times.values()), usual_ms, max(times, key=lambda name: times[name], default="")
+
+    def phases(self) -> dict[str, tuple[float, float]]:
+        """Return the time of each phase in this step and in a usual one, in ms."""
+        slow: dict[str, float] = defaultdict(float)
+        usual: dict[str, float] = defaultdict(float)
+        for sample, ms in self._weighted():
+            slow[self._phase(sample)] += ms
+        for sample in self._usual:
+            usual[self._phase(sample)] += self.usual_ms / len(self._usual)
+        return {name: (slow[name], usual[name]) for name in {**slow, **usual}}
+
+    def _phase(self, sample: Sample) -> str:
+        named = [name for name in sample.phases if not name.startswith("step ")]
+        if named:
+            return named[-1]
+        for frame in self._stack_of(sample):
+            for file, function, phase in _PHASES:
+                if file in frame.file and frame.name.endswith(function):
+                    return phase
+        return "rest"
+
+    def collected_ms(self) -> tuple[float, float, list[Collection]]:
+        """Return the time of garbage collections in this step and in a usual one; and the former."""
+        step = self._step
+        inside = [
+            one for one in self._known.collections
+            if one.ended_ns > step.began_ns and one.began_ns < step.ended_ns
+        ]  # fmt: skip
+        own_ms = sum(
+            min(one.ended_ns, step.ended_ns) - max(one.began_ns, step.began_ns) for one in inside
+        )
+        others = [one for one in self._known.collections if not self._is_excluded(one.ended_ns)]
+        seen_ns = self._known.ring[-1].at_ns - self._known.ring[0].at_ns if self._known.ring else 0
+        since_ns = self._known.ring[0].at_ns if self._known.ring else 0
+        usual_ns = sum(one.ended_ns - one.began_ns for one in others if one.began_ns >= since_ns)
+        return own_ms / 1e6, usual_ns / max(1, seen_ns) * self.usual_ms, inside
+
+    def counted(self, name: str) -> float | None:
+        """Return by how much a counter grew in the step, more than usual; None if unknown."""
+        times = [at_ns for at_ns, _ in self._known.counters]
+        first = bisect.bisect_right(times, self._step.began_ns) - 1
+        last = bisect.bisect_left(times, self._step.ended_ns)
+        if first < 0 or last >= len(times):
+            return None
+        (from_ns, before), (until_ns, after) = (
+            self._known.counters[first],
+            self._known.counters[last],
+        )
+        if name not in before or name not in after:
+            return None
+        grown = after[name] - before[name]
+        beyond_ns = until_ns - from_ns - (self._step.ended_ns - self._step.began_ns)
+        oldest_ns, oldest = self._known.counters[0]
+        if name in oldest and from_ns > oldest_ns:
+            rate = (before[name] - oldest[name]) / (from_ns - oldest_ns)
+            grown -= rate * (beyond_ns + self._step.usual_ns)
+        return max(0.0, grown)
+
+    def used(self, name: str) -> float | None:
+        """Return by how much a value of the samples' usage grew in the step; None if unknown."""
+        before = [s for s in self._known.ring if s.at_ns <= self._step.began_ns]
+        after = [s for s in self._known.ring if s.at_ns >= self._step.ended_ns]
+        samples = [*before[-1:], *self._inside, *after[:1]]
+        if len(samples) < 2:  # noqa: PLR2004
+            return None
+        first, last = samples[0].used, samples[-1].used
+        return float(getattr(last, name) - getattr(first, name))
+
+    def stopped(self) -> tuple[float, float]:
+        """Return how long the process did not run, and how long a call kept Python's lock, in ms."""
+        stopped_ms = locked_ms = 0.0
+        for gap in self._known.gaps:
+            began_ns = max(gap.began_ns, self._step.began_ns)
+            ms = (min(gap.ended_ns, self._step.ended_ns) - began_ns) / 1e6
+            if ms <= 0:
+                continue
+            if gap.is_of_lock:
+                locked_ms += ms
+            elif gap.used_ns < (gap.ended_ns - gap.began_ns) / 2:
+                stopped_ms += ms
+        return stopped_ms, locked_ms
+
+    # the verdict
+
+    def _verdict(self) -> tuple[str, str, str]:
+        """Return the cause in a word, its place in the code, and both in words."""
+        least_ms = MOST * self.extra_ms
+        collected_ms, usual_ms, collections = self.collected_ms()
+        place = self.place_of(self._step.thread)
+        if collected_ms - usual_ms >= least_ms:
+            return "garbage collection", place, _collected(collections, collected_ms, place)
+        stopped_ms, locked_ms = self.stopped()
+        throttled_ms, queued_ms = (
+            self.counted("throttled_ms") or 0,
+            self.counted("run_queue_ms") or 0,
+        )
+        if throttled_ms >= least_ms:
+            text = f"its cgroup had used up its processor time for {throttled_ms:,.0f} ms"
+            return "throttled", place, f"the process did not run: {text}"
+        if queued_ms >= least_ms:
+            text = f"the training thread waited {queued_ms:,.0f} ms for a processor"
+            return "no processor", place, f"{text}, which other threads or processes used"
+        if stopped_ms >= least_ms:
+            text = f"the process did not run for {stopped_ms:,.0f} ms"
+            return "stopped", place, f"{text}: it was stopped (SIGSTOP, a debugger), or its machine"
+        if self.waited_ms - self.usual_wait_ms >= least_ms:
+            more = self.waited_ms - self.usual_wait_ms
+            text = f"{more:,.0f} ms more waiting in {self.waited_in}"
+            where = f", called at {place}" if place else ""
+            return WAITING, place, f"{text}{where}; look at the other ranks or the device"
+        if not self._inside:
+            return "unknown", "", "no sample was taken in it"
+        if not place:
+            return "spread", "", "the additional time is spread over the whole step"
+        text = f"{self._extra_at:,.0f} ms more in {place}"
+        if locked_ms >= least_ms:
+            text += ", in a call that keeps Python's lock"
+        elif (idle := self._idle_share()) and idle > MOST:
+            text += ", most of it without a processor: it waits there"
+        return "code", place, f"{text}{self._elsewhere()}"
+
+    _extra_at = 0.0
+
+    def place_of(self, thread: int) -> str:
+        """Return the innermost line with most of the additional time; empty if it is spread."""
+        node = self.threads.get(thread)
+        path: list[Node] = []
+        while node is not None and node.inner:
+            inner = max(node.inner.values(), key=lambda one: one.extra_ms)
+            least_ms = INSIDE * node.extra_ms if path else MOST * self.extra_ms
+            if inner.extra_ms < least_ms:
+                break
+            path.append(inner)
+            node = inner
+        if not path:
+            return ""
+        own = [one for one in path if not is_of_a_library(one.frame.file)]
+        innermost = path[-1]
+        self._extra_at = innermost.extra_ms
+        if not own or own[-1] is innermost:
+            return innermost.frame.text
+        return f"{innermost.frame.text}, called at {own[-1].frame.text}"
+
+    def _idle_share(self) -> float | None:
+        used_ns = self.used("thread_ns")
+        return None if used_ns is None else 1 - used_ns / 1e6 / max(self.took_ms, 1e-9)
+
+    def _elsewhere(self) -> str:
+        """Return what another thread did that it does not usually do; empty for nothing."""
+        at_ms, place = self._extra_at, ""
+        others = [thread for thread in self.threads if thread != self._step.thread]
+        for thread in others:
+            if found := self.place_of(thread):
+                name = self._known.names.get(thread, "another thread")
+                place = f"; at the same time thread {name} was in {found}"
+                break
+        self._extra_at = at_ms
+        return place
+
+    def evidence(self) -> list[str]:
+        """Return further facts about the step, each a sentence."""
+        return list(self._evidence())
+
+    def _evidence(self) -> Iterator[str]:
+        if (used_ns := self.used("thread_ns")) is not None:
+            yield f"the training thread used {used_ns / 1e6:,.0f} ms of processor time"
+        if faults := self.used("major_faults"):
+            yield f"{counted(faults, 'page fault')} had to wait for a disk"
+        collected_ms, _, collections = self.collected_ms()
+        if collections:
+            yield f"{counted(len(collections), 'garbage collection')} took {collected_ms:,.1f} ms"
+        stopped_ms, locked_ms = self.stopped()
+        if stopped_ms:
+            yield f"the process did not run for {stopped_ms:,.0f} ms"
+        if locked_ms:
+            yield f"a call kept Python's lock for {locked_ms:,.0f} ms"
+        for name, words in _COUNTERS.items():
+            value = self.counted(name)
+            if value and value >= 1:
+                yield words.format(value)
+        for at_ns, gpus in self._known.gpus[-1:]:
+            if at_ns >= self._step.ended_ns:
+                yield from (text for gpu in gpus for text in _about(gpu))
+
+    def stacks(self) -> dict[int, Node]:
+        """Return the trees for the record: the training thread first, then the most changed."""
+        rest = sorted(
+            (thread for thread in self.threads if thread != self._step.thread),
+            key=lambda thread: -_moved(self.threads[thread]),
+        )
+        found = [thread for thread in (self._step.thread, *rest) if thread in self.threads]
+        return {thread: self.threads[thread] for thread in found[:MAX_THREADS]}
+
+    def name_of(self, thread: int) -> str:
+        """Return the name of a thread."""
+        if thread == self._step.thread:
+            return f"{self._known.names.get(thread, thread)} (training)"
+        return str(self._known.names.get(thread, thread))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many samples the step has, and how many usual steps have."""
+        return len(self._inside), len(self._usual)
+
+
+_COUNTERS = {
+    "run_queue_ms": "the training thread waited {:,.0f} ms for a processor",
+    "throttled_ms": "the cgroup was throttled for {:,.0f} ms",
+    "read_mb": "the process read {:,.0f} MB from disks",
+    "written_mb": "the process wrote {:,.0f} MB",
+    "pressure_io_ms": "tasks of the machine waited {:,.0f} ms for disks",
+    "pressure_memory_ms": "tasks of the machine waited {:,.0f} ms for memory",
+}
+
+
+def _waits_in(frames: Iterable[Frame]) -> str:
+    """Return the collective or synchronisation in which a stack stands; empty if it does not."""
+    for frame in frames:
+        if frame.file.endswith(_COLLECTIVES) and frame.name != "destroy_process_group":
+            return frame.name
+        if frame.name == "synchronize" and any(part in frame.file for part in _SYNCHRONISATIONS):
+            return frame.name
+    return ""
+
+
+def _collected(collections: list[Collection], ms: float, place: str) -> str:
+    at = f", in {place}" if place else ""
+    if len(collections) == 1:
+        return f"gc of generation {collections[0].generation} took {ms:,.0f} ms{at}"
+    oldest = max(one.generation for one in collections)
+    return f"{len(collections)} gcs, up to generation {oldest}, took {ms:,.0f} ms{at}"
+
+
+def _about(gpu: dict[str, Any]) -> Iterator[str]:
+    if gpu.get("throttled_by"):
+        clocks = f"{gpu.get('sm_mhz')} of {gpu.get('most_mhz')} MHz"
+        yield f"GPU {gpu['gpu']} runs at {clocks}, limited by {', '.join(gpu['throttled_by'])}"
+
+
+def _moved(node: Node) -> float:
+    return sum(abs(inner.extra_ms) for inner in node.inner.values())
