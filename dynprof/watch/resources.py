@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import time
+import warnings
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,10 +16,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pynvml: Any = None
+"""NVIDIA's library for its devices, of the package nvidia-ml-py; None if it is not installed."""
+with contextlib.suppress(ImportError), warnings.catch_warnings():  # now, as no thread may import
+    warnings.simplefilter("ignore")  # an older package of the same name is deprecated
+    import pynvml  # type: ignore[import-not-found, no-redef]
+
 SHORTEST_NS = 50_000
 """Shortest collection that is kept, in ns: shorter ones are many, and make no step slow."""
 MAX_COLLECTIONS = 4096
 """Collections kept; with the shortest ones they cover at least 0.2 s of collecting."""
+_LIMITS = {
+    0x4: "its power limit",
+    0x8: "its hardware",
+    0x20: "its temperature",
+    0x40: "its temperature (hardware)",
+    0x80: "the power supply",
+}
+"""The bits of NVML's reasons for lower clocks."""
 _READ_BYTES = 4096
 _PER_THREAD_CLOCK = 6
 """Linux makes a thread's processor clock from its inverted id and this number."""
@@ -46,12 +61,16 @@ def usage(clock: int | None) -> Usage:
     Args:
         clock: The processor clock of the training thread, of :func:`clock_of`.
     """
-    thread_ns = 0
-    if clock is not None:
-        with contextlib.suppress(OSError):  # the thread has ended
-            thread_ns = time.clock_gettime_ns(clock)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return Usage(thread_ns, time.process_time_ns(), used.ru_majflt, used.ru_minflt)
+    return Usage(thread_ns(clock), time.process_time_ns(), used.ru_majflt, used.ru_minflt)
+
+
+def thread_ns(clock: int | None) -> int:
+    """Return the processor time of the thread with this clock, in ns; 0 if it has ended."""
+    if clock is not None:
+        with contextlib.suppress(OSError):
+            return time.clock_gettime_ns(clock)
+    return 0
 
 
 def clock_of(native_id: int) -> int:
@@ -76,13 +95,12 @@ class Counters:
             f"/proc/self/task/{native_id}/schedstat": _run_queue,
             "/proc/self/io": _disk,
             **{f"/proc/pressure/{name}": _pressure(name) for name in ("cpu", "io", "memory")},
-            **{path: _throttled for path in _cgroup_files()},
+            **dict.fromkeys(_cgroup_files(), _throttled),
         }
         self._open: list[tuple[int, Callable[[str], dict[str, float]]]] = []
         for path, parse in sources.items():
             with contextlib.suppress(OSError):
                 self._open.append((os.open(path, os.O_RDONLY | os.O_CLOEXEC), parse))
-        self._gpus = _gpus()
 
     def read(self) -> dict[str, float]:
         """Return all counters by name; those that this system does not have are missing."""
@@ -91,10 +109,6 @@ class Counters:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 found |= parse(os.pread(descriptor, _READ_BYTES, 0).decode())
         return found
-
-    def gpus(self) -> list[dict[str, Any]]:
-        """Return the clock, load and throttle reasons of each GPU; empty without NVML."""
-        return [gpu() for gpu in self._gpus]
 
     def close(self) -> None:
         """Close the files."""
@@ -138,34 +152,23 @@ def _cgroup_files() -> Iterator[str]:
                         return
 
 
-def _gpus() -> list[Callable[[], dict[str, Any]]]:
-    """Return a reader for each GPU; none if the package nvidia-ml-py or its library is missing."""
-    try:
-        import pynvml
-    except ImportError:
+def gpu_readers() -> list[Callable[[], dict[str, Any]]]:
+    """Return a reader for each GPU that CUDA sees; none without nvidia-ml-py and its library."""
+    if pynvml is None:
         return []
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     try:
         pynvml.nvmlInit()
-        return [_gpu_reader(pynvml, number) for number in range(pynvml.nvmlDeviceGetCount())]
+        numbers = list(range(pynvml.nvmlDeviceGetCount()))
+        if re.fullmatch(r"\d+(,\d+)*", shown):
+            numbers = [number for number in map(int, shown.split(",")) if number in numbers]
+        return [_gpu_reader(number) for number in numbers]
     except pynvml.NVMLError:
         return []
 
 
-def _gpu_reader(pynvml: Any, number: int) -> Callable[[], dict[str, Any]]:
+def _gpu_reader(number: int) -> Callable[[], dict[str, Any]]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-    prefix = "nvmlClocksEventReason"
-    if not hasattr(pynvml, f"{prefix}HwSlowdown"):  # its name before nvidia-ml-py 12.535
-        prefix = "nvmlClocksThrottleReason"
-    names = ("SwPowerCap", "HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrake")
-    bits = {
-        name: getattr(pynvml, prefix + name, 0) or getattr(pynvml, f"{prefix}{name}Slowdown", 0)
-        for name in names
-    }
-    reasons_of = getattr(
-        pynvml,
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,
-    )
 
     def read() -> dict[str, Any]:
         found: dict[str, Any] = {"gpu": number}
@@ -173,8 +176,8 @@ def _gpu_reader(pynvml: Any, number: int) -> Callable[[], dict[str, Any]]:
             found["sm_mhz"] = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
             found["most_mhz"] = pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM)
             found["busy_percent"] = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu
-            reasons = reasons_of(handle)
-            found["throttled_by"] = [name for name, bit in bits.items() if reasons & bit]
+            reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+            found["limited_by"] = [name for bit, name in _LIMITS.items() if reasons & bit]
         return found
 
     return read

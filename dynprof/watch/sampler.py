@@ -12,13 +12,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynprof.marks.open_ranges import all_open
 from dynprof.runtime.threads import own_thread, threads_of_others
-from dynprof.watch.resources import CollectionLog, Counters, Usage, clock_of, usage
+from dynprof.watch.resources import (
+    CollectionLog,
+    Counters,
+    Usage,
+    clock_of,
+    gpu_readers,
+    thread_ns,
+    usage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from dynprof.config.sections import WatchConfig
+    from dynprof.config import WatchConfig
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.error_boundary import ErrorBoundary
 
@@ -28,6 +36,8 @@ OVERDUE_INTERVAL_S = 0.005
 """Seconds between two samples in a step that takes longer than usual."""
 OVERDUE = 1.2
 """A step is overdue after this many times the usual time."""
+OVERDUE_SLOWDOWN = 4.0
+"""Most by which the budget slows that down: a slow step is what the samples are for."""
 OVERDUE_S = 0.5
 """Seconds for which an overdue step is sampled more often: a hang must not cost more."""
 SHORTEST_PAUSE_S = 0.02
@@ -46,6 +56,8 @@ MAX_NAMES = 1000
 """Names of threads kept, also of ended ones: a job may start threads for ever."""
 RECENT, LEAST = 200, 20
 """Newest steps whose median is the usual time, and the number from which on there is one."""
+AVERAGED = 30
+"""Seconds over which its share is averaged: a record alone takes 1 percent of a second."""
 LEAST_EXTRA_NS = 5_000_000
 """A slow step takes at least 5 ms more than a usual one: less cannot be sampled."""
 APART = 5
@@ -164,11 +176,11 @@ class Sampler:
         self._slow: list[SlowStep] = []
         self._own: set[int] = set()
         self._clock: int | None = None
-        self._sources = Counters(0)
+        self._sources, self._gpus = Counters(0), gpu_readers()
         self._random = random.Random()  # noqa: S311 - not the job's, whose numbers must not change
         self._now_ns = time.perf_counter_ns
         self._planned_ns = self._sample_ns = self._second_ns = self._now_ns()
-        self._used_s = 0.0
+        self._used_s, self._seconds = 0.0, 0
         self._overdue_since_ns = self._waits = self._used_ns = 0
         self._over = False
         self.thread = own_thread(self._run, "dynprof-sampler")
@@ -208,7 +220,7 @@ class Sampler:
             self._began_ns = 0
             self._planned_ns = now_ns + int(INTERVAL_S * 1e9)
             return
-        self._note_gap(now_ns)
+        self._note_gap(self._planned_ns, now_ns)
         began_ns = self._began_ns
         self._end_steps()
         slow, self._slow = self._slow, []
@@ -227,18 +239,17 @@ class Sampler:
             self._read_counters(self._now_ns())
         for one in slow:
             self._on_slow(one)
+        self._note_gap(now_ns, self._now_ns())  # a system call may have had to wait for the lock
         self._plan(now_ns, is_overdue=is_overdue)
-        self._waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-        self._used_ns = usage(self._clock).thread_ns
 
-    def _note_gap(self, now_ns: int) -> None:
-        if now_ns - self._planned_ns < GAP_NS:
-            return
-        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._waits
-        used_ns = usage(self._clock).thread_ns - self._used_ns
-        most_waits = (now_ns - self._planned_ns) / 1e9 / sys.getswitchinterval()
-        is_of_lock = waits > most_waits / 4  # a thread that waits for the lock wakes this often
-        self.gaps.append(Gap(self._planned_ns, now_ns, is_of_lock, used_ns))
+    def _note_gap(self, began_ns: int, ended_ns: int) -> None:
+        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        used_ns = thread_ns(self._clock)
+        if ended_ns - began_ns >= GAP_NS:
+            wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
+            is_of_lock = waits - self._waits > wakes / 8  # it wakes this often to wait again
+            self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns - self._used_ns))
+        self._waits, self._used_ns = waits, used_ns
 
     def _end_steps(self) -> None:
         while self._notes:
@@ -298,10 +309,10 @@ class Sampler:
     def _sample(self, now_ns: int, *, is_regular: bool) -> None:
         codes, own, stacks = self.codes, self._own, []
         before = dict(self.ring[-1].stacks) if self.ring else {}
-        for thread, top in sys._current_frames().items():
+        frame: Any = None  # at the end, too: a frame kept would keep the variables in it
+        for thread, frame in sys._current_frames().items():
             if thread in own:
                 continue
-            frame: Any = top
             found: list[int] = []
             while frame is not None and len(found) < 2 * MAX_DEPTH:
                 code = frame.f_code
@@ -313,7 +324,6 @@ class Sampler:
             stack = tuple(found)
             known = before.get(thread)
             stacks.append((thread, known if known == stack else stack))
-        frame = top = None  # keeps no frame, whose variables may be large
         marked = tuple(one.message for one in all_open() if one.domain == "phases")
         used = usage(self._clock)
         step = self._inbox.step
@@ -321,8 +331,8 @@ class Sampler:
 
     def _read_counters(self, now_ns: int) -> None:
         self.counters.append((now_ns, self._sources.read()))
-        if gpus := self._sources.gpus():
-            self.gpus.append((now_ns, gpus))
+        if self._gpus:
+            self.gpus.append((now_ns, [gpu() for gpu in self._gpus]))
 
     def _each_second(self, now_ns: int) -> None:
         passed_s = (now_ns - self._second_ns) / 1e9 + 1.0
@@ -347,20 +357,22 @@ class Sampler:
         """Sample less while the share of a processor is above the budget."""
         used_s = time.thread_time() + self.spent_s
         share, self._used_s = 100 * (used_s - self._used_s) / passed_s, used_s
-        self.share_percent += (share - self.share_percent) * (0.1 if self.share_percent else 1.0)
-        budget = self._settings.budget_percent
-        if share > budget:
-            self.slowdown = min(self.slowdown * 1.5, 100.0)
-        elif share < budget / 2:
-            self.slowdown = max(self.slowdown / 1.2, 1.0)
+        self._seconds = min(self._seconds + 1, AVERAGED)
+        self.share_percent += (share - self.share_percent) / self._seconds
+        if self.share_percent > self._settings.budget_percent:
+            self.slowdown = min(self.slowdown * 1.2, 100.0)
+        else:
+            self.slowdown = max(self.slowdown / 1.1, 1.0)
 
     def _plan(self, now_ns: int, *, is_overdue: bool) -> None:
         """Set the time of the next wake."""
+        slowdown = self.slowdown
         if is_overdue and now_ns - self._overdue_since_ns < OVERDUE_S * 1e9:
             pause_ns = OVERDUE_INTERVAL_S * 1e9
+            slowdown = min(slowdown, OVERDUE_SLOWDOWN)
         elif is_overdue or not self._overdue_ns or not self._began_ns:
             pause_ns = max(SHORTEST_PAUSE_S * 1e9, self._sample_ns - now_ns)
         else:
             overdue_ns = self._began_ns + self._overdue_ns
             pause_ns = max(SHORTEST_PAUSE_S * 1e9, min(self._sample_ns, overdue_ns) - now_ns)
-        self._planned_ns = now_ns + int(pause_ns * self.slowdown)
+        self._planned_ns = now_ns + int(pause_ns * slowdown)

@@ -29,6 +29,7 @@ INSIDE = 0.6
 MAX_THREADS = 20
 """Threads in a record, those with the most additional time first."""
 WAITING = "waiting"
+_OWN = f"{Path(__file__).parents[1]}/"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
 _SYNCHRONISATIONS = ("torch/cuda/__init__.py", "torch/cuda/streams.py", "torch/accelerator")
 _PHASES = (
@@ -126,13 +127,15 @@ class Examination:
     def _threads(self) -> dict[int, Node]:
         """Return the tree of calls of each thread."""
         trees: dict[int, Node] = {}
-        each_ms = self.usual_ms / max(1, len(self._usual))
+        count = max(1, len(self._usual))
         for sample, ms in self._weighted():
             for thread, stack in sample.stacks:
                 self._add(trees, thread, stack, ms, 0.0)
         for sample in self._usual:
             for thread, stack in sample.stacks:
-                self._add(trees, thread, stack, 0.0, each_ms)
+                # Another thread does the same all the time, so its shares are compared.
+                usual_ms = self.usual_ms if thread == self._step.thread else self.took_ms
+                self._add(trees, thread, stack, 0.0, usual_ms / count)
         return trees
 
     def _add(
@@ -154,7 +157,10 @@ class Examination:
     def frames(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack, the outermost first."""
         pairs = zip(stack[-2::-2], stack[::-2], strict=True)
-        return [self._frame(code, offset) for code, offset in pairs]
+        found = [self._frame(code, offset) for code, offset in pairs]
+        while found and found[-1].file.startswith(_OWN):  # it noted the step or a collection
+            found.pop()
+        return found
 
     def _frame(self, code_id: int, offset: int) -> Frame:
         key = code_id, offset
@@ -202,7 +208,7 @@ class Examination:
         return "rest"
 
     def collected_ms(self) -> tuple[float, float, list[Collection]]:
-        """Return the time of garbage collections in this step and in a usual one; and the former."""
+        """Return how long garbage was collected in this step and in a usual one; and the former."""
         step = self._step
         inside = [
             one for one in self._known.collections
@@ -219,37 +225,37 @@ class Examination:
 
     def counted(self, name: str) -> float | None:
         """Return by how much a counter grew in the step, more than usual; None if unknown."""
-        times = [at_ns for at_ns, _ in self._known.counters]
-        first = bisect.bisect_right(times, self._step.began_ns) - 1
-        last = bisect.bisect_left(times, self._step.ended_ns)
-        if first < 0 or last >= len(times):
+        # A reading is made when the step is overdue: what comes after it is the additional time.
+        latest_ns = self._step.began_ns + 2 * self._step.usual_ns
+        before = [one for one in self._known.counters if one[0] <= latest_ns and name in one[1]]
+        after = [one for one in self._known.counters if one[0] >= self._step.ended_ns]
+        if not before or not after or name not in after[0][1]:
             return None
-        (from_ns, before), (until_ns, after) = (
-            self._known.counters[first],
-            self._known.counters[last],
-        )
-        if name not in before or name not in after:
-            return None
-        grown = after[name] - before[name]
-        beyond_ns = until_ns - from_ns - (self._step.ended_ns - self._step.began_ns)
-        oldest_ns, oldest = self._known.counters[0]
-        if name in oldest and from_ns > oldest_ns:
-            rate = (before[name] - oldest[name]) / (from_ns - oldest_ns)
-            grown -= rate * (beyond_ns + self._step.usual_ns)
-        return max(0.0, grown)
+        (from_ns, first), (until_ns, last), (oldest_ns, oldest) = before[-1], after[0], before[0]
+        grown = last[name] - first[name]
+        outside_ns = max(0, self._step.began_ns - from_ns) + until_ns - self._step.ended_ns
+        if from_ns > oldest_ns:
+            grown -= (first[name] - oldest[name]) / (from_ns - oldest_ns) * outside_ns
+        return min(max(0.0, grown), self.took_ms) if name.endswith("_ms") else max(0.0, grown)
 
     def used(self, name: str) -> float | None:
         """Return by how much a value of the samples' usage grew in the step; None if unknown."""
-        before = [s for s in self._known.ring if s.at_ns <= self._step.began_ns]
-        after = [s for s in self._known.ring if s.at_ns >= self._step.ended_ns]
-        samples = [*before[-1:], *self._inside, *after[:1]]
-        if len(samples) < 2:  # noqa: PLR2004
+        before = self._value_at(name, self._step.began_ns)
+        after = self._value_at(name, self._step.ended_ns)
+        return None if before is None or after is None else after - before
+
+    def _value_at(self, name: str, at_ns: int) -> float | None:
+        """Return a value of the samples' usage, interpolated between two samples."""
+        after = bisect.bisect_left(self._known.ring, at_ns, key=lambda sample: sample.at_ns)
+        if not 0 < after < len(self._known.ring):
             return None
-        first, last = samples[0].used, samples[-1].used
-        return float(getattr(last, name) - getattr(first, name))
+        first, last = self._known.ring[after - 1], self._known.ring[after]
+        part = (at_ns - first.at_ns) / max(1, last.at_ns - first.at_ns)
+        value, then = float(getattr(first.used, name)), float(getattr(last.used, name))
+        return value + part * (then - value)
 
     def stopped(self) -> tuple[float, float]:
-        """Return how long the process did not run, and how long a call kept Python's lock, in ms."""
+        """Return how long the process did not run, and how long a call kept the lock, in ms."""
         stopped_ms = locked_ms = 0.0
         for gap in self._known.gaps:
             began_ns = max(gap.began_ns, self._step.began_ns)
@@ -266,36 +272,42 @@ class Examination:
 
     def _verdict(self) -> tuple[str, str, str]:
         """Return the cause in a word, its place in the code, and both in words."""
-        least_ms = MOST * self.extra_ms
-        collected_ms, usual_ms, collections = self.collected_ms()
         place = self.place_of(self._step.thread)
-        if collected_ms - usual_ms >= least_ms:
-            return "garbage collection", place, _collected(collections, collected_ms, place)
-        stopped_ms, locked_ms = self.stopped()
-        throttled_ms, queued_ms = (
-            self.counted("throttled_ms") or 0,
-            self.counted("run_queue_ms") or 0,
-        )
-        if throttled_ms >= least_ms:
-            text = f"its cgroup had used up its processor time for {throttled_ms:,.0f} ms"
-            return "throttled", place, f"the process did not run: {text}"
-        if queued_ms >= least_ms:
-            text = f"the training thread waited {queued_ms:,.0f} ms for a processor"
-            return "no processor", place, f"{text}, which other threads or processes used"
-        if stopped_ms >= least_ms:
-            text = f"the process did not run for {stopped_ms:,.0f} ms"
-            return "stopped", place, f"{text}: it was stopped (SIGSTOP, a debugger), or its machine"
-        if self.waited_ms - self.usual_wait_ms >= least_ms:
-            more = self.waited_ms - self.usual_wait_ms
-            text = f"{more:,.0f} ms more waiting in {self.waited_in}"
+        if found := self._of_process(place):
+            return found[0], place, found[1]
+        more_ms = self.waited_ms - self.usual_wait_ms
+        if more_ms >= MOST * self.extra_ms:
+            text = f"{more_ms:,.0f} ms more waiting in {self.waited_in}"
             where = f", called at {place}" if place else ""
             return WAITING, place, f"{text}{where}; look at the other ranks or the device"
+        return self._of_code(place)
+
+    def _of_process(self, place: str) -> tuple[str, str] | None:
+        """Return a cause that is in no line of the script, in a word and in words."""
+        least_ms = MOST * self.extra_ms
+        collected_ms, usual_ms, collections = self.collected_ms()
+        if collected_ms - usual_ms >= least_ms:
+            return "garbage collection", _collected(collections, collected_ms, place)
+        if (ms := self.counted("throttled_ms") or 0) >= least_ms:
+            text = f"its cgroup had used up its processor time for {ms:,.0f} ms"
+            return "throttled", f"the process did not run: {text}"
+        if (ms := self.counted("run_queue_ms") or 0) >= least_ms:
+            text = f"the training thread waited {ms:,.0f} ms for a processor"
+            return "no processor", f"{text}, which other threads or processes used"
+        if (ms := self.stopped()[0]) >= least_ms:
+            text = f"the process did not run for {ms:,.0f} ms"
+            return "stopped", f"{text}: it was stopped (SIGSTOP, a debugger), or its machine was"
+        return None
+
+    def _of_code(self, place: str) -> tuple[str, str, str]:
+        locked_ms = self.stopped()[1]
         if not self._inside:
-            return "unknown", "", "no sample was taken in it"
+            lock = f"a call kept Python's lock for {locked_ms:,.0f} ms, so " if locked_ms else ""
+            return "unknown", "", f"{lock}no sample was taken in it"
         if not place:
             return "spread", "", "the additional time is spread over the whole step"
         text = f"{self._extra_at:,.0f} ms more in {place}"
-        if locked_ms >= least_ms:
+        if locked_ms >= MOST * self.extra_ms:
             text += ", in a call that keeps Python's lock"
         elif (idle := self._idle_share()) and idle > MOST:
             text += ", most of it without a processor: it waits there"
@@ -341,28 +353,20 @@ class Examination:
 
     def evidence(self) -> list[str]:
         """Return further facts about the step, each a sentence."""
-        return list(self._evidence())
-
-    def _evidence(self) -> Iterator[str]:
-        if (used_ns := self.used("thread_ns")) is not None:
-            yield f"the training thread used {used_ns / 1e6:,.0f} ms of processor time"
-        if faults := self.used("major_faults"):
-            yield f"{counted(faults, 'page fault')} had to wait for a disk"
         collected_ms, _, collections = self.collected_ms()
-        if collections:
-            yield f"{counted(len(collections), 'garbage collection')} took {collected_ms:,.1f} ms"
         stopped_ms, locked_ms = self.stopped()
-        if stopped_ms:
-            yield f"the process did not run for {stopped_ms:,.0f} ms"
-        if locked_ms:
-            yield f"a call kept Python's lock for {locked_ms:,.0f} ms"
-        for name, words in _COUNTERS.items():
-            value = self.counted(name)
-            if value and value >= 1:
-                yield words.format(value)
-        for at_ns, gpus in self._known.gpus[-1:]:
-            if at_ns >= self._step.ended_ns:
-                yield from (text for gpu in gpus for text in _about(gpu))
+        values = {
+            "the training thread used {:,.0f} ms of processor time": (self.used("thread_ns") or 0)
+            / 1e6,
+            "{:,.0f} page faults had to wait for a disk": self.used("major_faults"),
+            f"{counted(len(collections), 'garbage collection')} took {{:,.1f}} ms": collected_ms,
+            "the process did not run for {:,.0f} ms": stopped_ms,
+            "a call kept Python's lock for {:,.0f} ms": locked_ms,
+            **{words: self.counted(name) for name, words in _COUNTERS.items()},
+        }
+        found = [words.format(value) for words, value in values.items() if value and value >= 1]
+        after = [gpus for at_ns, gpus in self._known.gpus[-1:] if at_ns >= self._step.ended_ns]
+        return found + [text for gpus in after for gpu in gpus for text in _about(gpu)]
 
     def stacks(self) -> dict[int, Node]:
         """Return the trees for the record: the training thread first, then the most changed."""
@@ -414,9 +418,9 @@ def _collected(collections: list[Collection], ms: float, place: str) -> str:
 
 
 def _about(gpu: dict[str, Any]) -> Iterator[str]:
-    if gpu.get("throttled_by"):
+    if gpu.get("limited_by"):
         clocks = f"{gpu.get('sm_mhz')} of {gpu.get('most_mhz')} MHz"
-        yield f"GPU {gpu['gpu']} runs at {clocks}, limited by {', '.join(gpu['throttled_by'])}"
+        yield f"GPU {gpu['gpu']} runs at {clocks}, limited by {', '.join(gpu['limited_by'])}"
 
 
 def _moved(node: Node) -> float:
