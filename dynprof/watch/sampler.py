@@ -51,7 +51,7 @@ MAX_SAMPLES = 4000
 MAX_DEPTH = 100
 """Innermost frames kept of a stack."""
 MAX_CODES = 50_000
-"""Functions known at which the ring starts anew: a job may compile new ones for ever."""
+"""Functions known at which the ring starts again: a job may compile new ones for ever."""
 MAX_NAMES = 1000
 """Names of threads kept, also of ended ones: a job may start threads for ever."""
 RECENT, LEAST = 200, 20

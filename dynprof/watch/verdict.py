@@ -306,50 +306,43 @@ class Examination:
             return "unknown", "", f"{lock}no sample was taken in it"
         if not place:
             return "spread", "", "the additional time is spread over the whole step"
-        text = f"{self._extra_at:,.0f} ms more in {place}"
+        text = f"{self._more_in(self._step.thread):,.0f} ms more in {place}"
         if locked_ms >= MOST * self.extra_ms:
             text += ", in a call that keeps Python's lock"
-        elif (idle := self._idle_share()) and idle > MOST:
+        elif self._idle_ms() > MOST * self.took_ms:
             text += ", most of it without a processor: it waits there"
         return "code", place, f"{text}{self._elsewhere()}"
 
-    _extra_at = 0.0
-
     def place_of(self, thread: int) -> str:
         """Return the innermost line with most of the additional time; empty if it is spread."""
-        node = self.threads.get(thread)
-        path: list[Node] = []
-        while node is not None and node.inner:
-            inner = max(node.inner.values(), key=lambda one: one.extra_ms)
-            least_ms = INSIDE * node.extra_ms if path else MOST * self.extra_ms
-            if inner.extra_ms < least_ms:
-                break
-            path.append(inner)
-            node = inner
+        path = _path(self.threads.get(thread), MOST * self.extra_ms)
         if not path:
             return ""
-        own = [one for one in path if not is_of_a_library(one.frame.file)]
-        innermost = path[-1]
-        self._extra_at = innermost.extra_ms
-        if not own or own[-1] is innermost:
-            return innermost.frame.text
-        return f"{innermost.frame.text}, called at {own[-1].frame.text}"
+        own = [frame for frame in path if not is_of_a_library(frame.file)]
+        if not own or own[-1] is path[-1]:
+            return path[-1].text
+        return f"{path[-1].text}, called at {own[-1].text}"
 
-    def _idle_share(self) -> float | None:
-        used_ns = self.used("thread_ns")
-        return None if used_ns is None else 1 - used_ns / 1e6 / max(self.took_ms, 1e-9)
+    def _more_in(self, thread: int) -> float:
+        """Return the additional time of the place that :meth:`place_of` names, in ms."""
+        node = self.threads[thread]
+        for frame in _path(node, MOST * self.extra_ms):
+            node = node.inner[frame]
+        return node.extra_ms
+
+    def _idle_ms(self) -> float:
+        """Return how long the training thread neither ran nor waited for a processor."""
+        if (used_ns := self.used("thread_ns")) is None:
+            return 0.0
+        return self.took_ms - used_ns / 1e6 - (self.counted("run_queue_ms") or 0.0)
 
     def _elsewhere(self) -> str:
         """Return what another thread did that it does not usually do; empty for nothing."""
-        at_ms, place = self._extra_at, ""
-        others = [thread for thread in self.threads if thread != self._step.thread]
-        for thread in others:
-            if found := self.place_of(thread):
+        for thread in self.threads:
+            if thread != self._step.thread and (found := self.place_of(thread)):
                 name = self._known.names.get(thread, "another thread")
-                place = f"; at the same time thread {name} was in {found}"
-                break
-        self._extra_at = at_ms
-        return place
+                return f"; at the same time thread {name} was in {found}"
+        return ""
 
     def evidence(self) -> list[str]:
         """Return further facts about the step, each a sentence."""
@@ -397,6 +390,31 @@ _COUNTERS = {
     "pressure_io_ms": "tasks of the machine waited {:,.0f} ms for disks",
     "pressure_memory_ms": "tasks of the machine waited {:,.0f} ms for memory",
 }
+
+
+def _path(root: Node | None, least_ms: float) -> list[Frame]:
+    """Return the frames down to the innermost one that has most of the additional time.
+
+    Args:
+        root: The tree of a thread.
+        least_ms: The additional time that it must have.
+    """
+    waiting = [(root, list[Frame]())] if root else []
+    for node, path in waiting:  # the list grows during the loop
+        if path and node.extra_ms >= least_ms:
+            return _descend(node, path)
+        inner = sorted(node.inner.values(), key=lambda one: -one.extra_ms)
+        waiting += [(one, [*path, one.frame]) for one in inner]
+    return []
+
+
+def _descend(node: Node, path: list[Frame]) -> list[Frame]:
+    while node.inner:
+        inner = max(node.inner.values(), key=lambda one: one.extra_ms)
+        if inner.extra_ms < INSIDE * node.extra_ms:
+            break
+        node, path = inner, [*path, inner.frame]
+    return path
 
 
 def _waits_in(frames: Iterable[Frame]) -> str:
