@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import resource
 import sys
@@ -132,6 +133,7 @@ class Sampler:
         boundary: Keeps failures from ending the thread.
         is_busy: Returns whether dynprof itself records or saves, which makes steps slower.
         on_slow: Called with each slow step, on this thread; must be fast.
+        now_ns: The monotonic clock.
 
     Attributes:
         ring: The newest samples.
@@ -155,6 +157,7 @@ class Sampler:
         *,
         is_busy: Callable[[], bool],
         on_slow: Callable[[SlowStep], None],
+        now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._inbox, self._settings, self._boundary = inbox, settings, boundary
         self._is_busy, self._on_slow = is_busy, on_slow
@@ -178,9 +181,9 @@ class Sampler:
         self._clock: int | None = None
         self._sources, self._gpus = Counters(0), gpu_readers()
         self._random = random.Random()  # noqa: S311 - not the job's, whose numbers must not change
-        self._now_ns = time.perf_counter_ns
+        self._now_ns = now_ns
         self._planned_ns = self._sample_ns = self._second_ns = self._now_ns()
-        self._used_s, self._seconds = 0.0, 0
+        self._used_s, self._seconds = math.inf, 0  # until the first second of the thread
         self._overdue_since_ns = self._waits = self._used_ns = 0
         self._over = False
         self.thread = own_thread(self._run, "dynprof-sampler")
@@ -356,7 +359,7 @@ class Sampler:
     def _limit_cost(self, passed_s: float) -> None:
         """Sample less while the share of a processor is above the budget."""
         used_s = time.thread_time() + self.spent_s
-        share, self._used_s = 100 * (used_s - self._used_s) / passed_s, used_s
+        share, self._used_s = max(0.0, 100 * (used_s - self._used_s) / passed_s), used_s
         self._seconds = min(self._seconds + 1, AVERAGED)
         self.share_percent += (share - self.share_percent) / self._seconds
         if self.share_percent > self._settings.budget_percent:

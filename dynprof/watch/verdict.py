@@ -208,7 +208,10 @@ class Examination:
         return "rest"
 
     def collected_ms(self) -> tuple[float, float, list[Collection]]:
-        """Return how long garbage was collected in this step and in a usual one; and the former."""
+        """Return how long garbage was collected in this step, and usually in as much time.
+
+        The last item has the collections in this step.
+        """
         step = self._step
         inside = [
             one for one in self._known.collections
@@ -221,7 +224,7 @@ class Examination:
         seen_ns = self._known.ring[-1].at_ns - self._known.ring[0].at_ns if self._known.ring else 0
         since_ns = self._known.ring[0].at_ns if self._known.ring else 0
         usual_ns = sum(one.ended_ns - one.began_ns for one in others if one.began_ns >= since_ns)
-        return own_ms / 1e6, usual_ns / max(1, seen_ns) * self.usual_ms, inside
+        return own_ms / 1e6, usual_ns / max(1, seen_ns) * self.took_ms, inside
 
     def counted(self, name: str) -> float | None:
         """Return by how much a counter grew in the step, more than usual; None if unknown."""
