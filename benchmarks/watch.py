@@ -15,7 +15,7 @@ import torch
 import dynprof as dp
 from benchmarks.tables import print_table
 
-BLOCK_S, PAIRS = 5.0, 12
+BLOCK_S, PAIRS = 2.0, 40
 STEP_MS = 20.0
 OFF: dict[str, object] = {}
 ON: dict[str, object] = {"slower_than": 1.5}
