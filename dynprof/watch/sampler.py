@@ -35,10 +35,8 @@ INTERVAL_S = 0.05
 """Mean seconds between two samples in a usual step; a sample of ten threads takes about 0.1 ms."""
 OVERDUE_INTERVAL_S = 0.005
 """Seconds between two samples in a step that takes longer than usual."""
-OVERDUE = 1.2
-"""A step is overdue after this many times the usual time."""
-OVERDUE_SLOWDOWN = 4.0
-"""Most by which the budget slows that down: a slow step is what the samples are for."""
+MOST_SLOWDOWN = 4.0
+"""Most by which the budget lengthens that: a slow step is what the samples are for."""
 OVERDUE_S = 0.5
 """Seconds for which an overdue step is sampled more often: a hang must not cost more."""
 SHORTEST_PAUSE_S = 0.02
@@ -228,7 +226,7 @@ class Sampler:
         self._end_steps()
         slow, self._slow = self._slow, []
         is_overdue = self._is_overdue(now_ns)
-        if now_ns >= self._sample_ns:
+        if now_ns >= self._sample_ns and self._began_ns:  # what precedes the steps is not usual
             self._sample(now_ns, is_regular=True)
             self._sample_ns = now_ns + int(self.interval_s * (0.5 + self._random.random()) * 1e9)
         elif is_overdue or slow:
@@ -297,8 +295,8 @@ class Sampler:
 
     @property
     def _overdue_ns(self) -> float:
-        """The time after which the running step is overdue; 0 if that is not known yet."""
-        return OVERDUE * self.usual_ns or (self._settings.longer_than_ms or 0.0) * 1e6 / 2
+        """The time from which on a step is overdue, between usual and slow; 0 if unknown."""
+        return (self.usual_ns + self.limit_ns) / 2 if self.limit_ns else 0.0
 
     def _follow(self, thread: int) -> None:
         """Read the counters of the thread that ends the steps."""
@@ -369,13 +367,11 @@ class Sampler:
 
     def _plan(self, now_ns: int, *, is_overdue: bool) -> None:
         """Set the time of the next wake."""
-        slowdown = self.slowdown
         if is_overdue and now_ns - self._overdue_since_ns < OVERDUE_S * 1e9:
-            pause_ns = OVERDUE_INTERVAL_S * 1e9
-            slowdown = min(slowdown, OVERDUE_SLOWDOWN)
-        elif is_overdue or not self._overdue_ns or not self._began_ns:
-            pause_ns = max(SHORTEST_PAUSE_S * 1e9, self._sample_ns - now_ns)
+            pause_s, wake_ns = OVERDUE_INTERVAL_S, now_ns
         else:
-            overdue_ns = self._began_ns + self._overdue_ns
-            pause_ns = max(SHORTEST_PAUSE_S * 1e9, min(self._sample_ns, overdue_ns) - now_ns)
-        self._planned_ns = now_ns + int(pause_ns * slowdown)
+            pause_s, wake_ns = SHORTEST_PAUSE_S, self._sample_ns
+            if self._began_ns and self._overdue_ns and not is_overdue:
+                wake_ns = min(wake_ns, int(self._began_ns + self._overdue_ns))
+        pause_s *= min(self.slowdown, MOST_SLOWDOWN) if wake_ns == now_ns else self.slowdown
+        self._planned_ns = max(wake_ns, now_ns + int(pause_s * 1e9))

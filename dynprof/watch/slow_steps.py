@@ -45,7 +45,10 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
 <link rel="icon" href="data:,">
 <title>{title}</title>
-<style>{style}</style>
+<style>{style}
+body {display: block}
+main {max-width: 75rem; margin: auto}
+th, td {padding: 0 1em 0 0; text-align: left}</style>
 </head>
 <body>
 <main>
@@ -245,7 +248,7 @@ class SlowSteps:
         stem = layout.slow_step(step.number, ended_s)
         layout.make_dir(stem.parent)
         page = stem.with_name(f"{stem.name}.html")
-        write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(record, indent=1))
+        write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(record, separators=(",", ":")))
         write_atomic(page, _page(record))
         self._records += 1
         self._last = SlowStepStatus(

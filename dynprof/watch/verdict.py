@@ -16,7 +16,7 @@ from dynprof.runtime.plural import counted
 from dynprof.runtime.threads import is_of_a_library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import CodeType
 
     from dynprof.watch.resources import Collection
@@ -106,6 +106,9 @@ class Examination:
         self.usual_ms = step.usual_ns / 1e6
         self.extra_ms = self.took_ms - self.usual_ms
         self._frames: dict[tuple[int, int], Frame] = {}
+        self._stacks: dict[Stack, list[Frame]] = {}
+        self._waits: dict[Stack, str] = {}
+        self._phases: dict[Stack, str] = {}
         self._inside = [s for s in known.ring if step.began_ns < s.at_ns <= step.ended_ns]
         self._usual = [s for s in known.ring if s.is_regular and not self._is_excluded(s.at_ns)]
         self.threads = self._threads()
@@ -126,16 +129,20 @@ class Examination:
 
     def _threads(self) -> dict[int, Node]:
         """Return the tree of calls of each thread."""
-        trees: dict[int, Node] = {}
-        count = max(1, len(self._usual))
+        slow: dict[tuple[int, Stack], float] = defaultdict(float)
+        usual: dict[tuple[int, Stack], int] = defaultdict(int)
         for sample, ms in self._weighted():
-            for thread, stack in sample.stacks:
-                self._add(trees, thread, stack, ms, 0.0)
+            for one in sample.stacks:
+                slow[one] += ms
         for sample in self._usual:
-            for thread, stack in sample.stacks:
-                # Another thread does the same all the time, so its shares are compared.
-                usual_ms = self.usual_ms if thread == self._step.thread else self.took_ms
-                self._add(trees, thread, stack, 0.0, usual_ms / count)
+            for one in sample.stacks:
+                usual[one] += 1
+        trees: dict[int, Node] = {}
+        for thread, stack in {**slow, **usual}:
+            # Another thread does the same all the time, so its shares are compared.
+            usual_ms = self.usual_ms if thread == self._step.thread else self.took_ms
+            usual_ms *= usual[thread, stack] / max(1, len(self._usual))
+            self._add(trees, thread, stack, slow[thread, stack], usual_ms)
         return trees
 
     def _add(
@@ -156,8 +163,10 @@ class Examination:
 
     def frames(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack, the outermost first."""
+        if (known := self._stacks.get(stack)) is not None:
+            return known
         pairs = zip(stack[-2::-2], stack[::-2], strict=True)
-        found = [self._frame(code, offset) for code, offset in pairs]
+        found = self._stacks[stack] = [self._frame(code, offset) for code, offset in pairs]
         while found and found[-1].file.startswith(_OWN):  # it noted the step or a collection
             found.pop()
         return found
@@ -171,41 +180,46 @@ class Examination:
             self._frames[key] = Frame(code.co_qualname, code.co_filename, line or 0)
         return self._frames[key]
 
-    def _stack_of(self, sample: Sample) -> list[Frame]:
-        stacks = dict(sample.stacks)
-        return self.frames(stacks.get(self._step.thread, ()))
+    def _stack_of(self, sample: Sample) -> Stack:
+        return dict(sample.stacks).get(self._step.thread, ())
 
     # where the time went
 
     def _waited(self) -> tuple[float, float, str]:
         """Return how long the training thread waited for other ranks or a device, and in what."""
-        times: dict[str, float] = defaultdict(float)
-        for sample, ms in self._weighted():
-            if name := _waits_in(self._stack_of(sample)):
-                times[name] += ms
-        usual = sum(1 for sample in self._usual if _waits_in(self._stack_of(sample)))
-        usual_ms = usual * self.usual_ms / max(1, len(self._usual))
-        return sum(times.values()), usual_ms, max(times, key=lambda name: times[name], default="")
+        times = self._by(lambda sample: self._waits_in(self._stack_of(sample)))
+        times.pop("", None)
+        slow_ms = sum(slow for slow, _ in times.values())
+        usual_ms = sum(usual for _, usual in times.values())
+        return slow_ms, usual_ms, max(times, key=lambda name: times[name][0], default="")
 
     def phases(self) -> dict[str, tuple[float, float]]:
         """Return the time of each phase in this step and in a usual one, in ms."""
+        return self._by(self._phase)
+
+    def _by(self, name_of: Callable[[Sample], str]) -> dict[str, tuple[float, float]]:
+        """Return the time in this step and in a usual one, in ms, by a name for each sample."""
         slow: dict[str, float] = defaultdict(float)
         usual: dict[str, float] = defaultdict(float)
         for sample, ms in self._weighted():
-            slow[self._phase(sample)] += ms
+            slow[name_of(sample)] += ms
         for sample in self._usual:
-            usual[self._phase(sample)] += self.usual_ms / len(self._usual)
+            usual[name_of(sample)] += self.usual_ms / len(self._usual)
         return {name: (slow[name], usual[name]) for name in {**slow, **usual}}
+
+    def _waits_in(self, stack: Stack) -> str:
+        if stack not in self._waits:
+            self._waits[stack] = _waits_in(self.frames(stack))
+        return self._waits[stack]
 
     def _phase(self, sample: Sample) -> str:
         named = [name for name in sample.phases if not name.startswith("step ")]
         if named:
             return named[-1]
-        for frame in self._stack_of(sample):
-            for file, function, phase in _PHASES:
-                if file in frame.file and frame.name.endswith(function):
-                    return phase
-        return "rest"
+        stack = self._stack_of(sample)
+        if stack not in self._phases:
+            self._phases[stack] = _phase_in(self.frames(stack))
+        return self._phases[stack]
 
     def collected_ms(self) -> tuple[float, float, list[Collection]]:
         """Return how long garbage was collected in this step, and usually in as much time.
@@ -310,7 +324,7 @@ class Examination:
         if not place:
             return "spread", "", "the additional time is spread over the whole step"
         text = f"{self._more_in(self._step.thread):,.0f} ms more in {place}"
-        if locked_ms >= MOST * self.extra_ms:
+        if locked_ms - self.queued_ms >= MOST * self.extra_ms:
             text += ", in a call that keeps Python's lock"
         elif self._idle_ms() > MOST * self.took_ms:
             text += ", most of it without a processor: it waits there"
@@ -337,7 +351,22 @@ class Examination:
         """Return how long the training thread neither ran nor waited for a processor."""
         if (used_ns := self.used("thread_ns")) is None:
             return 0.0
-        return self.took_ms - used_ns / 1e6 - (self.counted("run_queue_ms") or 0.0)
+        return self.took_ms - used_ns / 1e6 - self.queued_ms
+
+    @property
+    def queued_ms(self) -> float:
+        """How long the training thread waited for a processor in the step."""
+        readings = [one for one in self._known.counters if "run_queue_ms" in one[1]]
+        values = []
+        for at_ns in (self._step.began_ns, self._step.ended_ns):
+            after = bisect.bisect_left(readings, at_ns, key=lambda one: one[0])
+            if not 0 < after < len(readings):
+                return 0.0
+            (first_ns, first), (last_ns, last) = readings[after - 1], readings[after]
+            grown = last["run_queue_ms"] - first["run_queue_ms"]
+            part = (at_ns - first_ns) / max(1, last_ns - first_ns)
+            values.append(first["run_queue_ms"] + part * grown)
+        return values[1] - values[0]
 
     def _elsewhere(self) -> str:
         """Return what another thread did that it does not usually do; empty for nothing."""
@@ -428,6 +457,15 @@ def _waits_in(frames: Iterable[Frame]) -> str:
         if frame.name == "synchronize" and any(part in frame.file for part in _SYNCHRONISATIONS):
             return frame.name
     return ""
+
+
+def _phase_in(frames: Iterable[Frame]) -> str:
+    """Return the phase that a stack shows."""
+    for frame in frames:
+        for file, function, phase in _PHASES:
+            if file in frame.file and frame.name.endswith(function):
+                return phase
+    return "rest"
 
 
 def _collected(collections: list[Collection], ms: float, place: str) -> str:
