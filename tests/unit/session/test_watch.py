@@ -82,3 +82,21 @@ def test_a_rank_that_follows_leaves_the_window_to_its_leader(
     assert "another one" in ask(b'{"active": 2}')
     job.session.inbox.cancel()
     assert ask(b'{"active": 2}') == ""
+
+
+@pytest.mark.parametrize("only_notes", [False, True])
+def test_steps_are_noted_before_and_after_a_window(job: Job, only_notes: bool) -> None:
+    """A window gets its turns, also if its profiler accepts steps later; then notes continue."""
+    noted: list[int] = []
+    job.backend.only_notes_steps = only_notes
+    job.session.inbox.time_steps(lambda: noted.append(job.session.inbox.step))
+    job.step(3)
+    assert noted == [1, 2, 3]
+    job.edit(active=2)
+    job.step(3)
+    assert [manifest.steps.recorded for manifest in job.manifests()] == [2]
+    job.step(2)
+    assert noted[-2:] == [7, 8]
+    job.session.inbox.time_steps(None)
+    job.step()
+    assert (noted[-1], job.session.inbox.due) == (8, False)
