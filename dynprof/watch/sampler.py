@@ -56,9 +56,11 @@ MAX_NAMES = 1000
 RECENT, LEAST = 200, 20
 """Newest steps whose median is the usual time, and the number from which on there is one."""
 AVERAGED = 30
-"""Seconds over which its share is averaged: a record alone takes 1 percent of a second."""
+"""Seconds over which the share that it shows is averaged."""
 LEAST_EXTRA_NS = 5_000_000
 """A slow step takes at least 5 ms more than a usual one: less cannot be sampled."""
+READ_NS = 200_000_000
+"""Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
 APART = 5
 """Steps after a slow one in which another one counts as the same event."""
 GAP_NS = 20_000_000
@@ -143,6 +145,7 @@ class Sampler:
         names: The names of the script's threads, by identifier.
         excluded: Slow steps in the ring, by their times in ns; they are not usual.
         usual_ns: The median of the newest steps; 0 if there are too few.
+        limit_ns: The longest time that a step may take; 0 if the usual time is not known yet.
         share_percent: Its recent share of one processor, in percent.
         slowdown: By which factor it samples less, because of that share.
     """
@@ -167,23 +170,26 @@ class Sampler:
         self.codes: dict[int, CodeType] = {}
         self.names: dict[int, str] = {}
         self.excluded: deque[tuple[int, int]] = deque(maxlen=1000)
-        self.usual_ns = 0
-        self.share_percent, self.slowdown = 0.0, 1.0
+        self.usual_ns = self.limit_ns = 0
+        self.share_percent, self.slowdown = 0.0, 2.0
         self.spent_s = 0.0  # by other threads, for records
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._step, self._began_ns, self._thread = -1, 0, 0
         self._slow_before = -APART - 1
         self._slow: list[SlowStep] = []
+        self._overdue_ns = 0  # when a step is overdue: between usual and slow; 0 if unknown
         self._own: set[int] = set()
         self._clock: int | None = None
         self._sources, self._gpus = Counters(0), gpu_readers()
         self._random = random.Random()  # noqa: S311 - not the job's, whose numbers must not change
         self._now_ns = now_ns
         self._planned_ns = self._sample_ns = self._second_ns = self._now_ns()
-        self._used_s, self._seconds = math.inf, 0  # until the first second of the thread
+        self._sampling_s = self._all_s = math.inf  # until the first second of the thread
+        self._seconds = 0
         self._overdue_since_ns = self._waits = self._used_ns = 0
         self._over = False
+        self._set_usual()
         self.thread = own_thread(self._run, "dynprof-sampler")
 
     @property
@@ -214,43 +220,53 @@ class Sampler:
         self._sources.close()
 
     def look(self) -> None:
-        """Count the steps that have ended, and sample if it is time."""
+        """Count the steps that have ended, and sample if it is time.
+
+        This runs many times a second, each time with cold caches, so most looks do little.
+        """
         now_ns = self._now_ns()
         if self._is_busy():
             self._notes.clear()
             self._began_ns = 0
             self._planned_ns = now_ns + int(INTERVAL_S * 1e9)
             return
-        self._note_gap(self._planned_ns, now_ns)
-        began_ns = self._began_ns
-        self._end_steps()
-        slow, self._slow = self._slow, []
-        is_overdue = self._is_overdue(now_ns)
-        if now_ns >= self._sample_ns and self._began_ns:  # what precedes the steps is not usual
+        if now_ns - self._planned_ns >= GAP_NS:
+            self._note_gap(self._planned_ns, now_ns)
+        if self._notes:
+            self._end_steps()
+        is_overdue = 0 < self._began_ns < now_ns - self._overdue_ns < now_ns
+        self._sample_if_due(now_ns, is_overdue=is_overdue)
+        for one in self._slow:
+            self._on_slow(one)
+        self._slow.clear()
+        if now_ns >= self._second_ns:
+            self._each_second(now_ns)
+        self._plan(now_ns, is_overdue=is_overdue)
+        ended_ns = self._now_ns()
+        if ended_ns - now_ns >= GAP_NS:  # a system call had to wait for the lock
+            self._note_gap(now_ns, ended_ns)
+        self._waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        self._used_ns = thread_ns(self._clock)
+
+    def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> None:
+        began_ns, has_slow = self._began_ns, bool(self._slow)
+        if now_ns >= self._sample_ns and began_ns:  # what precedes the steps is not usual
             self._sample(now_ns, is_regular=True)
             self._sample_ns = now_ns + int(self.interval_s * (0.5 + self._random.random()) * 1e9)
-        elif is_overdue or slow:
+        elif is_overdue or has_slow:
             self._sample(now_ns, is_regular=False)
         if is_overdue and self._overdue_since_ns < began_ns:
             self._overdue_since_ns = now_ns
-            self._read_counters(now_ns)
-        if now_ns >= self._second_ns:
-            self._each_second(now_ns)
-        if slow:
+            has_slow |= not self.counters or now_ns - self.counters[-1][0] > READ_NS
+        if has_slow:
             self._read_counters(self._now_ns())
-        for one in slow:
-            self._on_slow(one)
-        self._note_gap(now_ns, self._now_ns())  # a system call may have had to wait for the lock
-        self._plan(now_ns, is_overdue=is_overdue)
 
     def _note_gap(self, began_ns: int, ended_ns: int) -> None:
-        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-        used_ns = thread_ns(self._clock)
-        if ended_ns - began_ns >= GAP_NS:
-            wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
-            is_of_lock = waits - self._waits > wakes / 8  # it wakes this often to wait again
-            self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns - self._used_ns))
-        self._waits, self._used_ns = waits, used_ns
+        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._waits
+        wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
+        is_of_lock = waits > wakes / 8  # a thread that waits for the lock wakes this often
+        used_ns = thread_ns(self._clock) - self._used_ns
+        self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns))
 
     def _end_steps(self) -> None:
         while self._notes:
@@ -275,28 +291,17 @@ class Sampler:
                 step = SlowStep(number, began_ns, ended_ns, self.usual_ns, self._thread)
                 self._slow.append(step)
 
-    @property
-    def limit_ns(self) -> int:
-        """The longest time that a step may take; 0 if the usual time is not known yet."""
+    def _set_usual(self) -> None:
+        if len(self._recent) >= LEAST:
+            self.usual_ns = sorted(self._recent)[len(self._recent) // 2]
         limits = []
         if self._settings.slower_than and self.usual_ns:
             limits.append(int(self._settings.slower_than * self.usual_ns))
         if self._settings.longer_than_ms:
             limits.append(int(self._settings.longer_than_ms * 1e6))
-        return max(min(limits), self.usual_ns + LEAST_EXTRA_NS) if limits else 0
-
-    def _set_usual(self) -> None:
-        if len(self._recent) >= LEAST:
-            self.usual_ns = sorted(self._recent)[len(self._recent) // 2]
-
-    def _is_overdue(self, now_ns: int) -> bool:
-        limit_ns = self._overdue_ns
-        return bool(limit_ns and self._began_ns and now_ns - self._began_ns > limit_ns)
-
-    @property
-    def _overdue_ns(self) -> float:
-        """The time from which on a step is overdue, between usual and slow; 0 if unknown."""
-        return (self.usual_ns + self.limit_ns) / 2 if self.limit_ns else 0.0
+        if limits:
+            self.limit_ns = max(min(limits), self.usual_ns + LEAST_EXTRA_NS)
+            self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
 
     def _follow(self, thread: int) -> None:
         """Read the counters of the thread that ends the steps."""
@@ -355,15 +360,18 @@ class Sampler:
             self.codes.clear()
 
     def _limit_cost(self, passed_s: float) -> None:
-        """Sample less while the share of a processor is above the budget."""
-        used_s = time.thread_time() + self.spent_s
-        share, self._used_s = max(0.0, 100 * (used_s - self._used_s) / passed_s), used_s
+        """Sample less while the share of a processor is above the budget.
+
+        A record costs a few ms, and there are few; so only the sampling is controlled.
+        """
+        sampling_s, all_s = time.thread_time(), time.thread_time() + self.spent_s
+        sampling = max(0.0, 100 * (sampling_s - self._sampling_s) / passed_s)
+        share = max(0.0, 100 * (all_s - self._all_s) / passed_s)
+        self._sampling_s, self._all_s = sampling_s, all_s
         self._seconds = min(self._seconds + 1, AVERAGED)
         self.share_percent += (share - self.share_percent) / self._seconds
-        if self.share_percent > self._settings.budget_percent:
-            self.slowdown = min(self.slowdown * 1.2, 100.0)
-        else:
-            self.slowdown = max(self.slowdown / 1.1, 1.0)
+        change = min(max(sampling / self._settings.budget_percent, 0.9), 1.2)
+        self.slowdown = min(max(self.slowdown * change, 1.0), 100.0)
 
     def _plan(self, now_ns: int, *, is_overdue: bool) -> None:
         """Set the time of the next wake."""
@@ -372,6 +380,6 @@ class Sampler:
         else:
             pause_s, wake_ns = SHORTEST_PAUSE_S, self._sample_ns
             if self._began_ns and self._overdue_ns and not is_overdue:
-                wake_ns = min(wake_ns, int(self._began_ns + self._overdue_ns))
+                wake_ns = min(wake_ns, self._began_ns + self._overdue_ns)
         pause_s *= min(self.slowdown, MOST_SLOWDOWN) if wake_ns == now_ns else self.slowdown
         self._planned_ns = max(wake_ns, now_ns + int(pause_s * 1e9))
