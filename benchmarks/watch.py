@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+import timeit
 from pathlib import Path
 
 import torch
@@ -16,7 +17,8 @@ import dynprof as dp
 from benchmarks.tables import print_table
 
 BLOCK_S, PAIRS = 2.0, 40
-STEP_MS = 20.0
+STEP_MS, SHARE_S = 20.0, 30.0
+NUMBER = 200_000
 OFF: dict[str, object] = {}
 ON: dict[str, object] = {"slower_than": 1.5}
 
@@ -63,7 +65,7 @@ def main() -> None:
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     rounds = calibrated(model)
-    more, more_used, shares, step_ms = [], [], [], []
+    more, more_used, step_ms = [], [], []
     with tempfile.TemporaryDirectory() as directory:
         dp.init(directory)
         config = Path(directory, "profiler_config.json")
@@ -72,19 +74,30 @@ def main() -> None:
             for watch in ([OFF, ON], [ON, OFF])[number % 2]:
                 switch(config, watch)
                 measured[bool(watch)] = block(model, rounds, BLOCK_S)
-                if found := dp.status().watch:
-                    shares.append(found.share_percent)
             more.append(100 * (measured[True][0] / measured[False][0] - 1))
             more_used.append(100 * (measured[True][1] / measured[False][1] - 1))
             step_ms.append(measured[False][0])
+        switch(config, OFF)
+        calls_ns = [min(timeit.repeat(dp.step, number=NUMBER)) / NUMBER * 1e9]
+        switch(config, ON)
+        calls_ns.append(min(timeit.repeat(dp.step, number=NUMBER)) / NUMBER * 1e9)
+        switch(config, OFF)  # those steps were short, and the usual time must not be theirs
+        switch(config, ON)
+        block(model, rounds, SHARE_S)
+        watch_now = dp.status().watch
         dp.shutdown()
+    assert watch_now
     rows = [
         ("a step without", f"{statistics.median(step_ms):.2f} ms"),
         ("a step with it, median of pairs", f"{statistics.median(more):+.2f}%"),
         ("the same, quartiles", " to ".join(f"{q:+.2f}%" for q in _quartiles(more))),
         ("processor time of the training thread", f"{statistics.median(more_used):+.2f}%"),
         ("the same, quartiles", " to ".join(f"{q:+.2f}%" for q in _quartiles(more_used))),
-        ("its own share of a processor, by status", f"{statistics.median(shares):.2f}%"),
+        ("its own share of a processor, by status", f"{watch_now.share_percent:.2f}%"),
+        ("its interval between samples", f"{watch_now.interval_ms:.0f} ms"),
+        ("slow steps in that time", f"{watch_now.slow_steps}"),
+        ("`dp.step()` without", f"{calls_ns[0]:.0f} ns"),
+        ("`dp.step()` with it", f"{calls_ns[1]:.0f} ns"),
     ]
     load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
     print_table(f"The watch for slow steps ({load})", ("what", "value"), rows)

@@ -211,6 +211,11 @@ class Sampler:
         self._over = True
         self.collections.stop()
 
+    def leave_out(self, thread: threading.Thread) -> None:
+        """Leave a new thread of dynprof's own out of the samples; called on this thread."""
+        if thread.ident:
+            self._own.add(thread.ident)
+
     def _run(self) -> None:
         while not self._over:
             time.sleep(max(0.0, (self._planned_ns - self._now_ns()) / 1e9))

@@ -218,6 +218,7 @@ class SlowSteps:
         write = self._write, sampler, step, known, ended_s
         self._writer = own_thread(self._write_guarded, "dynprof-slow-step", *write)
         self._writer.start()
+        sampler.leave_out(self._writer)
 
     def _may_write(self) -> bool:
         """Return whether another record may be written; if not, log the reason once."""
