@@ -57,12 +57,17 @@ RECENT, LEAST = 200, 20
 """Newest steps whose median is the usual time, and the number from which on there is one."""
 AVERAGED = 30
 """Seconds over which the share that it shows is averaged."""
-LEAST_EXTRA_NS = 5_000_000
-"""A slow step takes at least 5 ms more than a usual one: less cannot be sampled."""
+LEAST_EXTRA_NS = 10_000_000
+"""A slow step takes at least 10 ms more than a usual one: less cannot be sampled."""
+SCATTER = 8
+"""A slow step takes longer by this many times what the slowest quarter of the steps does. For a
+normal distribution this is 5 standard deviations, which two steps in a million exceed."""
 READ_NS = 200_000_000
 """Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
 APART = 5
-"""Steps after a slow one in which another one counts as the same event."""
+"""A slow step that comes sooner than this many steps after another one is of the same event."""
+LASTING = 10
+"""The slow step of an event that is judged again: the first one may have begun before the cause."""
 GAP_NS = 20_000_000
 """A wake that is this late is a gap: the thread could not run, or could not get Python's lock."""
 
@@ -176,7 +181,7 @@ class Sampler:
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._step, self._began_ns, self._thread = -1, 0, 0
-        self._slow_before = -APART - 1
+        self._slow_before, self._in_event = -APART, 0
         self._slow: list[SlowStep] = []
         self._overdue_ns = 0  # when a step is overdue: between usual and slow; 0 if unknown
         self._own: set[int] = set()
@@ -290,22 +295,26 @@ class Sampler:
             self._set_usual()
         if limit_ns and took_ns > limit_ns:
             self.excluded.append((began_ns, ended_ns))
-            is_same = number - self._slow_before <= APART
+            self._in_event = self._in_event + 1 if number - self._slow_before < APART else 1
             self._slow_before = number
-            if not is_same:
+            if self._in_event in (1, LASTING):
                 step = SlowStep(number, began_ns, ended_ns, self.usual_ns, self._thread)
                 self._slow.append(step)
 
     def _set_usual(self) -> None:
+        scatter_ns = 0
         if len(self._recent) >= LEAST:
-            self.usual_ns = sorted(self._recent)[len(self._recent) // 2]
+            ordered = sorted(self._recent)
+            self.usual_ns = ordered[len(ordered) // 2]
+            scatter_ns = SCATTER * (ordered[len(ordered) * 3 // 4] - self.usual_ns)
         limits = []
         if self._settings.slower_than and self.usual_ns:
-            limits.append(int(self._settings.slower_than * self.usual_ns))
+            slower_ns = int(self._settings.slower_than * self.usual_ns)
+            limits.append(max(slower_ns, self.usual_ns + max(LEAST_EXTRA_NS, scatter_ns)))
         if self._settings.longer_than_ms:
             limits.append(int(self._settings.longer_than_ms * 1e6))
         if limits:
-            self.limit_ns = max(min(limits), self.usual_ns + LEAST_EXTRA_NS)
+            self.limit_ns = min(limits)
             self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
 
     def _follow(self, thread: int) -> None:

@@ -15,9 +15,9 @@ from dynprof.errors import ConfigError
 from dynprof.journal.status import SlowStepStatus, WatchStatus
 from dynprof.runtime.clock import iso
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.threads import own_thread
+from dynprof.runtime.threads import own_thread, threads_of_others
 from dynprof.watch.sampler import Sampler
-from dynprof.watch.verdict import Examination, Snapshot
+from dynprof.watch.verdict import UNKNOWN, Examination, Snapshot
 
 if TYPE_CHECKING:
     import threading
@@ -211,7 +211,7 @@ class SlowSteps:
             gpus=list(sampler.gpus),
             collections=list(sampler.collections.found),
             codes=sampler.codes,
-            names={**sampler.names},
+            names=sampler.names | {one.ident: one.name for one in threads_of_others() if one.ident},
             excluded=list(sampler.excluded),
         )
         ended_s = time.time() - (time.perf_counter_ns() - step.ended_ns) / 1e9
@@ -242,7 +242,10 @@ class SlowSteps:
         self._boundary.attempt("writing the record of a slow step", lambda: write(*args))
 
     def _write(self, sampler: Sampler, step: SlowStep, known: Snapshot, ended_s: float) -> None:
-        examined = Examination(step, known)
+        examined = Examination(step, known, ranks=self._rank().world_size)
+        if examined.cause == UNKNOWN:
+            self._written.pop()
+            return
         record = self._record(step, examined, ended_s)
         text = f"{record['title']}; {examined.text}"
         layout = self._layout()

@@ -28,7 +28,13 @@ INSIDE = 0.6
 """Share of the additional time of a frame that a frame inside it must have to be named instead."""
 MAX_THREADS = 20
 """Threads in a record, those with the most additional time first."""
-WAITING = "waiting"
+LEAST_WORK = 1 / 3
+"""Share of the additional time in processor time from which on the code is the cause: the more a
+step computes, the longer it also waits for a processor."""
+IDLE = 0.3
+"""Share of a time up to which the processor time in it counts as waiting."""
+WAITING, UNKNOWN = "waiting", "unknown"
+BACKWARD = "the all-reduce of the backward pass"
 _OWN = f"{Path(__file__).parents[1]}/"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
 _SYNCHRONISATIONS = ("torch/cuda/__init__.py", "torch/cuda/streams.py", "torch/accelerator")
@@ -98,10 +104,11 @@ class Examination:
     Args:
         step: The step.
         known: What the sampler knew.
+        ranks: The number of ranks of the job.
     """
 
-    def __init__(self, step: SlowStep, known: Snapshot) -> None:
-        self._step, self._known = step, known
+    def __init__(self, step: SlowStep, known: Snapshot, ranks: int = 1) -> None:
+        self._step, self._known, self._ranks = step, known, ranks
         self.took_ms = (step.ended_ns - step.began_ns) / 1e6
         self.usual_ms = step.usual_ns / 1e6
         self.extra_ms = self.took_ms - self.usual_ms
@@ -189,9 +196,30 @@ class Examination:
         """Return how long the training thread waited for other ranks or a device, and in what."""
         times = self._by(lambda sample: self._waits_in(self._stack_of(sample)))
         times.pop("", None)
+        backward_ms = self._idle_backward_ms() if self._ranks > 1 else 0.0
+        if backward_ms:
+            times[BACKWARD] = backward_ms, self.phases().get("backward", (0.0, 0.0))[1]
         slow_ms = sum(slow for slow, _ in times.values())
         usual_ms = sum(usual for _, usual in times.values())
         return slow_ms, usual_ms, max(times, key=lambda name: times[name][0], default="")
+
+    def _idle_backward_ms(self) -> float:
+        """Return how long no thread computed while the training thread was in a backward pass.
+
+        The backward pass of DistributedDataParallel waits in C++ for the other ranks' all-reduce.
+        """
+        idle_ms, before_ns = 0.0, self._step.began_ns
+        for sample, ms in self._weighted():
+            until_ns = before_ns + int(ms * 1e6)
+            used = self._between("process_ns", before_ns, until_ns)
+            in_backward = any(
+                frame.name == "_engine_run_backward"
+                for frame in self.frames(self._stack_of(sample))
+            )
+            if in_backward and used is not None and used < IDLE * ms * 1e6:
+                idle_ms += ms
+            before_ns = until_ns
+        return idle_ms
 
     def phases(self) -> dict[str, tuple[float, float]]:
         """Return the time of each phase in this step and in a usual one, in ms."""
@@ -257,8 +285,10 @@ class Examination:
 
     def used(self, name: str) -> float | None:
         """Return by how much a value of the samples' usage grew in the step; None if unknown."""
-        before = self._value_at(name, self._step.began_ns)
-        after = self._value_at(name, self._step.ended_ns)
+        return self._between(name, self._step.began_ns, self._step.ended_ns)
+
+    def _between(self, name: str, from_ns: int, until_ns: int) -> float | None:
+        before, after = self._value_at(name, from_ns), self._value_at(name, until_ns)
         return None if before is None or after is None else after - before
 
     def _value_at(self, name: str, at_ns: int) -> float | None:
@@ -308,9 +338,11 @@ class Examination:
         if (ms := self.counted("throttled_ms") or 0) >= least_ms:
             text = f"its cgroup had used up its processor time for {ms:,.0f} ms"
             return "throttled", f"the process did not run: {text}"
-        if (ms := self.counted("run_queue_ms") or 0) >= least_ms:
+        ms = self.counted("run_queue_ms") or 0
+        if ms >= least_ms and self._more_work_ms() < LEAST_WORK * self.extra_ms:
             text = f"the training thread waited {ms:,.0f} ms for a processor"
-            return "no processor", f"{text}, which other threads or processes used"
+            where = f"; most of it in {place}" if place else ""
+            return "no processor", f"{text}, which other threads or processes used{where}"
         if (ms := self.stopped()[0]) >= least_ms:
             text = f"the process did not run for {ms:,.0f} ms"
             return "stopped", f"{text}: it was stopped (SIGSTOP, a debugger), or its machine was"
@@ -319,8 +351,10 @@ class Examination:
     def _of_code(self, place: str) -> tuple[str, str, str]:
         locked_ms = self.stopped()[1]
         if not self._inside:
-            lock = f"a call kept Python's lock for {locked_ms:,.0f} ms, so " if locked_ms else ""
-            return "unknown", "", f"{lock}no sample was taken in it"
+            if locked_ms < MOST * self.extra_ms:
+                return UNKNOWN, "", "no sample was taken in it"
+            text = f"a call kept Python's lock for {locked_ms:,.0f} ms, and no sample shows which"
+            return "lock", "", text
         if not place:
             return "spread", "", "the additional time is spread over the whole step"
         text = f"{self._more_in(self._step.thread):,.0f} ms more in {place}"
@@ -347,6 +381,17 @@ class Examination:
             node = node.inner[frame]
         return node.extra_ms
 
+    def _more_work_ms(self) -> float:
+        """Return how much more processor time the training thread used than in a usual step."""
+        ring = self._known.ring
+        before = bisect.bisect_left(ring, self._step.began_ns, key=lambda sample: sample.at_ns)
+        used_ns = self.used("thread_ns")
+        if used_ns is None or before < 2:
+            return 0.0
+        first, last = ring[0], ring[before - 1]
+        rate = (last.used.thread_ns - first.used.thread_ns) / max(1, last.at_ns - first.at_ns)
+        return used_ns / 1e6 - rate * self.usual_ms
+
     def _idle_ms(self) -> float:
         """Return how long the training thread neither ran nor waited for a processor."""
         if (used_ns := self.used("thread_ns")) is None:
@@ -372,8 +417,9 @@ class Examination:
         """Return what another thread did that it does not usually do; empty for nothing."""
         for thread in self.threads:
             if thread != self._step.thread and (found := self.place_of(thread)):
-                name = self._known.names.get(thread, "another thread")
-                return f"; at the same time thread {name} was in {found}"
+                name = self._known.names.get(thread)
+                who = f"thread {name}" if name else "another thread"
+                return f"; at the same time {who} was in {found}"
         return ""
 
     def evidence(self) -> list[str]:

@@ -14,7 +14,8 @@ from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.watch import slow_steps
-from dynprof.watch.sampler import SlowStep
+from dynprof.watch.resources import Usage
+from dynprof.watch.sampler import Sample, SlowStep
 from dynprof.watch.slow_steps import SlowSteps
 
 if TYPE_CHECKING:
@@ -58,9 +59,14 @@ class Watch:
         """Save the watch."""
         self.slow_steps.take(Edit(json.dumps({"active": 7, "watch": watch}).encode(), 1.0))
 
-    def step(self, number: int) -> None:
+    def step(self, number: int, *, is_sampled: bool = True) -> None:
         """Make a slow step, and wait for its record."""
         now_ns = time.perf_counter_ns()
+        sampler = self.slow_steps._sampler
+        assert sampler
+        if is_sampled:
+            used = Usage(0, 0, 0, 0)
+            sampler.ring.append(Sample(now_ns - 10**6, number, False, ((1, ()),), (), used))
         self.slow_steps._on_slow(SlowStep(number, now_ns - 10**8, now_ns, 10**7, 1))
         if writer := self.slow_steps._writer:
             writer.join()
@@ -86,7 +92,7 @@ def test_a_record_has_the_step_the_rank_and_a_page(watch: Watch) -> None:
     (record,) = watch.records()
     shown = {key: record[key] for key in ("step", "rank", "world_size", "ms", "usual_ms", "cause")}
     assert shown == {
-        "step": 12, "rank": 3, "world_size": 8, "ms": 100, "usual_ms": 10, "cause": "unknown",
+        "step": 12, "rank": 3, "world_size": 8, "ms": 100, "usual_ms": 10, "cause": "spread",
     }  # fmt: skip
     status = watch.slow_steps.status()
     assert status
@@ -142,3 +148,14 @@ def test_a_record_that_cannot_be_written_is_logged(watch: Watch) -> None:
     (watch.root / "slow_steps").unlink()
     watch.step(2)
     assert [one["step"] for one in watch.records()] == [2]
+
+
+def test_a_slow_step_without_a_sample_is_only_counted(watch: Watch) -> None:
+    """A record without a cause helps no reader, and does not count for the limit."""
+    watch.set(slower_than=2, max_per_hour=1)
+    watch.step(1, is_sampled=False)
+    watch.step(2)
+    assert [one["step"] for one in watch.records()] == [2]
+    status = watch.slow_steps.status()
+    assert status
+    assert (status.slow_steps, status.records) == (2, 1)

@@ -60,7 +60,7 @@ def sample(
     at_ms: float, *functions: Any, other: Any = poll, used_ms: float = 0, **more: Any
 ) -> Sample:
     """Return a sample in which the main thread is in these functions."""
-    used = Usage(int(used_ms * MS), 0, more.get("faults", 0), 0)
+    used = Usage(int(used_ms * MS), int(used_ms * MS), more.get("faults", 0), 0)
     stacks = ((MAIN, stack(*functions)), (OTHER, stack(other)))
     regular = more.get("is_regular", True)
     return Sample(int(at_ms * MS), 0, regular, stacks, more.get("phases", ()), used)
@@ -70,13 +70,17 @@ USUAL = [sample(at_ms, train, forward, used_ms=at_ms) for at_ms in range(10, 100
 """A second of usual steps, in which the main thread computes."""
 
 
-def examined(inside: list[Sample], took_ms: float = 300, **known: Any) -> Examination:
+def examined(
+    inside: list[Sample], took_ms: float = 300, ranks: int = 1, **known: Any
+) -> Examination:
     """Examine step 50, which began after a second and usually takes 20 ms."""
     step = SlowStep(50, 1000 * MS, int((1000 + took_ms) * MS), 20 * MS, MAIN)
-    after = sample(1000 + took_ms + 10, train, forward, used_ms=1010, is_regular=False)
+    used_ms = max([1000, *(one.used.thread_ns / MS for one in inside)]) + 10
+    after = sample(1000 + took_ms + 10, train, forward, used_ms=used_ms, is_regular=False)
     facts: dict[str, Any] = {"gaps": [], "counters": [], "gpus": [], "collections": []}
     facts |= {"excluded": [(step.began_ns, step.ended_ns)], "names": {OTHER: "writer"}, **known}
-    return Examination(step, Snapshot(ring=[*USUAL, *inside, after], codes=CODES, **facts))
+    snapshot = Snapshot(ring=[*USUAL, *inside, after], codes=CODES, **facts)
+    return Examination(step, snapshot, ranks=ranks)
 
 
 def slow(*functions: Any, other: Any = poll, each_ms: int = 10, used_ms: float = 0) -> list[Sample]:
@@ -126,6 +130,28 @@ def test_the_rank_that_waits_for_others_is_told_from_the_one_that_works() -> Non
     assert (found.cause, found.waited_in, found.waited_ms) == ("waiting", "all_reduce", 300)
     assert "waiting in all_reduce" in found.text
     assert examined(slow(train, write_log)).waited_ms == 0
+
+
+def test_an_idle_backward_pass_waits_for_the_other_ranks() -> None:
+    """DistributedDataParallel waits in C++ there; a job of one rank has nothing to wait for."""
+    backward = _compiled("_engine_run_backward", "/venv/site-packages/torch/autograd/graph.py")
+    CODES[id(backward.__code__)] = backward.__code__
+    found = examined(slow(train, backward), ranks=2)
+    assert (found.cause, found.waited_in) == ("waiting", "the all-reduce of the backward pass")
+    assert found.waited_ms > 280
+    assert examined(slow(train, backward), ranks=1).cause == "code"
+    computing = examined(slow(train, backward, used_ms=300), ranks=2)
+    assert (computing.cause, computing.waited_ms) == ("code", 0)
+
+
+def test_a_step_that_computes_more_is_slow_by_its_code_on_a_busy_machine() -> None:
+    """The more it computes, the longer it waits for a processor; else the place is a hint."""
+    counters = [(at_ms * MS, {"run_queue_ms": value}) for at_ms, value in [(900, 0), (1310, 160)]]
+    computes = examined(slow(train, write_log, used_ms=150), counters=counters)
+    assert (computes.cause, computes.place[:9]) == ("code", "write_log")
+    starved = examined(slow(train, write_log, used_ms=20), counters=counters)
+    assert starved.cause == "no processor"
+    assert starved.text.endswith(f"used; most of it in {starved.place}")
 
 
 @pytest.mark.parametrize("count", [1, 3])
