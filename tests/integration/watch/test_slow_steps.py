@@ -233,21 +233,27 @@ dist.init_process_group("gloo")
 rank, flag = dist.get_rank(), torch.zeros(1)
 def load_batch():
     time.sleep(0.5)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 dp.init("prof_config")
 for number in itertools.count():
     time.sleep(0.01)
     if rank == 1 and number and number % 60 == 0:
         load_batch()
+    if {ddp}:
+        model(torch.randn(4, 8)).sum().backward()
+        dp.step()
     flag.fill_(os.path.exists("enough"))
     dist.all_reduce(flag)
-    dp.step()
+    if not {ddp}:
+        dp.step()
     if flag.item():
         break
 dist.destroy_process_group()
 """
 
 
-def test_the_rank_that_worked_is_told_from_those_that_waited(tmp_path: Path) -> None:
+@pytest.mark.parametrize("waits_in", ["all_reduce", "the all-reduce of the backward pass"])
+def test_the_rank_that_worked_is_told_from_those_that_waited(tmp_path: Path, waits_in: str) -> None:
     """The record of each rank says whether it waited; status names the rank; all ranks record."""
     root = tmp_path / "prof_config"
     root.mkdir()
@@ -262,9 +268,9 @@ def test_the_rank_that_worked_is_told_from_those_that_waited(tmp_path: Path) -> 
         pairs = [(found[0, step], found[1, step]) for step in steps]
         return next((pair for pair in pairs if pair[0]["cause"] == "waiting"), None)
 
-    with ranks(tmp_path, RANKS, 2) as running:
+    with ranks(tmp_path, RANKS.format(ddp=waits_in != "all_reduce"), 2) as running:
         waited, worked = wait_for("the records", both)
-        assert (waited["waited_in"], worked["cause"]) == ("all_reduce", "code")
+        assert (waited["waited_in"], worked["cause"]) == (waits_in, "code")
         assert "load_batch" in worked["verdict"]
         assert waited["waited_ms"] > worked["waited_ms"]
         shown = r"slow step \d+: rank 0 waited for rank 1, which worked .*load_batch"
