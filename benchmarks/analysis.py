@@ -18,11 +18,15 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.repeated_trace import repeat_trace
 from benchmarks.tables import print_table
 
-SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [20, 200]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SIZES_MB = [int(size) for size in sys.argv[1:] if size.isdecimal()] or [35, 60, 200]
 DEVICE = Path(os.environ.get("DYNPROF_TRACES", "../shared/traces"), "a100_control.json.gz")
 """A real GPU trace that is repeated to those sizes. It is left out if the file is missing."""
 RUNS = 3
@@ -42,6 +46,12 @@ READERS = {
     "HolisticTraceAnalysis: loading": "from hta.trace_analysis import TraceAnalysis\n"
     "TraceAnalysis(trace_files={0: str(path)}, trace_dir=str(path.parent))",
 }
+BREAKDOWN = "HolisticTraceAnalysis: loading and breakdown"
+OF_DEVICES = {
+    BREAKDOWN: READERS["HolisticTraceAnalysis: loading"]
+    + ".get_temporal_breakdown(visualize=False)"
+}
+"""Readers that need the kernels of a device."""
 STEPS = (2_500, 5_000, 10_000, 20_000)
 REPORT = "report"
 REPORT_CODE = (
@@ -49,7 +59,11 @@ REPORT_CODE = (
     "from dynprof.analysis.report.contents import write_report\n"
     "write_report(MeasuredTrace(path), path.with_suffix('.html'))"
 )
-NEEDS = {"orjson.loads alone": "orjson", "HolisticTraceAnalysis: loading": "hta"}
+NEEDS = {
+    "orjson.loads alone": "orjson",
+    "HolisticTraceAnalysis: loading": "hta",
+    BREAKDOWN: "hta",
+}
 
 
 def make_trace(path: Path, megabytes: int) -> float:
@@ -109,10 +123,10 @@ def apart(name: str, path: Path) -> tuple[float, float]:
     return seconds, peak
 
 
-def read_by_each(kind: str, path: Path) -> list[tuple[str, ...]]:
-    """Return a row for each reader that is installed."""
+def read_by_each(kind: str, path: Path, readers: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return a row for each of these readers that is installed."""
     size, rows = path.stat().st_size / 1e6, []
-    for name in READERS:
+    for name in readers:
         if importlib.util.find_spec(NEEDS.get(name, "json")) is None:
             continue
         runs = [apart(name, path) for _ in range(RUNS)]
@@ -165,7 +179,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "a.pt.trace.json")
             averages_s = make_trace(path, size_mb)
-            rows += read_by_each("host", path)
+            rows += read_by_each("host", path, READERS)
             size = path.stat().st_size / 1e6
             title = "torch: key_averages() in the job"
             rows.append(_row(f"host, {size:.0f} MB", title, averages_s, size, "-"))
@@ -173,7 +187,7 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder, "a.pt.trace.json")
                 repeat_trace(DEVICE, path, size_mb)
-                rows += read_by_each("GPU", path)
+                rows += read_by_each("GPU", path, READERS | OF_DEVICES)
     steps = ("steps", "seconds", "us a step", "MB at most")
     print_table("Reports of many short steps", steps, reports_of_steps())
     head = ("trace", "reader", "seconds", "MB/s", "memory at most")
@@ -186,7 +200,7 @@ def _row(trace: str, name: str, seconds: float, size: float, peak: str) -> tuple
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
-        code = REPORT_CODE if sys.argv[2] == REPORT else READERS[sys.argv[2]]
+        code = {**READERS, **OF_DEVICES, REPORT: REPORT_CODE}[sys.argv[2]]
         print(json.dumps(measure(code, Path(sys.argv[3]))))
     else:
         main()

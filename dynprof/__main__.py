@@ -11,7 +11,7 @@ from dynprof.runtime.error_boundary import ended_by_interrupt
 def main() -> None:
     """Run the command; Ctrl-C before it has been loaded ends the process without a traceback."""
     with ended_by_interrupt():
-        from dynprof.cli import app
+        from dynprof.cli.app import app
 
     try:
         app(prog_name="dynprof")

@@ -35,13 +35,15 @@ from dynprof.cli.validate import predict_answer
 from dynprof.cli.whole_job import remote_leader, with_new_ranks
 from dynprof.config import WatchConfig, parse_config, read_source
 from dynprof.config.editing import change, locked
-from dynprof.errors import ConfigError
+from dynprof.errors import ConfigError, Problem
 from dynprof.journal.status import LEADS, NO_SOURCE
 from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import CONFIG_NAME, rank_in_words
-from dynprof.runtime.plural import counted, listed, listed_ranks
+from dynprof.runtime.plural import counted, listed
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dynprof.cli.request_follower import Follower
     from dynprof.config import Parsed, ProfilerConfig
     from dynprof.journal.edit_outcomes import Answer
@@ -372,7 +374,7 @@ def _save_changes(
         fail(f"{path}: there is no such file{hint}", UNREADABLE)
     except ConfigError as error:
         for problem in error.problems:
-            say(f"{path}: {problem}", err=True)
+            say(_named(problem, path, asked), err=True)
         in_file = any(problem.line for problem in error.problems)
         repair = REPAIR_HINT.format(directory=path.parent) if in_file else ""
         more = CANCEL_FAILED_HINT if ("cancel",) in asked else repair
@@ -381,14 +383,18 @@ def _save_changes(
         fail(f"{path}: cannot be written: {error.strerror}", UNREADABLE)
 
 
+def _named(problem: Problem, path: Path, asked: Collection[tuple[str, ...]]) -> str:
+    """Return a problem with its option if the command line has the value, else with the file."""
+    keys = tuple(problem.pointer.split("/")[1:])
+    option = next((one[-1] for one in asked if keys[: len(one)] == one), "")
+    given = option and not problem.line
+    return f"--{option.replace('_', '-')}: {problem.text}" if given else f"{path}: {problem}"
+
+
 def _print_conflicts(before: list[Status], config: ProfilerConfig) -> None:
     """Print requested ranks that the job does not have, and requests that this one supersedes."""
-    size = _world_size(before)
-    beyond = config.selected_ranks.beyond(size)
-    if beyond.intervals:
-        has = listed_ranks(range(size)) if size > 1 else "rank 0 only"
-        noun = "rank" if str(beyond).isdecimal() else "ranks"
-        say(f"this job has {has}, no {noun} {beyond}", err=True)
+    if text := config.selected_ranks.lacking(_world_size(before)):
+        say(text, err=True)
     patience_s = config.agreement.patience_s
     asked = [status for status in before if config.selected_ranks.may_include(status.rank)]
     waiting = {

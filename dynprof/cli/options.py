@@ -23,7 +23,7 @@ from dynprof.config import (
     ThenConfig,
     WatchConfig,
 )
-from dynprof.steps.step_option import StepOption, step_option_of
+from dynprof.steps.source import StepOption, step_option_of
 
 if typing.TYPE_CHECKING:
     from pydantic import BaseModel

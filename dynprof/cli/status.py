@@ -27,15 +27,19 @@ from dynprof.cli.config_directory import (
     why_unwatched,
     with_step_age,
 )
+from dynprof.cli.dump import places_of
+from dynprof.cli.history import pace_lines
 from dynprof.cli.outcome import NOT_WATCHED, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, table, wrapped
 from dynprof.cli.whole_job import job_lines, remote_leader
 from dynprof.journal.edit_outcomes import in_words
+from dynprof.journal.stack_dump import why_silent
 from dynprof.journal.status import stage_progress
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.file_system import file_mount_problem
-from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
 from dynprof.runtime.plural import counted, spanned
+from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +117,8 @@ def status(
         fail(why_unwatched(directory), NOT_WATCHED)
     if stuck := [one for one in found if health(one) == "stuck"]:
         what = f"{ranks_of(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
-        fail(f"{what}; dynprof log {directory} shows since when and where", STUCK)
+        where = f": {places}" if (places := places_of(stuck, directory)) else ""
+        fail(f"{what}{where}; dynprof dump {directory} shows all stacks", STUCK)
 
 
 def _show(directory: Path, found: list[Status]) -> None:
@@ -181,6 +186,7 @@ def screen(found: list[Status], width: int) -> Group:
     followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
     notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_suspects(alive)]
+    notes += [(text, "") for text in pace_lines(alive)]
     notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
     if usual:
         steps = [step_of(one, moment) for one in usual]
@@ -258,12 +264,13 @@ def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
 
 
 def _where_stuck(status: Status) -> str:
-    """Return where a rank is stuck, as far as its status shows."""
-    if status.writes(time.time()):
+    """Return where a rank is stuck, as far as its status and the system show."""
+    is_here = (status.host, status.pid_namespace) == (host_name(), pid_namespace())
+    state = state_of(status.pid) if is_here else ""
+    if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
         return f"still in step {status.step:,}; the main thread is in {where}"
-    text = "its process exists but writes no status: it was stopped, a call holds the GIL"
-    return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
+    return why_silent(status, state)
 
 
 def _notes(status: Status, told: str) -> list[tuple[str, str]]:

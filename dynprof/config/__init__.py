@@ -1,9 +1,9 @@
 """The config file: bytes in, a frozen :class:`ProfilerConfig` or one error message per problem out.
 
 The model is the only source of keys, defaults and descriptions. The schema, the template and the
-table of settings are generated from it. Only a command changes a config (``editing``). Nothing here
-depends on the running process. Other packages use the names below, ``model``, ``experimental``,
-``effects``, ``editing``, ``file_reading``, ``jsontext``, ``starter_files`` and ``wording``.
+table of settings are generated from it. Only ``editing`` writes: new files, and a command's
+changes. Nothing here depends on the running process. Other packages use the names below, ``model``,
+``experimental``, ``effects``, ``editing``, ``file_reading``, ``jsontext`` and ``messages``.
 """
 
 from dynprof.config.experimental import ExperimentalConfig

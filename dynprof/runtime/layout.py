@@ -37,6 +37,8 @@ WINDOW_RECORD = "window.json"
 """The record of a window of several ranks, in the info folder."""
 ROLE = r"[A-Za-z0-9-]{1,32}"
 """Regular expression of a role's name, which is part of file names."""
+HISTORY_SUFFIX = ".history"
+"""Suffix of a rank's step history, next to its status file and otherwise named like it."""
 STATUS_FILES, MANIFESTS = "*rank_*.json", "*rank_*.info.json"
 """Patterns for the files of all ranks, with any role."""
 RANK_NAME = rf"(?:{ROLE}_)?rank_[0-9]+"
@@ -116,6 +118,16 @@ class Layout:
     def log(self) -> Path:
         """The maintenance log of this process."""
         return self.root / LOG_DIR / f"dp_{self.host}_{self.pid}_{self._rank}.log"
+
+    @property
+    def stacks(self) -> Path:
+        """The stacks of this process, as last written; next to its log."""
+        return self.log.with_suffix(".stacks")
+
+    @property
+    def stacks_request(self) -> Path:
+        """The file whose time of modification requests stacks from all ranks."""
+        return self.root / STATUS_DIR / "stacks_request"
 
     @property
     def status(self) -> Path:

@@ -23,13 +23,15 @@ from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.deliveries import Deliveries
 from dynprof.captures.exporter import Exporter
 from dynprof.config import Source
+from dynprof.journal.history import StepHistory
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.edits import GONE, Edit, Unread
+from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
+from dynprof.requests.request import Edit
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import file_mount_problem
@@ -38,7 +40,7 @@ from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import StepOption
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
 from dynprof.watch.slow_steps import SlowSteps
@@ -88,6 +90,8 @@ class Session:
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
+        self._history = StepHistory(self.inbox, self._journal, self._clock)
+        self._journal.on_stop = self._history.end
         self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
         self._steps = StepSources(
@@ -213,7 +217,9 @@ class Session:
         if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
-            self._boundary.attempt("ending the session", lambda: self._shutdown.wind_down(reason))
+            self._boundary.attempt(
+                "ending the session", lambda: self._shutdown.close_and_save_all(reason)
+            )
         except (KeyboardInterrupt, SystemExit):
             self._finish(reason)
             raise
@@ -269,6 +275,9 @@ class Session:
             follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._costs.step_ms(),
             recent_steps=self._costs.recent_steps(),
+            recent_pace=self._history.recent_pace,
+            hour_ms=self._history.hour_ms,
+            pace_change=self._history.last_change,
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
             watch=self._slow_steps.status(),
@@ -383,16 +392,21 @@ class Session:
         self.inbox.numbering += 1
         self._steps.renumber(step)
         if self._member.numbers:
-            self._member.numbers.forget()
+            self._member.numbers.reset()
 
     def _tick(self) -> None:
         self._periodic_checks.tick()
+        self._boundary.attempt("keeping the step history", self._keep_history)
         self._boundary.attempt("checking the open window", self._loop.check)
         self._boundary.attempt(
             "checking the waiting request", self._edit_handler.use_better_profiler
         )
         self._boundary.attempt("checking the profilers", self._follow_self_test)
         self._boundary.attempt("agreeing with the other ranks", self._agreements.check)
+
+    def _keep_history(self) -> None:
+        self._history.sample(is_recording=self._state() in ("warmup", "recording", "saving"))
+        self._costs.hour_ms = self._history.hour_ms
 
     def _follow_self_test(self) -> None:
         if any(capable.is_testing for capable in self._journal.status_fields.get("profilers", ())):

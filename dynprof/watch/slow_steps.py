@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from dynprof.config import ProfilerConfig
     from dynprof.journal.journal import Journal
-    from dynprof.requests.edits import Edit
     from dynprof.requests.inbox import Inbox
+    from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.runtime.layout import Layout
     from dynprof.runtime.rank import Rank

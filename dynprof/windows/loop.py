@@ -23,8 +23,8 @@ from dynprof.windows.limits import (
     why_too_late,
     why_too_much_inside,
 )
-from dynprof.windows.thread_turns import WindowLock
 from dynprof.windows.window import Window
+from dynprof.windows.window_lock import WindowLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -287,6 +287,7 @@ class Loop:
         current = WindowDriver(self._process, self._boundary, request, window, step)
         current.memory_mb, current.free_mb = self._process.memory_mb(), self._process.free_mb()
         current.step_before_ms = self._costs.window_opens()
+        current.step_hour_ms = self._costs.hour_ms
         current.steps_from = self._inbox.steps_from
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")

@@ -5,17 +5,17 @@ Times are in microseconds with three digits, which are exactly the nanoseconds o
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
-from dynprof.analysis.measures.memory.memory_timeline import device_label
+from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.timeline.kernels import cores, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import is_step
@@ -67,6 +67,7 @@ UNKNOWN_TIME = "N/A"
 COMPONENT = "PTA"
 """The vendor's name for torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
+"""Bytes of a KB and a MB in the vendor's tables."""
 _AT_ONCE = 1000
 """Rows that are written at once."""
 _QUOTED = re.compile('[,"\r\n]').search
@@ -178,7 +179,7 @@ def without_steps(measured: MeasuredTrace) -> NDArray[np.intp]:
 def shapes_text(dims: bytes) -> str:
     """Return shapes in the vendor's form, ``4,5;5,6``, from Kineto's ``[[4, 5], [5, 6]]``."""
     try:
-        shapes = json.loads(dims or b"[]")
+        shapes = msgspec.json.decode(dims or b"[]")
         if isinstance(shapes, list):
             return ";".join(_shape_text(shape) for shape in shapes)
     except (ValueError, RecursionError):  # no shapes, or lists nested too deep

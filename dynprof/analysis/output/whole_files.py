@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.inflate import Readable, Torn, opened
+from dynprof.analysis.reading.inflate import Readable, Truncated, opened
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic
+from dynprof.runtime.side_process import RESERVE_MB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
@@ -46,6 +47,29 @@ def make_output_folder(folder: Path) -> None:
     make_dir(folder)
 
 
+def output_file(output: Path | str | None, folder: Path, name: str) -> Path:
+    """Return the path of a file to write, after creating its folder.
+
+    Args:
+        output: The file, or a folder that exists or whose name ends with a slash.
+        folder: The folder to use if ``output`` is None.
+        name: The name of the file in a folder.
+
+    Raises:
+        OSError: The folder cannot be created.
+    """
+    if output is None:
+        make_output_folder(folder)
+        return folder / name
+    place = Path(output)
+    if str(output).endswith("/"):
+        make_dir(place.absolute())
+    if place.is_dir():
+        return place / name
+    make_dir(place.absolute().parent)
+    return place
+
+
 def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> None:
     """Raise if a trace's files would leave less free space than ``limits.min_free_disk_mb``.
 
@@ -58,9 +82,11 @@ def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> N
         CaptureError: Too little space is free.
         OSError: The free space is unknown.
     """
-    from dynprof.captures.manifest import least_free_mb  # takes as long to load as numpy
+    least_mb: float | None = RESERVE_MB
+    if measured.manifest:
+        from dynprof.captures.manifest import least_free_mb  # loads the config: 0.1 s
 
-    least_mb = least_free_mb(measured.manifest.request.config if measured.manifest else {})
+        least_mb = least_free_mb(measured.manifest.request.config)
     free_mb, more_mb = free_disk_mb(folder), more_bytes / 1e6
     if least_mb and free_mb - more_mb < least_mb:
         needed = f"its copy takes {more_mb:,.0f} MB, " if more_bytes else ""
@@ -90,7 +116,7 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 def _copy(source: Readable, sink: BinaryIO, check: Callable[[], None]) -> None:
     """Copy a trace up to where it is damaged, with regular checks of the disk."""
     unchecked = 0
-    with contextlib.suppress(Torn):
+    with contextlib.suppress(Truncated):
         while chunk := source.read(_AT_ONCE):
             sink.write(chunk)
             unchecked += len(chunk)

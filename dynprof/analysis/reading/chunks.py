@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.reading.damaged import NOTHING, members_after, whole_events
-from dynprof.analysis.reading.inflate import Inflated, Readable, Torn, opened
+from dynprof.analysis.reading.inflate import Inflated, Readable, Truncated, opened
 from dynprof.captures.broken_names import is_json
 from dynprof.errors import CaptureError, reason
 
@@ -24,6 +24,7 @@ CHUNK = 4 << 20
 _TAIL = 64 << 10
 """Bytes at the end of the text in which the last boundary between events is searched first."""
 _LONGEST_HEAD = 64 << 20
+"""Bytes before the list of events, at most; a file without a list is not read to its end."""
 _LONGEST_EVENT = 256 << 20
 """Bytes of an event, at most: a small compressed file may unpack to one without an end."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -53,12 +54,12 @@ class TraceFile:
     Attributes:
         members: The members of the JSON object before its events, and after them once
             :meth:`chunks` has ended.
-        torn: Where and how the file ends too early or is damaged; empty if it is not.
+        truncated: Where and how the file ends too early or is damaged; empty if it is not.
         complete: Whether the list of its events was read to its end; known once :meth:`chunks`
             has ended.
         is_list: Whether it is a bare list of events.
         size: The number of its uncompressed bytes that were read.
-        mended: Its names that were not escaped; known once :meth:`chunks` has ended.
+        repaired: Its names that were not escaped; known once :meth:`chunks` has ended.
         lost: Where its events are not valid JSON; known once :meth:`chunks` has ended.
 
     Raises:
@@ -67,10 +68,10 @@ class TraceFile:
 
     def __init__(self, path: Path) -> None:
         self.members: dict[str, Any] = {}
-        self.torn = ""
+        self.truncated = ""
         self.complete = self.is_list = False
         self.size = 0
-        self.mended = self.lost = NOTHING
+        self.repaired = self.lost = NOTHING
         self._path = path
         self._of_size = ""
         with opened(path) as file:
@@ -108,8 +109,8 @@ class TraceFile:
     def _whole_events(self, text: bytes, *, last: bool) -> tuple[bytes, bytes]:
         """Return the events of a text that are valid JSON, and what follows them."""
         place = self.size - len(text)
-        found = whole_events(text, self.mended, self.lost, place=place, last=last)
-        self.mended, self.lost = found.mended, found.lost
+        found = whole_events(text, self.repaired, self.lost, place=place, last=last)
+        self.repaired, self.lost = found.repaired, found.lost
         return _in_utf8(found.text), text[found.end :]
 
     def _as_one_list(self, text: bytes) -> bytes:
@@ -132,7 +133,7 @@ class TraceFile:
         return _SEAMS.sub(comma, text)
 
     def _read(self, file: Readable, size: int) -> bytes:
-        """Read ``size`` bytes; fewer only at the end of the file or where it is torn."""
+        """Read ``size`` bytes; fewer only at the end of the file or where it is truncated."""
         parts: list[bytes] = []
         missing = size
         while missing and (part := self._part(file, missing)):
@@ -144,16 +145,16 @@ class TraceFile:
     def _part(self, file: Readable, size: int) -> bytes:
         try:
             return file.read(size)
-        except Torn as error:
-            self.torn = f"{error}, {self.size:,} uncompressed"
+        except Truncated as error:
+            self.truncated = f"{error}, {self.size:,} uncompressed"
         except OSError as error:
-            self.torn = f"the file cannot be read after {self.size:,} bytes: {reason(error)}"
+            self.truncated = f"the file cannot be read after {self.size:,} bytes: {reason(error)}"
         return b""
 
     def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
         """Return the members before the events, and the text read after them."""
         self.size, self._of_size = 0, ", uncompressed" if isinstance(file, Inflated) else ""
-        self.torn, self.mended, self.lost = "", NOTHING, NOTHING
+        self.truncated, self.repaired, self.lost = "", NOTHING, NOTHING
         text = self._read(file, 1 << 16).removeprefix(_BYTE_ORDER_MARK)
         if text.lstrip()[:1] == b"[":
             if not _LIST.match(text):
@@ -177,8 +178,8 @@ class TraceFile:
 
     def _why_no_trace(self, text: bytes) -> str:
         """Return why a file without events is no trace; its text is all of it, or very long."""
-        if self.torn:
-            return f"{self._path} is damaged: {self.torn}, before the first event"
+        if self.truncated:
+            return f"{self._path} is damaged: {self.truncated}, before the first event"
         if not text:
             return f"{self._path} is no trace: it is empty{self._of_size}"
         if not text.strip(b"\0"):
@@ -213,15 +214,15 @@ class TraceFile:
         self._after(rest.decode(errors="replace"))
 
     def _after(self, text: str) -> None:
-        """Read the members after the events; anything else means that the file is torn."""
+        """Read the members after the events; anything else means that the file is truncated."""
         self.complete = text.startswith("]")
         if not self.complete:
             where = f"after {self.size:,} bytes{self._of_size}"
-            self.torn = self.torn or f"the file ends inside its events, {where}"
+            self.truncated = self.truncated or f"the file ends inside its events, {where}"
         elif (members := members_after(text)) is not None:
             self.members |= members
         else:
-            self.torn = self.torn or "the file ends after its events"
+            self.truncated = self.truncated or "the file ends after its events"
 
 
 def _last_boundary(text: bytes, since: int) -> int:

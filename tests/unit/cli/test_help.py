@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dynprof.cli import app
-from dynprof.cli.app import COMMANDS
+from dynprof.cli.app import COMMANDS, app
 from dynprof.cli.options import SECTIONS, SHORT_HELP, changes, settings
 from tests.processes import DYNPROF, run
 

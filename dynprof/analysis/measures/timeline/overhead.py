@@ -36,12 +36,14 @@ _OWN = {
 
 def profiler_of(name: str) -> str:
     """Return the profiler that a frame belongs to; empty if none."""
+    if "prof" not in name:  # Most names; a search in each would take longer.
+        return ""
     return next((owner for owner, pattern in _OWN.items() if pattern.search(name)), "")
 
 
 def is_dynprof_frame(name: str) -> bool:
     """Return whether a frame is dynprof's, including frames that call the job's own code."""
-    return profiler_of(name) == DYNPROF or bool(_AROUND.search(name))
+    return PACKAGE.name in name and (profiler_of(name) == DYNPROF or bool(_AROUND.search(name)))
 
 
 def overhead(trace: Trace) -> NDArray[np.bool_]:

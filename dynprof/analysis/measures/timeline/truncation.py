@@ -52,7 +52,7 @@ class Truncation:
 
     def __init__(self, trace: Trace, manifest: Manifest | None, marked: list[MarkedStep]) -> None:
         self._unknown = _unknown_categories(trace)
-        self._trace, self._truncated = trace, trace.torn
+        self._trace, self._truncated = trace, trace.truncated
         self.host_incomplete = not trace.complete and _ends_on_host(trace)
         self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
         self.complete_steps = [] if self.host_incomplete else marked
@@ -65,7 +65,7 @@ class Truncation:
     def sentences(self) -> list[str]:
         """Return sentences that describe what is missing."""
         found = []
-        names, lost = self._trace.mended, self._trace.lost
+        names, lost = self._trace.repaired, self._trace.lost
         if names.places:
             found.append(
                 f"{counted(names.places, 'name')} in the trace had to be repaired: a quote or "
@@ -110,7 +110,7 @@ def _unknown_categories(trace: Trace) -> list[str]:
     unknown.sort(key=lambda code: -times[code])
     rest = unknown[_MOST_CATEGORIES:]
     said = [
-        f"{trace.tables['category'][code] or 'none'} "
+        f"{trace.tables['category'][code] or 'no category'} "
         f"({counted(events[code], 'event')}, {times[code] / 1e6:,.2f} ms)"
         for code in unknown[:_MOST_CATEGORIES]
     ]
@@ -131,6 +131,17 @@ def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
         yield (
             f"{counted(doubtful.unreadable, 'event')} had a time that is missing, infinite or not "
             "a number; without them totals are too small."
+        )
+    if doubtful.unpaired:
+        yield (
+            f"{counted(doubtful.unpaired, 'event')} begin a span without an end, or end one "
+            "without a begin; without them totals are too small."
+        )
+    if doubtful.asynchronous:
+        yield (
+            f"{counted(doubtful.asynchronous, 'asynchronous range')} of "
+            f"{doubtful.asynchronous_ns / 1e6:,.2f} ms together (phases b and e) belong to no "
+            "thread, so nothing counts their time."
         )
     if doubtful.negative:
         yield (
