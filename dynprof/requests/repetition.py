@@ -152,7 +152,7 @@ class Repetition:
             if due is None or (now := self._now(due.every)) < due.at:
                 return None
             self._next = due.after(now)
-        return Edit(due.raw, self._clock.wall_s(), is_repeated=True)
+        return Edit(due.raw, self._clock.wall_s(), is_own=True, is_repeated=True)
 
     def _now(self, every: Every) -> float:
         return float(self._step()) if every.steps else self._clock.now_s()

@@ -38,6 +38,7 @@ class Edit:
         file: Its path, if it is not the watched config.
         owner: User id of the file's owner; None if it came from another rank.
         is_received: Whether another process sent it over the job's store.
+        is_own: Whether dynprof made it itself: after a slow step, or for a baseline.
         is_repeated: Whether it repeats an earlier save, which asked for baselines.
     """
 
@@ -47,6 +48,7 @@ class Edit:
     file: Path | None = None
     owner: int | None = None
     is_received: bool = False
+    is_own: bool = False
     is_repeated: bool = False
 
     def __post_init__(self) -> None:
@@ -110,14 +112,14 @@ class CancelDetector:
 
     def is_cancel(self, config: ProfilerConfig) -> bool:
         """Return whether a save cancels, and remember the save for the next call."""
-        before, self._before = self._last_saved(), config.to_json()
+        before, self._before = self._last_saved(), config.requested_json()
         is_kept = bool(before.get("cancel")) and before != self._before
         return config.cancel and not is_kept
 
     def _last_saved(self) -> dict[str, Any]:
         if self._before is None:
             with contextlib.suppress(ConfigError):
-                return parse_config(self._at_start).config.to_json()
+                return parse_config(self._at_start).config.requested_json()
         return self._before or {}
 
 
@@ -186,6 +188,6 @@ def read_edit(
     if now:
         config = parsed.config.model_copy(update={"start_step": 0, "every": None})
         return UnplannedRequest(edit, config, parsed, now)
-    if not edit.is_repeated and cancels.is_cancel(parsed.config):
+    if not edit.is_own and cancels.is_cancel(parsed.config):
         return Cancel()
     return UnplannedRequest(edit, parsed.config, parsed, now)

@@ -189,7 +189,7 @@ class EditHandler:
             alone: Whether this rank agrees with no other; ranks then record one after the other.
         """
         every, edit = asked.config.every, asked.edit
-        if every and not (edit.is_repeated or edit.is_received):
+        if every and not (edit.is_own or edit.is_received):
             share = self._process.rank.share if alone else 0.0
             begin = functools.partial(self._repetition.begin, edit.raw, every, share)
             self._boundary.attempt("keeping the request for baselines", begin)
