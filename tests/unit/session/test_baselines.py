@@ -179,3 +179,18 @@ def test_a_kept_cancel_does_not_end_the_repetition(job: Job) -> None:
         wait(job, HALF_AN_HOUR_S)
         job.step(3)
     assert len(job.manifests()) == 3
+
+
+def test_a_save_of_the_watch_does_not_begin_baselines_again(job: Job) -> None:
+    """It requests no window, though the config still has the interval; baselines go on."""
+    asked = {"every": {"minutes": 30}, "active": 1}
+    job.edit(**asked)
+    job.step(3)
+    wait(job, HALF_AN_HOUR_S - 60)
+    job.edit(**asked, watch={"longer_than_ms": 1e6})
+    job.edit(**asked, watch={})
+    job.step(3)
+    assert requests(job) == [(1, True)]
+    wait(job, 60)
+    job.step(3)
+    assert [repeats for _, repeats in requests(job)] == [True, True]
