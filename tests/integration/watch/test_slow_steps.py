@@ -258,7 +258,8 @@ def test_the_rank_that_worked_is_told_from_those_that_waited(tmp_path: Path, wai
     root = tmp_path / "prof_config"
     root.mkdir()
     watch = {"slower_than": 5, "then": {"active": 2}}
-    (root / "profiler_config.json").write_text(json.dumps({"watch": watch}))
+    config = {"watch": watch, "every": {"minutes": 600}}
+    (root / "profiler_config.json").write_text(json.dumps(config))
 
     def both() -> tuple[dict[str, Any], ...] | None:
         found = {(one["rank"], one["step"]): one for one in records(root)}
@@ -277,6 +278,7 @@ def test_the_rank_that_worked_is_told_from_those_that_waited(tmp_path: Path, wai
         wait_for("the status", lambda: re.search(shown, dynprof("status", root)[1]))
         paths = wait_for("the window", lambda: _of_two(below(root, "rank_?.info.json")))
         assert len({str(load_manifest(path).steps) for path in paths}) == 1
+        assert not any(load_manifest(path).is_baseline for path in paths)
         (tmp_path / "enough").touch()
         end_well(running)
 
