@@ -190,7 +190,7 @@ class Journal:
         soon_s = HEARTBEAT_S - TICK_S / 2  # a tick can be a little early
         if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # a clock can be set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
-            still |= {"recent_steps": (), "stuck_at": ""}
+            still |= {"recent_steps": (), "stuck_at": "", "memory": None}
             is_learned = (
                 last.step_ms is None and status.step_ms is not None
             )  # operators wait for it

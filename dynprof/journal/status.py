@@ -12,6 +12,7 @@ import psutil
 
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
+from dynprof.journal.memory_growth import MemoryStatus
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
@@ -123,6 +124,7 @@ class Status:
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
+        memory: Its memory, at most some seconds before.
         still_s: Seconds since the step counter last changed, at the time of writing.
         longest_s: Longest time that the step counter stood still so far, in seconds; None before
             the first step has ended.
@@ -158,6 +160,7 @@ class Status:
     recent_steps: tuple[tuple[float, int], ...] = ()
     still_s: float = 0.0
     longest_s: float | None = 0.0
+    memory: MemoryStatus = field(default_factory=MemoryStatus)
     heartbeat: float = 0.0
 
     @property

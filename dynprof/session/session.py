@@ -226,6 +226,7 @@ class Session:
 
     def _stop_input(self) -> None:
         self._ended.set()
+        self._periodic_checks.memory.end()
         self._boundary.attempt("agreeing with the other ranks", self._agreements.stop)
         self._boundary.attempt("watching", self._watcher.stop)
 
@@ -258,6 +259,7 @@ class Session:
             recent_steps=self._costs.recent_steps(),
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
+            memory=self._periodic_checks.memory.status,
             heartbeat=self._clock.wall_s(),
             edits=self._journal.outcomes.answers,
             **self._journal.status_fields,
