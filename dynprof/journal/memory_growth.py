@@ -1,8 +1,9 @@
 """The memory of a rank over time: when it grows, when little is left, and what is written then.
 
 The journal's thread reads it every two seconds and keeps the least value of each minute, so that
-short peaks do not count. Memory grows if twelve blocks in a row rise: blocks of a minute, of five,
-or of an hour. The second half must rise nearly as fast as the first: a cache fills ever more slowly.
+short peaks do not count. Memory grows if twelve blocks rise, of five minutes each, or of one minute
+if little is left. They must rise evenly, because a cache fills ever more slowly, and end higher
+than ever before, because evaluations repeat.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tracemalloc
 from collections import deque
 from dataclasses import dataclass, replace
 from itertools import combinations
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
@@ -54,9 +56,10 @@ BLOCKS = 12
 """Blocks that must rise."""
 RISING = 60
 """Pairs of blocks, of 66, in which the later one must be larger; chance makes 33."""
-STEADY = 0.7
-"""The rise of the last blocks, as a share of that of the first, below which a cache fills."""
-LEAST_SHARE = 0.01
+STEADY = 0.8
+"""The rise from the middle third of the blocks to the last, as a share of that from the first to
+the middle third, below which a cache fills."""
+LEAST_SHARE = 0.005
 """The least rise as a share of the memory; allocators vary by less."""
 HALTED = 0.25
 """The share of its rate below which growth has stopped."""
@@ -77,7 +80,7 @@ class _Rule(NamedTuple):
 
     Attributes:
         minutes: The length of a block.
-        least_mb: The least rise over all blocks.
+        least_mb: The least rise from the first third of the blocks to the last.
         hours_left: The rise counts only if it would use up what is left in so many hours.
     """
 
@@ -86,8 +89,8 @@ class _Rule(NamedTuple):
     hours_left: float
 
 
-_RULES = (_Rule(1, 100.0, 3.0), _Rule(5, 50.0, math.inf), _Rule(60, 100.0, math.inf))
-"""Urgent growth within a quarter of an hour, steady growth in an hour, growth in stages in 12."""
+_RULES = _Rule(1, 100.0, 1.0), _Rule(5, 30.0, math.inf)
+"""Growth that leaves less than an hour is found in a quarter of an hour, all other in an hour."""
 
 
 class MemoryReading(NamedTuple):
@@ -209,52 +212,49 @@ class GrowthSearch:
         before, window = usable[:-length], usable[-length:]
         blocks = _blocks(window, rule.minutes)
         values = [one.mb for one in blocks]
-        rise_mb = values[-1] - values[0]
-        half = len(values) // 2
-        first_mb, last_mb = values[half - 1] - values[0], values[-1] - values[half]
-        is_rising = sum(b > a for a, b in combinations(values, 2)) >= RISING
-        highest_mb = max([0.0, *(one.mb for one in before)])
-        if not is_rising or last_mb < STEADY * first_mb or values[-1] <= highest_mb:
+        third = BLOCKS // 3
+        first_mb, middle_mb, last_mb = (
+            median(values[at : at + third]) for at in (0, third, 2 * third)
+        )
+        if last_mb - first_mb < max(rule.least_mb, LEAST_SHARE * first_mb):
             return None
-        if rise_mb < max(rule.least_mb, LEAST_SHARE * values[0]):
+        if last_mb - middle_mb < STEADY * (middle_mb - first_mb):
             return None
-        per_hour = _per_hour(blocks)
+        if values[-1] <= max([0.0, *(one.mb for one in before)]):
+            return None
+        if sum(b > a for a, b in combinations(values, 2)) < RISING:
+            return None
+        per_hour = (last_mb - middle_mb) / (third * rule.minutes * MINUTE_S) * HOUR_S
         if left_mb > rule.hours_left * per_hour:
             return None
-        onset = self._onset(blocks[0], rule)
+        onset = self._onset(blocks[0], rule, last_mb, per_hour)
         return Growth(self._kind, onset.at_s, onset.step, onset.mb, window[-1].mb, per_hour)
 
-    def _onset(self, first: _Minute, rule: _Rule) -> _Minute:
-        """Return the last low before the rise: blocks before the window may rise, too."""
-        earlier = [one for one in self._minutes if one.at_s < first.at_s]
-        onset = first
-        for block in reversed(_blocks(earlier, rule.minutes)):
-            if block.mb >= onset.mb:
+    def _onset(self, low: _Minute, rule: _Rule, last_mb: float, per_hour: float) -> _Minute:
+        """Return the minute in which the rise began: its line meets the last low before it."""
+        minutes = list(self._minutes)
+        for block in reversed(_blocks([m for m in minutes if m.at_s < low.at_s], rule.minutes)):
+            if block.mb >= low.mb:
                 break
-            onset = block
-        return onset
+            low = block
+        last_s = minutes[-1].at_s - BLOCKS * rule.minutes * MINUTE_S / 6  # amid the last third
+        began_s = last_s - (last_mb - low.mb) / per_hour * HOUR_S
+        return next(one for one in minutes if one.at_s >= max(low.at_s, began_s))
 
     def _update(self, growth: Growth) -> None:
         """Bring the growth up to date, or end it."""
         length = BLOCKS // 2 * self._rule.minutes
         blocks = _blocks(list(self._minutes)[-length:], self._rule.minutes)
-        rate, to_mb = _per_hour(blocks), self._minutes[-1].mb
-        if rate < HALTED * growth.mb_per_hour:
-            self.growth = None
-        else:
-            self.growth = replace(growth, to_mb=to_mb)
+        hours = (blocks[-1].at_s - blocks[0].at_s) / HOUR_S
+        rise_mb, to_mb = blocks[-1].mb - blocks[0].mb, self._minutes[-1].mb
+        is_halted = rise_mb < HALTED * growth.mb_per_hour * hours
+        self.growth = None if is_halted else replace(growth, to_mb=to_mb)
 
 
 def _blocks(minutes: Sequence[_Minute], length: int) -> list[_Minute]:
-    """Return the last lowest minute of each block, the last block being whole."""
-    first = len(minutes) % length
-    starts = range(first, len(minutes), length)
+    """Return the last lowest minute of each block; the newest block is whole."""
+    starts = range(len(minutes) % length, len(minutes), length)
     return [min(reversed(minutes[at : at + length]), key=lambda one: one.mb) for at in starts]
-
-
-def _per_hour(blocks: Sequence[_Minute]) -> float:
-    hours = (blocks[-1].at_s - blocks[0].at_s) / HOUR_S
-    return (blocks[-1].mb - blocks[0].mb) / hours if hours > 0 else 0.0
 
 
 class MemoryWatch:
