@@ -32,6 +32,7 @@ COMMANDS = {
     "cancel": "Close the open window, keep what it has recorded, and cancel the waiting request.",
     "status": "Show the state of every rank: its health, step, request and last capture.",
     "log": "Print the maintenance logs of all ranks, merged by time.",
+    "history": "Show the pace of all ranks since the job began, and when it changed.",
     "dump": "Print where each rank stands: the Python stacks of its threads and child processes.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
     "report": "Write an HTML page about a capture: where the time goes and what to try.",

@@ -28,7 +28,7 @@ from dynprof.backends.torch.out_of_memory import (
     write_snapshot,
 )
 from dynprof.errors import reason
-from dynprof.runtime.clock import local
+from dynprof.journal.pace_changes import moment
 from dynprof.runtime.memory import limits
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
@@ -50,15 +50,13 @@ MAX_MINUTES, MAX_LIFE = 1440, 1000
 """Readings kept: the minutes of a day, and the ten minutes of a week."""
 LIFE_S = 600
 """Seconds between two readings of the life of the job."""
-WARM_UP_S = 600.0
-"""Seconds from the first reading on that count as no growth: a job loads data, and compiles."""
 BLOCKS = 12
 """Blocks that must rise."""
 RISING = 60
 """Pairs of blocks, of 66, in which the later one must be larger; chance makes 33."""
-STEADY = 0.8
+STEADY, SUDDEN = 0.8, 2.0
 """The rise from the middle third of the blocks to the last, as a share of that from the first to
-the middle third, below which a cache fills."""
+the middle third: below, a cache fills; above, memory has only just begun to rise."""
 LEAST_SHARE = 0.005
 """The least rise as a share of the memory; allocators vary by less."""
 HALTED = 0.25
@@ -80,16 +78,19 @@ class _Rule(NamedTuple):
 
     Attributes:
         minutes: The length of a block.
+        warm_up_s: The seconds from the first reading on that do not count: the job loads data,
+            compiles and fills its caches.
         least_mb: The least rise from the first third of the blocks to the last.
         hours_left: The rise counts only if it would use up what is left in so many hours.
     """
 
     minutes: int
+    warm_up_s: float
     least_mb: float
     hours_left: float
 
 
-_RULES = _Rule(1, 100.0, 1.0), _Rule(5, 30.0, math.inf)
+_RULES = _Rule(1, 600.0, 100.0, 1.0), _Rule(5, 1800.0, 30.0, math.inf)
 """Growth that leaves less than an hour is found in a quarter of an hour, all other in an hour."""
 
 
@@ -133,7 +134,7 @@ class Growth:
 
     def in_words(self, now_s: float) -> str:
         """Return ``resident memory grows by 120 MB an hour since 01:00:00 (step 600) ...``."""
-        since = f"since {local(self.since_s)[:8]} (step {self.step:,})"
+        since = f"since {moment(self.since_s, now_s)} (step {self.step:,})"
         rise = f"{self.from_mb:,.0f} MB then, {self.to_mb:,.0f} MB now"
         return f"{self.kind} memory grows by {self.mb_per_hour:,.0f} MB an hour {since}: {rise}"
 
@@ -196,9 +197,9 @@ class GrowthSearch:
         if self.growth:
             self._update(self.growth)
             return None
-        warm_s = self._began_s + WARM_UP_S
-        usable = [one for one in self._minutes if one.at_s >= warm_s]
         for rule in _RULES:
+            warm_s = self._began_s + rule.warm_up_s
+            usable = [one for one in self._minutes if one.at_s >= warm_s]
             growth = self._found(usable, rule, left_mb)
             if growth and mb >= AGAIN * self._logged_mb:
                 self.growth, self._rule, self._logged_mb = growth, rule, mb
@@ -218,7 +219,8 @@ class GrowthSearch:
         )
         if last_mb - first_mb < max(rule.least_mb, LEAST_SHARE * first_mb):
             return None
-        if last_mb - middle_mb < STEADY * (middle_mb - first_mb):
+        rise_mb = middle_mb - first_mb
+        if not STEADY * rise_mb <= last_mb - middle_mb <= SUDDEN * rise_mb:
             return None
         if values[-1] <= max([0.0, *(one.mb for one in before)]):
             return None

@@ -13,6 +13,7 @@ import psutil
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
 from dynprof.journal.memory_growth import MemoryStatus
+from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
@@ -125,6 +126,10 @@ class Status:
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
         memory: Its memory, at most some seconds before.
+        recent_pace: The pace of the last hour, or since the first step.
+        hour_ms: Median time of a step in the last hour, in milliseconds, without windows; None
+            while unknown.
+        pace_change: The last change of the pace; None while there was none in this process.
         still_s: Seconds since the step counter last changed, at the time of writing.
         longest_s: Longest time that the step counter stood still so far, in seconds; None before
             the first step has ended.
@@ -158,6 +163,9 @@ class Status:
     stuck_at: str = ""
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
+    recent_pace: RecentPace = field(default_factory=RecentPace)
+    hour_ms: float | None = None
+    pace_change: PaceChange | None = None
     still_s: float = 0.0
     longest_s: float | None = 0.0
     memory: MemoryStatus = field(default_factory=MemoryStatus)

@@ -26,7 +26,7 @@ DEEPEST = MOST_PARTS + 8
 
 Captures are up to five folders below ``prof_dir``."""
 _READ = re.compile(
-    rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/.*rank_.*\.json|"
+    rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/.*rank_.*\.(json|history)|"
     rf"{LOG_DIR}/dp_.*\.log(\.\d+)?",
     re.DOTALL,
 )

@@ -23,6 +23,7 @@ from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.deliveries import Deliveries
 from dynprof.captures.exporter import Exporter
 from dynprof.config import Source
+from dynprof.journal.history import StepHistory
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status
 from dynprof.ranks.agreements import Agreements
@@ -85,6 +86,8 @@ class Session:
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
+        self._history = StepHistory(self.inbox, self._journal, self._clock)
+        self._journal.on_stop = self._history.end
         self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
         self._steps = StepSources(
@@ -257,6 +260,9 @@ class Session:
             follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._costs.step_ms(),
             recent_steps=self._costs.recent_steps(),
+            recent_pace=self._history.recent_pace,
+            hour_ms=self._history.hour_ms,
+            pace_change=self._history.last_change,
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
             memory=self._periodic_checks.memory.status,
@@ -361,12 +367,17 @@ class Session:
 
     def _tick(self) -> None:
         self._periodic_checks.tick()
+        self._boundary.attempt("keeping the step history", self._keep_history)
         self._boundary.attempt("checking the open window", self._loop.check)
         self._boundary.attempt(
             "checking the waiting request", self._edit_handler.use_better_profiler
         )
         self._boundary.attempt("checking the profilers", self._follow_self_test)
         self._boundary.attempt("agreeing with the other ranks", self._agreements.check)
+
+    def _keep_history(self) -> None:
+        self._history.sample(is_recording=self._state() in ("warmup", "recording", "saving"))
+        self._costs.hour_ms = self._history.hour_ms
 
     def _follow_self_test(self) -> None:
         if any(capable.is_testing for capable in self._journal.status_fields.get("profilers", ())):

@@ -109,6 +109,7 @@ class CostAccount:
 
     Attributes:
         expected: The expected cost of windows.
+        hour_ms: Median step time of the last hour; None while unknown.
     """
 
     def __init__(self, clock: Clock, inbox: Inbox) -> None:
@@ -117,6 +118,7 @@ class CostAccount:
         self._pending: PendingCost | None = None
         self._stretch_end: tuple[float, int] | None = None
         self.expected = ExpectedCost()
+        self.hour_ms: float | None = None
 
     def sample(self) -> None:
         """Sample the step counter."""

@@ -286,6 +286,7 @@ class Loop:
         current = WindowDriver(self._process, self._boundary, request, window, step)
         current.memory_mb, current.free_mb = self._process.memory_mb(), self._process.free_mb()
         current.step_before_ms = self._costs.window_opens()
+        current.step_hour_ms = self._costs.hour_ms
         current.steps_from = self._inbox.steps_from
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")

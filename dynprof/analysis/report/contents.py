@@ -124,12 +124,11 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
 def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     """Return the most important sentences; a rank or a link that others wait for comes first."""
     length, *others = measured.without_outliers.breakdown.sentences()
-    found = [length, *others[:1], *path_sentence(measured), *others[1:]]
+    found = [length, *_notably_different(measured), *others[:1], *path_sentence(measured)]
     about_ranks = _rank_sentences(ranks)[:1]
     is_first = ranks is not None and bool(ranks.stragglers() or ranks.bandwidth.words())
-    return (about_ranks + found if is_first else found[:2] + about_ranks + found[2:])[
-        :MOST_SENTENCES
-    ]
+    found = about_ranks + found if is_first else found[:2] + about_ranks + found[2:]
+    return [*found, *others[1:]][:MOST_SENTENCES]
 
 
 def _finding(measured: MeasuredTrace, found: Finding) -> Data:
@@ -159,7 +158,7 @@ def _title(measured: MeasuredTrace) -> str:
 
 def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     """Return where the time of a step goes, and the worst findings, in sentences."""
-    slowed = [slowed for slowed in [_slowed(measured)] if slowed]
+    slowed = [text for text in (_compared(measured), _slowed(measured)) if text]
     return [
         str(measured.without_outliers.breakdown),
         *measured.truncation.sentences(),
@@ -168,6 +167,26 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
         *slowed,
         *map(str, findings_among(measured, ranks)[:WORST]),
     ]
+
+
+def _notably_different(measured: MeasuredTrace) -> list[str]:
+    """Return how the window's steps compare with the hour before, if that differs much."""
+    if (manifest := measured.manifest) is None or not (said := _compared(measured)):
+        return []
+    hour_ms, during_ms = manifest.cost.step_hour_ms, manifest.cost.step_during_ms
+    is_like = not hour_ms or not during_ms or 1 / SLOWED < during_ms / hour_ms < SLOWED
+    return [] if is_like else [said]
+
+
+def _compared(measured: MeasuredTrace) -> str:
+    """Return how the window's steps compare with the hour before, if that is known."""
+    if (manifest := measured.manifest) is None:
+        return ""
+    hour_ms, during_ms = manifest.cost.step_hour_ms, manifest.cost.step_during_ms
+    if not hour_ms or not during_ms:
+        return ""
+    before = f"{ms(hour_ms * 1e6)} was the median of the hour before"
+    return f"A step took {ms(during_ms * 1e6)} in this window; {before}."
 
 
 def _slowed(measured: MeasuredTrace) -> str:
@@ -364,6 +383,7 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         "opening": cost.open_ms,
         "closing": cost.close_ms,
         "saving, during the training": cost.save_ms,
+        "a step in the hour before (median)": cost.step_hour_ms,
         "a step before": cost.step_before_ms,
         "a step while recording": cost.step_during_ms,
         "a step after": cost.step_after_ms,
