@@ -15,7 +15,7 @@ import threading
 import tracemalloc
 from collections import deque
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,9 +54,11 @@ BLOCKS = 12
 """Blocks that must rise."""
 RISING = 60
 """Pairs of blocks, of 66, in which the later one must be larger; chance makes 33."""
-STEADY, SUDDEN = 0.8, 2.0
+STEADY, SUDDEN = 0.9, 2.0
 """The rise from the middle third of the blocks to the last, as a share of that from the first to
 the middle third: below, a cache fills; above, memory has only just begun to rise."""
+JUMP = 0.25
+"""The largest share of the rise in one block; more is a plateau of an allocator."""
 LEAST_SHARE = 0.005
 """The least rise as a share of the memory; allocators vary by less."""
 HALTED = 0.25
@@ -90,8 +92,8 @@ class _Rule(NamedTuple):
     hours_left: float
 
 
-_RULES = _Rule(1, 600.0, 100.0, 1.0), _Rule(5, 1800.0, 30.0, math.inf)
-"""Growth that leaves less than an hour is found in a quarter of an hour, all other in an hour."""
+_RULES = _Rule(1, 600.0, 100.0, 0.5), _Rule(5, 1800.0, 30.0, math.inf)
+"""Growth that leaves less than half an hour is found in a quarter of an hour, all other in an hour."""
 
 
 class MemoryReading(NamedTuple):
@@ -223,6 +225,8 @@ class GrowthSearch:
         if not STEADY * rise_mb <= last_mb - middle_mb <= SUDDEN * rise_mb:
             return None
         if values[-1] <= max([0.0, *(one.mb for one in before)]):
+            return None
+        if max(b - a for a, b in pairwise(values)) > JUMP * (values[-1] - values[0]):
             return None
         if sum(b > a for a, b in combinations(values, 2)) < RISING:
             return None
