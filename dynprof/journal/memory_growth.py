@@ -11,14 +11,16 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import operator
 import threading
 import tracemalloc
 from collections import deque
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise, starmap
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import msgspec
 import psutil
 
 from dynprof.backends.torch.out_of_memory import (
@@ -46,8 +48,8 @@ if TYPE_CHECKING:
 LOOK_S = 2.0
 """Seconds between two readings; one takes 0.3 ms, or milliseconds in a control group."""
 MINUTE_S, HOUR_S = 60, 3600
-MAX_MINUTES, MAX_LIFE = 1440, 1000
-"""Readings kept: the minutes of a day, and the ten minutes of a week."""
+MAX_MINUTES, MAX_LIFE = 1440, 720
+"""Readings kept: the minutes of a day, and the ten minutes of five days; in a file, 60 kB."""
 LIFE_S = 600
 """Seconds between two readings of the life of the job."""
 BLOCKS = 12
@@ -93,7 +95,11 @@ class _Rule(NamedTuple):
 
 
 _RULES = _Rule(1, 600.0, 100.0, 0.5), _Rule(5, 1800.0, 30.0, math.inf)
-"""Growth that leaves less than half an hour is found in a quarter of an hour, all other in an hour."""
+"""Growth that leaves less than half an hour is found in a quarter of one, all other in an hour."""
+
+
+Whole = Annotated[int, msgspec.Meta(ge=-(10**15), le=10**15)]
+"""A whole number in a file."""
 
 
 class MemoryReading(NamedTuple):
@@ -112,6 +118,34 @@ class MemoryReading(NamedTuple):
     resident_mb: int
     allocated_mb: int = 0
     reserved_mb: int = 0
+
+
+@dataclass(frozen=True)
+class PackedMemory:
+    """Readings in a file: for each value of a reading, the differences from the reading before."""
+
+    columns: tuple[tuple[Whole, ...], ...] = ()
+
+    @classmethod
+    def of(cls, readings: Iterable[MemoryReading]) -> PackedMemory:
+        """Return readings in this form."""
+        columns = zip(*readings, strict=True)
+        return cls(tuple(tuple(map(operator.sub, one, (0, *one[:-1]))) for one in columns))
+
+    def readings(self) -> list[MemoryReading]:
+        """Return the readings."""
+        columns = map(accumulate, self.columns)
+        return list(starmap(MemoryReading, zip(*columns, strict=True)))
+
+    def check(self) -> None:
+        """Check readings of a file.
+
+        Raises:
+            ValueError: They are incomplete.
+        """
+        lengths = {len(one) for one in self.columns}
+        if self.columns and (len(self.columns) != len(MemoryReading._fields) or len(lengths) > 1):
+            raise ValueError("its readings of the memory are incomplete")
 
 
 @dataclass(frozen=True)
@@ -328,6 +362,15 @@ class MemoryWatch:
         growths = tuple(one.growth for one in self._searches if one.growth)
         low = "; ".join(_left(one) for one in found if one.name in self._low)
         self.status = MemoryStatus(*reading[2:], growths=growths, low=low)
+
+    def continue_after(self, minutes: PackedMemory, life: PackedMemory) -> None:
+        """Put the readings of a former process of the rank before those of this one."""
+        for ring, former in (self.minutes, minutes), (self.life, life):
+            own = list(ring)
+            first_s = own[0].at_s if own else math.inf
+            ring.clear()  # the clock may have been set back since
+            ring.extend(one for one in former.readings() if one.at_s < first_s)
+            ring.extend(own)
 
     def end(self) -> None:
         """Act on no more failed allocations."""

@@ -86,8 +86,6 @@ class Session:
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
-        self._history = StepHistory(self.inbox, self._journal, self._clock)
-        self._journal.on_stop = self._history.end
         self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
         self._steps = StepSources(
@@ -102,6 +100,10 @@ class Session:
             self._analyses,
             self._steps,
         )
+        self._history = StepHistory(
+            self.inbox, self._journal, self._clock, self._periodic_checks.memory
+        )
+        self._journal.on_stop = self._history.end
         self._deliveries = Deliveries(self._boundary.attempt)
         saved_captures = SavedCaptures(
             process.layout.root,
