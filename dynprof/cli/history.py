@@ -27,6 +27,7 @@ from dynprof.journal.history import (
     load_history,
     recent_pace,
 )
+from dynprof.journal.memory_growth import MemoryReading
 from dynprof.journal.pace_changes import PaceChange, RecentPace, duration, moment
 from dynprof.runtime.folders import open_folder
 from dynprof.runtime.layout import HISTORY_SUFFIX, STATUS_DIR
@@ -227,9 +228,8 @@ def _memory_texts(found: Iterable[HistoryRecord]) -> Iterator[str]:
     """Yield what memory of which rank grows, and what its devices have."""
     for record in found:
         texts = [growth.in_words(record.written_at) for growth in record.growths]
-        for last in record.memory()[-1:]:
-            if last.reserved_mb:
-                texts.append(_on_device([last.allocated_mb], [last.reserved_mb]))
+        last = (record.memory() or [MemoryReading()])[-1]
+        texts += [_on_device([last.allocated_mb], [last.reserved_mb])] * bool(last.reserved_mb)
         yield from (f"{_ranks([record])}: {text}" for text in texts)
 
 

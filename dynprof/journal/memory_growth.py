@@ -113,9 +113,9 @@ class MemoryReading(NamedTuple):
         reserved_mb: What the devices' allocator holds.
     """
 
-    at_s: int
-    step: int
-    resident_mb: int
+    at_s: int = 0
+    step: int = 0
+    resident_mb: int = 0
     allocated_mb: int = 0
     reserved_mb: int = 0
 
